@@ -1,0 +1,229 @@
+"""`ze_command_queue_handle_t`: the driver's end of a ring of submissions."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from softnpu.driver.command_list import CommandList
+from softnpu.driver.errors import ZeError, error
+from softnpu.driver.fence import Fence
+from softnpu.driver.handle import Handle
+from softnpu.driver.memory import Block
+from softnpu.driver.waiting import FOREVER, new_budget, wait
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.records import SLOT
+from softnpu.emulator.interface.result import Fault, ZeResult
+
+if TYPE_CHECKING:
+    from softnpu.driver.context import Context
+
+_FULL_RING_NS = 2_000_000_000
+
+
+class CommandQueue(Handle):
+    """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
+
+    def __init__(self, context: Context, priority: str, turbo: bool, slots: int) -> None:
+        self.context = context
+        self.spin = new_budget()
+        request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
+        self.handle, ring = context.memory.create_queue(
+            "zeCommandQueueCreate", request, records.ring_size(slots)
+        )
+        self._ring = ring
+        self._slots = slots
+        self._mask = slots - 1
+        self._lock = threading.Lock()
+        self._tail = 0
+        # what the device may still touch: released when the submission has ended
+        self._flight: deque[tuple[int, object]] = deque()
+        self._retired: list[tuple[int, Block, int]] = []
+        self._buffer = ring.mapping.buffer
+        self._words = ring.mapping.words
+        self._longs = ring.mapping.longs
+        self._slots_at = ring.offset + records.RING_HEADER
+        self._tail_at = (ring.offset + records.RING_TAIL) >> 3
+        self._done_at = (ring.offset + records.RING_COMPLETED) >> 3
+        self._waiters_at = (ring.offset + records.RING_WAITERS) >> 2
+        self._asleep_at = (ring.offset + records.RING_ASLEEP) >> 2
+        self._done_address = ring.address + records.RING_COMPLETED
+
+    # ------------------------------------------------------------ submitting
+
+    def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
+        """`zeCommandQueueExecuteCommandLists`: submits closed lists; the fence is signalled after the last.
+
+        Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list,
+        INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the daemon is gone.
+        """
+        call = "zeCommandQueueExecuteCommandLists"
+        self.check(call)
+        if not lists:
+            raise error(call, ZeResult.ERROR_INVALID_SIZE, "command lists", "none", "at least one")
+        if fence is not None:
+            fence.check(call)
+            if fence.queue is not self:
+                raise error(
+                    call,
+                    ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
+                    "fence",
+                    "created for another queue",
+                    "a fence of this queue",
+                )
+        filled = [(entry, entry.submission(call)) for entry in lists if not entry.empty]
+        if len(filled) > self._slots:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_SIZE,
+                "command lists",
+                f"{len(filled)}",
+                f"at most the {self._slots} slots of the queue",
+            )
+        if not filled:
+            self._submit_nothing(fence)
+            return
+        with self._lock:
+            self._make_room(call, len(filled))
+            self._fill_slots(filled, fence)
+        # the ring and its tail are stored before we look whether the engine sleeps; the engine stores
+        # `asleep` before it looks at the tail
+        linux.memory_fence()
+        if self._words[self._asleep_at]:
+            os.eventfd_write(self.context.doorbell, 1)
+
+    def synchronize(self, timeout_ns: int = FOREVER) -> bool:
+        """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
+
+        Raises `ZeError` with the first lasting failure of the queue, DEVICE_LOST when the daemon is gone.
+        """
+        call = "zeCommandQueueSynchronize"
+        self.check(call)
+        tail = self._tail
+        done = wait(
+            call, lambda: self.has_ended(tail), self._sleep, timeout_ns, self.context.connection, self.spin
+        )
+        if done and self._words[(self._ring.offset + records.RING_LOST) >> 2]:
+            raise self.failure(call, ZeResult.ERROR_DEVICE_LOST, tail)
+        if done:
+            with self._lock:
+                self._release_ended()
+        return done
+
+    def create_fence(self, signalled: bool = False) -> Fence:
+        """`zeFenceCreate`."""
+        self.check("zeFenceCreate")
+        return Fence(self, signalled)
+
+    # ------------------------------------------------------------ for fences and lists
+
+    def has_ended(self, sequence: int) -> bool:
+        """Whether submission `sequence` of this queue has ended."""
+        return self._longs[self._done_at] >= sequence
+
+    def failure(self, call: str, result: int, sequence: int) -> ZeError:
+        """The error of a failed submission, with the reason that the engine left in the ring."""
+        base = self._ring.offset
+        size = min(self._words[(base + records.RING_TEXT_SIZE) >> 2], records.RING_TEXT_MAX)
+        start = base + records.RING_TEXT
+        try:
+            fault = msgspec.msgpack.decode(self._buffer[start : start + size], type=Fault)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            fault = None
+        if fault is None or fault.result != result:
+            fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
+        return ZeError(call, fault)
+
+    def retire_signal(self, sequence: int, block: Block, offset: int) -> None:
+        """Gives a fence's record back once the submission that signals it has ended."""
+        with self._lock:
+            self._retired.append((sequence, block, offset))
+            self._release_ended()
+
+    # ------------------------------------------------------------
+
+    def _submit_nothing(self, fence: Fence | None) -> None:
+        # only empty lists: nothing runs, the fence is signalled at once
+        if fence is not None:
+            fence.signal_now()
+
+    def _make_room(self, call: str, count: int) -> None:
+        self._release_ended()
+        needed = self._tail + count - self._slots
+        if self.has_ended(needed):
+            return
+        connection = self.context.connection
+        done = self._longs[self._done_at]
+        while not wait(
+            call, lambda: self.has_ended(needed), self._sleep, _FULL_RING_NS, connection, self.spin
+        ):
+            # as long as something ends the ring is only busy
+            if self._longs[self._done_at] == done:
+                raise error(
+                    call,
+                    ZeResult.ERROR_UNKNOWN,
+                    "command queue",
+                    f"its {self._slots} slots stayed full for {_FULL_RING_NS / 1e9:g} s",
+                    "a free slot",
+                    "wait for submissions before making more",
+                )
+            done = self._longs[self._done_at]
+
+    def _fill_slots(
+        self, filled: list[tuple[CommandList, tuple[Block, int, object]]], fence: Fence | None
+    ) -> None:
+        sequence = self._tail
+        last = sequence + len(filled)
+        if fence is not None:
+            fence.arm(last)
+        for entry, (buffer, size, used) in filled:
+            sequence += 1
+            signal = fence if sequence == last else None
+            SLOT.pack_into(
+                self._buffer,
+                self._slots_at + ((sequence - 1) & self._mask) * records.SLOT_SIZE,
+                sequence,
+                buffer.handle,
+                0,
+                size,
+                0,
+                signal.block.handle if signal is not None else 0,
+                signal.offset if signal is not None else 0,
+            )
+            entry.submitted(self, sequence)
+            self._flight.append((sequence, (buffer, used, signal)))
+        self._tail = sequence
+        self._longs[self._tail_at] = sequence
+
+    def _release_ended(self) -> None:
+        done = self._longs[self._done_at]
+        while self._flight and self._flight[0][0] <= done:
+            self._flight.popleft()
+        if self._retired:
+            for sequence, block, offset in self._retired:
+                if sequence <= done:
+                    self.context.give_signal(block, offset)
+            self._retired = [entry for entry in self._retired if entry[0] > done]
+
+    def _sleep(self, timeout_ns: int) -> None:
+        self._words[self._waiters_at] = 1
+        done = self._longs[self._done_at]
+        if done < self._tail:
+            linux.futex_wait(self._done_address, done & 0xFFFFFFFF, timeout_ns)
+
+    def _release(self) -> None:
+        connection = self.context.connection
+        if not connection.is_lost():
+            # answered when the engine runs nothing of this queue any more: then everything may go
+            connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=self.handle), msg.Ok)
+        with self._lock:
+            for _, block, offset in self._retired:
+                self.context.give_signal(block, offset)
+            self._retired.clear()
+            self._flight.clear()

@@ -1,0 +1,128 @@
+"""What a model must be to become a blob, and its arguments as the metadata describes them."""
+
+from __future__ import annotations
+
+import math
+
+import openvino as ov
+
+from softnpu.driver.compiler.faults import openvino_faults
+from softnpu.driver.compiler.options import PRECISION
+from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+# f16 and the others as they lie in memory, whole bytes each; boolean is one byte
+_TYPES = {
+    "boolean": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+_ARGUMENT_LIMIT = 1 << 40
+_STRUCTURE = {"Parameter", "Result", "Constant"}
+
+
+def input_names(model: ov.Model) -> list[str]:
+    """The argument names of the inputs in model order, unique."""
+    return _unique_names(model)[: len(model.inputs)]
+
+
+def arguments(model: ov.Model, subject: str) -> tuple[ArgumentMeta, ...]:
+    """All inputs, then all outputs, in model order; byte sizes are those of dense tensors.
+
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no static shape or an element type that is no whole
+    number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
+    """
+    names = _unique_names(model)
+    count = len(model.inputs)
+    ports = [*model.inputs, *model.outputs]
+    return tuple(
+        _argument(port, name, index < count, subject)
+        for index, (port, name) in enumerate(zip(ports, names, strict=True))
+    )
+
+
+def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
+    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
+    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+        supported = core.query_model(model, "CPU", {PRECISION: precision})
+        left = [op for op in model.get_ordered_ops() if op.friendly_name not in supported]
+        # an input is left out as well when its only reader is, and would be named first
+        bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
+        if not bad:
+            return
+        first, kind = bad[0].friendly_name, bad[0].get_type_name()
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        f"{subject}, operation '{first}'",
+        f"type {kind} cannot run on this host, one of {len(bad)} such operations",
+        "operations that OpenVINO's CPU runtime executes",
+    )
+
+
+def _argument(port: ov.Output, name: str, is_input: bool, subject: str) -> ArgumentMeta:
+    kind = port.get_element_type().get_type_name()
+    thing = f"{subject}, {'input' if is_input else 'output'} '{name}'"
+    if kind not in _TYPES:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            thing,
+            f"element type {kind}",
+            f"one of {', '.join(_TYPES)}",
+            "convert it inside the model",
+        )
+    shape = _static_shape(port, name, is_input, thing)
+    size = math.prod(shape) * _TYPES[kind]
+    if size > _ARGUMENT_LIMIT:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_SIZE, thing, f"{size} bytes", f"at most {_ARGUMENT_LIMIT} bytes"
+        )
+    layout = port.node.layout
+    return ArgumentMeta(
+        name=name,
+        names=tuple(sorted(port.names)),
+        input=is_input,
+        element_type=kind,
+        shape=shape,
+        layout="" if layout.empty else layout.to_string(),
+        byte_size=size,
+    )
+
+
+def _static_shape(port: ov.Output, name: str, is_input: bool, thing: str) -> tuple[int, ...]:
+    partial = port.partial_shape
+    if partial.is_static:
+        return tuple(dim.get_length() for dim in partial)
+    hint = f"give a static shape, e.g. with --shape {name}={_example(partial)}"
+    if not is_input:
+        hint = "its shape depends on the data; change the model so that the output has a fixed size"
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE, thing, f"dynamic shape {partial}", "a static shape", hint
+    )
+
+
+def _example(partial: ov.PartialShape) -> str:
+    """A shape that fits: known dimensions as they are, 1 for a batch, what pictures often have for others."""
+    if partial.rank.is_dynamic:
+        return "1,3,320,320"
+    dims = []
+    for position, dim in enumerate(partial):
+        low = max(1, dim.get_min_length())
+        usual = low if position == 0 else max(low, 320)
+        dims.append(usual if dim.get_max_length() < 0 else min(usual, max(low, dim.get_max_length())))
+    return ",".join(map(str, dims))
+
+
+def _unique_names(model: ov.Model) -> list[str]:
+    """One name for each argument: its first tensor name that is free, else the friendly name, else numbered.
+
+    Two outputs share all their tensor names when they show the same tensor.
+    """
+    taken: dict[str, None] = {}
+    for port in [*model.inputs, *model.outputs]:
+        friendly = port.node.friendly_name
+        candidates = [*sorted(port.names), friendly]
+        free = next((name for name in candidates if name not in taken), None)
+        number = 1
+        while free is None or free in taken:
+            free, number = f"{candidates[0]}:{number}", number + 1
+        taken[free] = None
+    return list(taken)

@@ -1,0 +1,131 @@
+"""Descriptors that came from a client: checked, read and mapped. Nothing of them is trusted.
+
+Checks are made on the descriptor, never on a path. A file on disk can still be truncated by its owner while
+it is mapped; touching the lost pages is then a SIGBUS, which ends the worker and with it this one job.
+Memory files with `linux.SEALS_FIXED_SIZE` cannot do that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Callable
+
+from blake3 import blake3
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+XML_LIMIT = 256 << 20
+"""Bytes that an IR's XML may have; a YOLOv8n with 537 operations has 0.3 MB."""
+
+_DIGEST_CHUNK = 64 << 20  # large enough for all threads of blake3, small enough to report progress
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def check_range(fd: int, offset: int, length: int, subject: str) -> None:
+    """Refuses bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
+
+    `ERROR_INVALID_ARGUMENT` for what is no regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
+    """
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "a descriptor without content")
+        raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, subject, kind, "a regular file or a memory file")
+    size = info.st_size
+    if offset < 0 or length <= 0 or offset > size or length > size - offset:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            subject,
+            f"{length} bytes at offset {offset} of a file of {size} bytes",
+            "a range of at least one byte that lies inside the file",
+        )
+
+
+def read_xml(fd: int, length: int, subject: str) -> bytes:
+    """A private copy of the first `length` bytes of `fd`: it cannot change while it is parsed."""
+    check_range(fd, 0, length, subject)
+    if length > XML_LIMIT:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_SIZE, subject, f"{length} bytes", f"at most {XML_LIMIT} bytes"
+        )
+    data = os.pread(fd, length, 0)
+    if len(data) != length:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE, subject, f"only {len(data)} bytes could be read", f"{length} bytes"
+        )
+    return data
+
+
+def map_range(fd: int, offset: int, length: int, subject: str) -> memoryview:
+    """`length` bytes from `offset` of `fd`, mapped and not copied; unmapped when the last view is gone.
+
+    The mapping is private and nothing is written to it. It is writable all the same, because OpenVINO
+    shares memory with writable arrays only.
+    """
+    check_range(fd, offset, length, subject)
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    skipped = offset - start
+    try:
+        whole = mmap.mmap(fd, skipped + length, access=mmap.ACCESS_COPY, offset=start)
+    except ValueError as error:  # the file has shrunk since it was checked
+        raise refuse(ZeResult.ERROR_INVALID_SIZE, subject, str(error), f"{length} bytes") from error
+    return memoryview(whole)[skipped:]
+
+
+def digest(data: memoryview, advance: Callable[[float], None]) -> bytes:
+    """The blake3 of `data`, computed with all cores; `advance` is called with the finished share."""
+    hasher = blake3(max_threads=blake3.AUTO)
+    for start in range(0, len(data), _DIGEST_CHUNK):
+        chunk = data[start : start + _DIGEST_CHUNK]
+        hasher.update(chunk)
+        advance((start + len(chunk)) / len(data))
+    return hasher.digest()
+
+
+def immutable(fd: int, length: int, subject: str) -> int:
+    """A new descriptor of a memory file that holds the first `length` bytes of `fd` and cannot change.
+
+    It is a duplicate of `fd` when that is such a file already, else a sealed copy.
+    """
+    check_range(fd, 0, length, subject)
+    if linux.has_seals(fd, linux.SEALS_IMMUTABLE) and os.fstat(fd).st_size == length:
+        return os.dup(fd)
+    _check_fits(length, subject)
+    copy = linux.memfd("blob")
+    try:
+        _copy(fd, copy, length, subject)
+        linux.seal(copy, linux.SEALS_IMMUTABLE)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def _copy(source: int, target: int, length: int, subject: str) -> None:
+    done = 0
+    while done < length:
+        sent = os.sendfile(target, source, done, length - done)
+        if sent == 0:
+            raise refuse(ZeResult.ERROR_INVALID_SIZE, subject, f"ends after {done} bytes", f"{length} bytes")
+        done += sent
+
+
+def _check_fits(length: int, subject: str) -> None:
+    """A sparse file of a petabyte costs its sender nothing, but its copy would cost us all memory."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if length > total:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            subject,
+            f"{length} bytes, the host has {total} of memory ({free} unused)",
+            "a blob that fits into memory",
+        )

@@ -1,0 +1,57 @@
+"""Progress and build log of one job: which stage it is in, how far, and how long each stage took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+COMPILE_STAGES = {"receive": 0.0, "read": 0.05, "shape": 0.2, "check": 0.3, "weights": 0.6, "pack": 0.95}
+"""Stages of a compilation in their order, each with the share of the job that is done when it begins."""
+
+IMPORT_STAGES = {"receive": 0.0, "weights": 0.2, "read": 0.8, "shape": 0.9, "check": 0.95}
+"""Stages of an import: the weights come before the IR, which says nothing useful over wrong weights."""
+
+Send = Callable[[str, float], None]
+
+
+class Stages:
+    """The stages of one job; `send` is called with stage and finished share (0 to 1, never falling)."""
+
+    def __init__(self, send: Send, begins: dict[str, float]) -> None:
+        self._send = send
+        self._begins = begins
+        self._stage = ""
+        self._done = 0.0
+        self._started_ns = time.perf_counter_ns()
+        self._lines: list[str] = []
+
+    def begin(self, stage: str) -> None:
+        """Enters `stage`, which ends the one before it."""
+        self._end()
+        self._stage = stage
+        self._report(self._begins[stage])
+
+    def advance(self, share: float) -> None:
+        """Tells that `share` (0 to 1) of the current stage is done."""
+        begins = self._begins[self._stage]
+        later = [begin for begin in self._begins.values() if begin > begins]
+        self._report(begins + share * (min(later, default=1.0) - begins))
+
+    def note(self, line: str) -> None:
+        """Adds a line to the build log."""
+        self._lines.append(line)
+
+    def log(self) -> str:
+        """The build log so far; ends the current stage. Times in milliseconds."""
+        self._end()
+        return "\n".join(self._lines)
+
+    def _end(self) -> None:
+        now = time.perf_counter_ns()
+        if self._stage:
+            self._lines.append(f"{self._stage}: {(now - self._started_ns) / 1e6:.1f} ms")
+        self._stage, self._started_ns = "", now
+
+    def _report(self, done: float) -> None:
+        self._done = max(self._done, min(done, 1.0))
+        self._send(self._stage, self._done)

@@ -1,0 +1,99 @@
+"""The loop of the worker: one job after the other, each answered with progress and then one outcome."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import msgspec
+
+from softnpu.driver.compiler.faults import not_text, out_of_memory, sendable, system_fault
+from softnpu.driver.compiler.jobs import Compiler, Product
+from softnpu.driver.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Stages
+from softnpu.emulator.interface import messages
+from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.compiling import CompileJob, ImportJob, Job, job_decoder
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+
+
+def serve(channel: Channel) -> None:
+    """Answers jobs until the other side closes the channel.
+
+    An exception that is no refusal, no failed system call and no lack of memory is a defect of the worker:
+    it ends the process with its traceback, and the supervisor fails the one job.
+    """
+    compiler = Compiler()
+    while True:
+        try:
+            packet = channel.receive()
+            if packet is None:
+                return
+            with packet:
+                _answer(channel, packet, compiler)
+        except ConnectionError:
+            return  # the supervisor went away in the middle of an answer
+        except Refused as error:
+            _fail(channel, 0, error.fault)  # a malformed frame has no request id
+
+
+def _answer(channel: Channel, packet: Packet, compiler: Compiler) -> None:
+    outcome = _outcome(channel, packet, compiler)
+    if isinstance(outcome, Fault):
+        _fail(channel, packet.request, outcome)
+        return
+    try:
+        channel.send(packet.request, messages.encode(outcome.answer), [outcome.fd])
+    finally:
+        os.close(outcome.fd)
+
+
+def _outcome(channel: Channel, packet: Packet, compiler: Compiler) -> Product | Fault:
+    """Runs the job. The exception is gone when this returns, and with it all that its frames held."""
+    subject = "compile job"
+    report = partial(_report, channel, packet.request)
+    try:
+        job = _decoded(packet.body)
+        subject = _subject(job)
+        if isinstance(job, CompileJob):
+            return compiler.compile(job, packet, Stages(report, COMPILE_STAGES))
+        return compiler.import_blob(job, packet, Stages(report, IMPORT_STAGES))
+    except Refused as error:
+        return error.fault
+    except MemoryError:
+        return out_of_memory(subject).fault
+    except UnicodeDecodeError as error:  # raised wherever OpenVINO first shows a name of the model
+        return not_text(subject, error)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        return system_fault(subject, error)
+
+
+def _decoded(body: memoryview) -> Job:
+    expected = "a CompileJob or an ImportJob"
+    try:
+        job = job_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, "compile job", str(error), expected) from error
+    unknown = [field for field in job.must if field not in type(job).__struct_fields__]
+    if unknown:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            f"compile job {type(job).__name__}",
+            f"required field '{unknown[0]}'",
+            "only fields that this compiler knows",
+            "update the older side",
+        )
+    return job
+
+
+def _subject(job: Job) -> str:
+    return "blob" if isinstance(job, ImportJob) else f"model '{job.name}'"
+
+
+def _report(channel: Channel, request: int, stage: str, done: float) -> None:
+    channel.send(request, messages.encode(messages.Progress(stage=stage, done=done)))
+
+
+def _fail(channel: Channel, request: int, fault: Fault) -> None:
+    channel.send(request, messages.encode(messages.Failed(fault=sendable(fault))))

@@ -1,0 +1,247 @@
+"""The control connection of a process: requests and answers, from any number of threads.
+
+No thread of its own: of the threads that wait for answers one reads the socket for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+
+A = TypeVar("A", bound=msg.Message)
+
+ANSWER_S = 30.0
+"""How long the daemon may take for an answer, counted anew from every progress message."""
+_generation = 0
+
+
+def _count_fork() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Pending:
+    """One request that waits for its answer."""
+
+    __slots__ = ("answer", "events", "packet")
+
+    def __init__(self) -> None:
+        self.packet: Packet | None = None
+        self.answer: msg.Answer | None = None
+        self.events: deque[msg.Progress] = deque()
+
+
+class Connection:
+    """Requests to one daemon. After the daemon is gone every call raises ERROR_DEVICE_LOST at once."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self.name = name
+        self._channel = Channel(sock)
+        self._generation = _generation
+        self._pid = os.getpid()
+        self._numbers = itertools.count(1)
+        self._send_lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._pending: dict[int, _Pending] = {}
+        self._reading = False
+        self._lost: str | None = None
+        self._closed = False
+
+    def request(
+        self,
+        call: str,
+        message: msg.Message,
+        kind: type[A],
+        fds: Sequence[int] = (),
+        progress: Callable[[msg.Progress], None] | None = None,
+    ) -> tuple[A, list[int]]:
+        """Sends a request and waits for its answer; the descriptors of the answer become the caller's.
+
+        Raises `ZeError`: what the daemon refused, or ERROR_DEVICE_LOST when it is gone or silent.
+        If `progress` raises, the request is cancelled and the exception goes on.
+        """
+        self.check(call)
+        pending = _Pending()
+        number = next(self._numbers)
+        with self._changed:
+            self._pending[number] = pending
+        try:
+            self._send(call, number, message, fds)
+            self._await(call, number, pending, progress)
+        finally:
+            with self._changed:
+                del self._pending[number]
+        assert pending.packet is not None
+        with pending.packet as packet:
+            if isinstance(pending.answer, msg.Failed):
+                raise ZeError(call, pending.answer.fault)
+            if not isinstance(pending.answer, kind):
+                raise self._mark_lost(call, f"it answered {type(pending.answer).__name__}")
+            return pending.answer, packet.take_fds(packet.fd_count)
+
+    def post(self, message: msg.Message) -> None:
+        """Sends a request whose answer nobody waits for; a daemon that is gone is not an error."""
+        if self._lost is None and not self._closed and self._generation == _generation:
+            with contextlib.suppress(ZeError):
+                self._send("", next(self._numbers), message, ())
+
+    def check(self, call: str) -> None:
+        """Raises `ZeError` unless the connection can be used from here."""
+        if self._generation != _generation:
+            raise error(
+                call,
+                ZeResult.ERROR_UNINITIALIZED,
+                "driver",
+                f"opened by process {self._pid}, used in its forked child {os.getpid()}",
+                "a driver of this process",
+                "open a driver after the fork",
+            )
+        if self._closed:
+            raise error(
+                call, ZeResult.ERROR_UNINITIALIZED, "driver", "closed", "an open driver", "open a new one"
+            )
+        if self._lost is not None:
+            raise self.lost_error(call)
+
+    def is_lost(self) -> bool:
+        """Whether the daemon is gone, asked anew (one system call)."""
+        if self._lost is None and not self._closed and self._channel.peer_gone():
+            self._mark_lost("", "it has ended")
+        return self._lost is not None or self._closed
+
+    def lost_error(self, call: str) -> ZeError:
+        """The error that every wait ends with when the daemon is gone."""
+        found = self._lost or "the driver was closed"
+        return ZeError(
+            call,
+            Fault(
+                result=ZeResult.ERROR_DEVICE_LOST,
+                object=f"daemon at {self.name}",
+                found=found,
+                expected="a running daemon",
+                hint="open a new driver; the daemon's log may say why it ended",
+            ),
+        )
+
+    def close(self) -> None:
+        """Ends the session: the daemon gives back everything that it owned. Harmless when repeated."""
+        if not self._closed:
+            self._closed = True
+            self._channel.close()
+            with self._changed:
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------
+
+    def _send(self, call: str, number: int, message: msg.Message, fds: Sequence[int]) -> None:
+        try:
+            with self._send_lock:
+                self._channel.send(number, msg.encode(message), fds)
+        except Refused as refused:
+            raise ZeError(call, refused.fault) from refused
+        except OSError as failure:
+            raise self._mark_lost(call, failure.strerror or str(failure)) from failure
+
+    def _await(
+        self, call: str, number: int, pending: _Pending, progress: Callable[[msg.Progress], None] | None
+    ) -> None:
+        end = time.monotonic() + ANSWER_S
+        while True:
+            with self._changed:
+                self._wait_change(pending, end)
+                events = list(pending.events)
+                pending.events.clear()
+                done = pending.packet is not None
+            if events:
+                end = time.monotonic() + ANSWER_S
+                if progress is not None:
+                    self._report(number, events, progress)
+            if done:
+                return
+            if self._lost is not None or self._closed:
+                raise self.lost_error(call)
+            if time.monotonic() >= end:
+                raise self._mark_lost(call, f"no answer within {ANSWER_S:g} s")
+
+    def _report(
+        self, number: int, events: list[msg.Progress], progress: Callable[[msg.Progress], None]
+    ) -> None:
+        try:
+            for event in events:
+                progress(event)
+        except BaseException:
+            self.post(msg.Cancel(request=number))
+            raise
+
+    def _wait_change(self, pending: _Pending, end: float) -> None:
+        """Returns when something happened to `pending`, or at `end`. Called with `_changed` held."""
+        while pending.packet is None and not pending.events and self._lost is None and not self._closed:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            if self._reading:
+                self._changed.wait(left)
+            else:
+                self._read_one(min(left, 1.0))
+
+    def _read_one(self, timeout_s: float) -> None:
+        """Reads a frame for whoever waits for it. Called with `_changed` held, gives it up meanwhile."""
+        self._reading = True
+        self._changed.release()
+        packet: Packet | None = None
+        reason = ""
+        try:
+            if self._channel.wait_readable(timeout_s):
+                packet = self._channel.receive()
+                reason = "" if packet else "it has ended"
+        except (OSError, ValueError) as failure:
+            reason = str(failure)
+        except Refused as refused:
+            reason = f"it sent a bad frame: {refused}"
+        finally:
+            self._changed.acquire()
+            self._reading = False
+            self._changed.notify_all()
+        if reason:
+            self._lost = self._lost or reason
+        if packet is not None:
+            self._dispatch(packet)
+
+    def _dispatch(self, packet: Packet) -> None:
+        try:
+            answer = msg.decode_answer(packet.body)
+        except Refused as refused:
+            packet.close()
+            self._lost = self._lost or f"it sent a bad message: {refused}"
+            return
+        pending = self._pending.get(packet.request)
+        if packet.request == 0 and isinstance(answer, msg.Failed):
+            self._lost = self._lost or str(answer.fault)
+        if pending is None:
+            packet.close()
+        elif isinstance(answer, msg.Progress):
+            pending.events.append(answer)
+        else:
+            pending.answer = answer
+            pending.packet = packet
+
+    def _mark_lost(self, call: str, reason: str) -> ZeError:
+        with self._changed:
+            self._lost = self._lost or reason
+            self._changed.notify_all()
+        return self.lost_error(call)

@@ -1,0 +1,76 @@
+"""`ze_driver_handle_t`: the session of this process with one daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from softnpu.driver import launch
+from softnpu.driver.connection import Connection
+from softnpu.driver.device import Device
+from softnpu.driver.errors import error
+from softnpu.driver.handle import Handle
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.places import default_socket
+from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+
+
+class Driver(Handle):
+    """A session: everything created through it ends with it. Use it from any thread, not after a fork."""
+
+    def __init__(self, connection: Connection, welcome: msg.Welcome) -> None:
+        self.connection = connection
+        self.session = welcome.session
+        self.daemon_pid = welcome.pid
+        self.limits = welcome.limits
+        self.devices = [Device(self, info) for info in welcome.devices]
+
+    @classmethod
+    def open(
+        cls, path: Path | str | None = None, autostart: bool | None = None, role: str = "session"
+    ) -> Driver:
+        """Connects to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
+
+        Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, ERROR_UNSUPPORTED_VERSION when it speaks
+        another interface.
+        """
+        call = "zeInitDrivers"
+        sock = launch.connect(Path(path) if path is not None else None, autostart)
+        connection = Connection(sock, str(path or default_socket()))
+        try:
+            hello = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client=_program_name(), role=role)
+            welcome, fds = connection.request(call, hello, msg.Welcome)
+            for fd in fds:
+                os.close(fd)  # the status page: `get_status` asks the daemon itself
+            if welcome.major != INTERFACE_MAJOR:
+                raise error(
+                    call,
+                    ZeResult.ERROR_UNSUPPORTED_VERSION,
+                    "firmware interface",
+                    f"the daemon speaks {welcome.major}.{welcome.minor}",
+                    f"{INTERFACE_MAJOR}.x",
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, welcome)
+
+    def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
+        """The state of the whole daemon."""
+        self.check(call)
+        answer, _ = self.connection.request(call, msg.Status(), msg.StatusIs)
+        return answer
+
+    def stop_daemon(self) -> None:
+        """Asks the daemon to end; it ends every session."""
+        self.check("stop")
+        self.connection.request("stop", msg.Stop(), msg.Ok)
+
+    def _release(self) -> None:
+        self.connection.close()
+
+
+def _program_name() -> str:
+    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name[:64]

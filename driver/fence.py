@@ -1,0 +1,78 @@
+"""`ze_fence_handle_t`: tells when a submission of one queue has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from softnpu.driver.handle import Handle
+from softnpu.driver.waiting import FOREVER, wait
+from softnpu.emulator.interface.records import SignalState
+
+if TYPE_CHECKING:
+    from softnpu.driver.command_queue import CommandQueue
+
+
+class Fence(Handle):
+    """A fence of one queue. Never submitted: not ready at once, whatever the time-out."""
+
+    def __init__(self, queue: CommandQueue, signalled: bool) -> None:
+        self._queue = queue
+        self.block, self.offset = queue.context.take_signal("zeFenceCreate")
+        self._signal = self.block.signal(self.offset)
+        self._signal.arm(SignalState.HOST_SIGNALLED if signalled else SignalState.INITIAL, 0)
+        self._sequence = 0
+
+    @property
+    def queue(self) -> CommandQueue:
+        """The queue that this fence belongs to."""
+        return self._queue
+
+    def query_status(self) -> bool:
+        """`zeFenceQueryStatus`: True for SUCCESS, False for NOT_READY. Raises as `host_synchronize`."""
+        self.check("zeFenceQueryStatus")
+        if not self._signal.signalled:
+            return False
+        self._raise_result("zeFenceQueryStatus")
+        return True
+
+    def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
+        """`zeFenceHostSynchronize`: waits for the end; False (NOT_READY) when the time has passed.
+
+        Raises `ZeError` with the result of the submission if it failed, and with ERROR_DEVICE_LOST when
+        the daemon is gone.
+        """
+        call = "zeFenceHostSynchronize"
+        self.check(call)
+        signal = self._signal
+        if not self._sequence:
+            return signal.signalled
+        queue = self._queue
+        connection = queue.context.connection
+        if not wait(call, lambda: signal.signalled, signal.sleep, timeout_ns, connection, queue.spin):
+            return False
+        self._raise_result(call)
+        return True
+
+    def reset(self) -> None:
+        """`zeFenceReset`: not signalled from now on."""
+        self.check("zeFenceReset")
+        self._signal.arm(SignalState.HOST_RESET, 0)
+
+    def arm(self, sequence: int) -> None:
+        """Submission `sequence` of the queue will signal this fence."""
+        self._sequence = sequence
+        self._signal.arm(SignalState.HOST_RESET, sequence)
+
+    def signal_now(self) -> None:
+        """There was nothing to run: signalled at once."""
+        self._sequence = 0
+        self._signal.host_signal()
+
+    def _raise_result(self, call: str) -> None:
+        result = self._signal.result
+        if result:
+            raise self._queue.failure(call, result, self._sequence)
+
+    def _release(self) -> None:
+        # a submission in flight still signals it: the record is given back when that has ended
+        self._queue.retire_signal(self._sequence, self.block, self.offset)

@@ -1,0 +1,259 @@
+"""Device memory: allocations that are host-visible, and numpy views of them.
+
+The daemon places allocations inside segments (sealed memory files); this process maps a segment once.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.driver.errors import error
+from softnpu.driver.handle import Handle
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.handles import describe
+from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.shared import SharedMapping, Signal
+
+if TYPE_CHECKING:
+    from softnpu.driver.connection import Connection
+
+
+class Block:
+    """The memory itself. Lives as long as anything refers to it: handle, view, list, submission in flight."""
+
+    __slots__ = ("__weakref__", "handle", "mapping", "offset", "size")
+
+    def __init__(self, handle: int, mapping: SharedMapping, offset: int, size: int) -> None:
+        self.handle = handle
+        self.mapping = mapping
+        self.offset = offset
+        self.size = size
+
+    @property
+    def address(self) -> int:
+        return self.mapping.address + self.offset
+
+    def signal(self, offset: int = 0) -> Signal:
+        """The signal record at `offset`."""
+        return Signal(self.mapping, self.offset + offset)
+
+
+class _View:
+    """Lets numpy look at a block, and keeps the block alive as long as the array lives."""
+
+    __slots__ = ("__array_interface__", "block")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.__array_interface__ = {
+            "data": (block.address, False),
+            "shape": (block.size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+class Allocation(Handle):
+    """Memory from `alloc_host`, `alloc_device` or `alloc_shared`; `size` bytes at `address`.
+
+    `destroy` (or the end of the last reference) frees it; memory that a view or a submission in flight
+    still uses is given back when they end.
+    """
+
+    def __init__(self, block: Block, kind: str, flush: weakref.WeakMethod[Any]) -> None:
+        self._block: Block | None = block
+        self._flush = flush
+        self.kind = kind
+        self.size = block.size
+        self.address = block.address
+
+    @property
+    def block(self) -> Block:
+        """The memory itself, for commands."""
+        if self._block is None:
+            self.check("zeMemGetAllocProperties")
+        assert self._block is not None
+        return self._block
+
+    def view(
+        self, dtype: npt.DTypeLike = np.uint8, shape: Sequence[int] | None = None, offset: int = 0
+    ) -> npt.NDArray[Any]:
+        """The memory as an array, without a copy: `shape` elements of `dtype` from byte `offset` on.
+
+        Without a shape: as many elements as fit. Raises `ZeError` with ERROR_INVALID_SIZE when the range
+        does not lie inside the allocation.
+        """
+        kind = np.dtype(dtype)
+        block = self.block
+        left = block.size - offset
+        count = left // kind.itemsize if shape is None else math.prod(shape)
+        if offset < 0 or count < 0 or count * kind.itemsize > left:
+            raise error(
+                "Allocation.view",
+                ZeResult.ERROR_INVALID_SIZE,
+                describe(block.handle),
+                f"{count} elements of {kind} at byte {offset}",
+                f"a range inside its {block.size} bytes",
+            )
+        raw = np.asarray(_View(block))[offset : offset + count * kind.itemsize]
+        return raw.view(kind).reshape(count if shape is None else tuple(shape))
+
+    def _release(self) -> None:
+        self._block = None
+        flush = self._flush()
+        if flush is not None:
+            flush()
+
+
+class MemoryPool:
+    """All memory of one context in this process: mapped segments, live blocks, what is to be freed."""
+
+    def __init__(self, connection: Connection, context: int) -> None:
+        self._connection = connection
+        self._context = context
+        self._lock = threading.RLock()
+        self._closed = False
+        self._segments: dict[int, tuple[SharedMapping, int]] = {}
+        self._addresses: list[int] = []
+        self._blocks: dict[int, weakref.ref[Block]] = {}
+        # finalizers run anywhere, even inside a request: they only note what is to be freed
+        self._garbage: deque[tuple[int, int, int]] = deque()
+        self._freed: deque[tuple[int, int, int]] = deque()
+
+    def allocate(self, call: str, kind: str, size: int, alignment: int = 0) -> Block:
+        """Asks the daemon for memory, maps it and reserves its pages."""
+        # answers that place memory are adopted in the order in which the daemon gave them
+        with self._lock:
+            self.flush()
+            request = msg.MemAlloc(context=self._context, kind=kind, size=size, alignment=alignment)
+            answer, fds = self._connection.request(call, request, msg.MemAllocated)
+            return self._adopt(call, answer, fds, size, self._garbage)
+
+    def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
+        """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
+        with self._lock:
+            self.flush()
+            answer, fds = self._connection.request(call, request, msg.QueueCreated)
+            return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
+
+    def _adopt(
+        self,
+        call: str,
+        answer: msg.MemAllocated,
+        fds: list[int],
+        size: int,
+        end: deque[tuple[int, int, int]],
+    ) -> Block:
+        mapping, count = self._map(call, answer, fds)
+        self._segments[answer.segment] = (mapping, count + 1)
+        block = Block(answer.memory, mapping, answer.offset, size)
+        bisect.insort(self._addresses, block.address)
+        self._blocks[block.address] = weakref.ref(block)
+        note = (block.handle, answer.segment, block.address)
+        weakref.finalize(block, end.append, note).atexit = False
+        return block
+
+    def flush(self) -> None:
+        """Gives memory back that nothing refers to any more."""
+        with self._lock:
+            if self._closed:
+                return
+            while self._freed:
+                self._forget(*self._freed.popleft()[1:])
+            garbage = []
+            while self._garbage:
+                garbage.append(self._garbage.popleft())
+                self._forget(*garbage[-1][1:])
+            for start in range(0, len(garbage), 1024):
+                handles = tuple(entry[0] for entry in garbage[start : start + 1024])
+                self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
+
+    def close(self) -> None:
+        """The daemon has given everything back: forgets what was mapped here."""
+        with self._lock:
+            self._closed = True
+            self._garbage.clear()
+            self._freed.clear()
+            self._segments.clear()
+            self._addresses.clear()
+            self._blocks.clear()
+
+    def find(self, call: str, place: object) -> tuple[Block, int]:
+        """The block and offset of an allocation, a view of one, or an address inside one."""
+        if isinstance(place, Allocation):
+            place.check(call)
+            return place.block, 0
+        if isinstance(place, np.ndarray):
+            if not place.flags.c_contiguous:
+                raise error(
+                    call, ZeResult.ERROR_INVALID_ARGUMENT, "array", "not contiguous", "a C-contiguous view"
+                )
+            address = place.ctypes.data
+        elif isinstance(place, int):
+            address = place
+        else:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "memory",
+                f"a {type(place).__name__}",
+                "an Allocation, a numpy view of one, or an address",
+            )
+        return self._find_address(call, address)
+
+    def _find_address(self, call: str, address: int) -> tuple[Block, int]:
+        if address == 0:
+            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address")
+        with self._lock:
+            index = bisect.bisect_right(self._addresses, address) - 1
+            reference = self._blocks.get(self._addresses[index]) if index >= 0 else None
+            block = reference() if reference is not None else None
+        if block is None or address - block.address >= block.size:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"address {address:#x}",
+                "not in memory of this context",
+                "memory from alloc_host, alloc_device or alloc_shared of this context",
+                "copy the data into such memory first",
+            )
+        return block, address - block.address
+
+    def _map(self, call: str, answer: msg.MemAllocated, fds: list[int]) -> tuple[SharedMapping, int]:
+        if not answer.fresh:
+            return self._segments[answer.segment]
+        (fd,) = fds
+        try:
+            os.posix_fallocate(fd, 0, answer.segment_size)
+            return SharedMapping(fd, answer.segment_size), 0
+        except OSError as failure:
+            self._connection.post(msg.MemFree(memory=(answer.memory,)))
+            raise error(
+                call,
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                f"segment of {answer.segment_size} bytes",
+                failure.strerror or str(failure),
+                "memory of the machine to back it",
+            ) from failure
+        finally:
+            os.close(fd)
+
+    def _forget(self, segment: int, at: int) -> None:
+        mapping, count = self._segments[segment]
+        if count == 1:
+            del self._segments[segment]
+        else:
+            self._segments[segment] = (mapping, count - 1)
+        index = bisect.bisect_left(self._addresses, at)
+        del self._addresses[index]
+        del self._blocks[at]

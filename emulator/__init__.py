@@ -1,0 +1,1 @@
+"""The device: supervisor, engine, memory, scheduling and the firmware interface they speak."""

@@ -1,0 +1,172 @@
+"""What the engine knows of one context: segments, allocations, graphs, queues, decoded programs."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.handles import describe
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.shared import SharedMapping
+
+if TYPE_CHECKING:
+    from softnpu.emulator.engine.images import EngineImage
+    from softnpu.emulator.engine.program import Program
+    from softnpu.emulator.engine.queue import EngineQueue
+
+Bytes = npt.NDArray[np.uint8]
+ProgramKey = tuple[int, int]
+_PROGRAMS = 4096
+
+
+class Mapping:
+    """A segment in this process. `shared` gives words and address, `array` the bytes for numpy."""
+
+    __slots__ = ("array", "shared")
+
+    def __init__(self, fd: int, size: int) -> None:
+        try:
+            self.shared = SharedMapping(fd, size)
+        finally:
+            os.close(fd)
+        self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
+
+
+class Memory:
+    """An allocation: a part of a mapping."""
+
+    __slots__ = ("array", "mapping", "offset", "size")
+
+    def __init__(self, mapping: Mapping, offset: int, size: int) -> None:
+        self.mapping = mapping
+        self.offset = offset
+        self.size = size
+        self.array: Bytes = mapping.array[offset : offset + size]
+
+
+class EngineContext:
+    """One context. Decoded programs are kept until a handle that they use is dropped."""
+
+    def __init__(self, number: int, doorbell: int, catch_up: Callable[[], None]) -> None:
+        self.number = number
+        self.doorbell = doorbell
+        self.spent_ns = 0
+        self.mappings: dict[int, Mapping] = {}
+        self.queues: dict[int, EngineQueue] = {}
+        self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._users: dict[int, set[ProgramKey]] = {}
+        self._memory: dict[int, Memory] = {}
+        self._graphs: dict[int, EngineImage] = {}
+        self._catch_up = catch_up
+
+    def close(self) -> None:
+        """Lets go of everything; mappings end when the last view of them does."""
+        os.close(self.doorbell)
+        self._programs.clear()
+        self._users.clear()
+        self.queues.clear()
+        self._memory.clear()
+        self._graphs.clear()
+        self.mappings.clear()
+
+    # ------------------------------------------------------------ orders of the supervisor
+
+    def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
+        self._memory[handle] = Memory(self.mappings[segment], offset, size)
+
+    def drop_memory(self, handles: tuple[int, ...]) -> None:
+        for handle in handles:
+            self._memory.pop(handle, None)
+            self._forget_users(handle)
+
+    def add_graph(self, handle: int, image: EngineImage) -> None:
+        self._graphs[handle] = image
+
+    def drop_graph(self, handle: int) -> None:
+        self._graphs.pop(handle, None)
+        self._forget_users(handle)
+
+    # ------------------------------------------------------------ decoded programs
+
+    def program(self, buffer: int, offset: int, data: bytes) -> Program | None:
+        """What was decoded from this buffer, if it still holds the same bytes."""
+        program = self._programs.get((buffer, offset))
+        return program if program is not None and program.data == data else None
+
+    def remember(self, buffer: int, offset: int, program: Program) -> None:
+        """Keeps a decoded program for the next submission of the same buffer."""
+        key = (buffer, offset)
+        self._programs[key] = program
+        for handle in (buffer, *program.uses):
+            self._users.setdefault(handle, set()).add(key)
+        if len(self._programs) > _PROGRAMS:
+            self._programs.popitem(last=False)
+
+    def _forget_users(self, handle: int) -> None:
+        # programs hold views and infer requests: kept, they would keep freed memory mapped
+        for key in self._users.pop(handle, ()):
+            self._programs.pop(key, None)
+
+    # ------------------------------------------------------------ look-ups of commands
+
+    def memory(self, handle: int) -> Memory:
+        """The live allocation of a handle; refuses a stale or unknown one."""
+        memory = self._memory.get(handle)
+        if memory is None:
+            self._catch_up()
+            memory = self._memory.get(handle)
+        if memory is None:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(handle),
+                "not a live allocation of this context",
+                "memory that was allocated and not freed",
+            )
+        return memory
+
+    def place(self, at: MemoryAt, size: int, alignment: int = 1) -> Memory:
+        """The allocation of `at`, after checking that `size` bytes from its offset lie inside."""
+        memory = self.memory(at.memory)
+        # subtraction instead of addition: hostile offsets cannot overflow in any language
+        if at.offset > memory.size or size > memory.size - at.offset:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(at.memory),
+                f"bytes {at.offset} to {at.offset + size}",
+                f"a range inside its {memory.size} bytes",
+            )
+        if (memory.offset + at.offset) % alignment:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
+                describe(at.memory),
+                f"offset {at.offset}",
+                f"a multiple of {alignment}",
+            )
+        return memory
+
+    def view(self, at: MemoryAt, size: int, alignment: int = 1) -> Bytes:
+        """`size` bytes of client memory at `at`."""
+        memory = self.place(at, size, alignment)
+        return memory.array[at.offset : at.offset + size]
+
+    def graph(self, handle: int) -> EngineImage:
+        """The image of an initialised graph; refuses a stale, unknown or uninitialised one."""
+        image = self._graphs.get(handle)
+        if image is None:
+            self._catch_up()
+            image = self._graphs.get(handle)
+        if image is None:
+            raise refuse(
+                ZeResult.ERROR_UNINITIALIZED,
+                describe(handle),
+                "not an initialised graph of this context",
+                "a live graph after its initialisation",
+                "call graph initialize first",
+            )
+        return image

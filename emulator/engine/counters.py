@@ -1,0 +1,44 @@
+"""The engine's part of the status page. Counted in the engine, written out when it has a moment."""
+
+from __future__ import annotations
+
+import time
+
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface.records import StatusWord
+
+_EVERY_NS = 1_000_000
+
+
+class Counters:
+    """Counters of one device; they go on from what an earlier engine of this daemon counted."""
+
+    def __init__(self, page_fd: int, devices: int, device: int) -> None:
+        buffer = linux.map_shared(page_fd, records.status_size(devices))
+        base = records.status_offset(device) // 8
+        self._words = memoryview(buffer).cast("Q")[base : base + records.STATUS_DEVICE_SIZE // 8]
+        self.submissions = self._words[StatusWord.SUBMISSIONS]
+        self.commands = self._words[StatusWord.COMMANDS]
+        self.inferences = self._words[StatusWord.INFERENCES]
+        self.faults = self._words[StatusWord.FAULTS]
+        self.busy_ns = self._words[StatusWord.BUSY]
+        self.staged = self._words[StatusWord.STAGED]
+        self._due_ns = 0
+
+    def tick(self, now_ns: int) -> None:
+        """Writes the counters out if the last time is a millisecond ago."""
+        if now_ns >= self._due_ns:
+            self.write(now_ns)
+
+    def write(self, now_ns: int | None = None) -> None:
+        """Writes the counters and the heartbeat out."""
+        now = time.monotonic_ns() if now_ns is None else now_ns
+        words = self._words
+        words[StatusWord.HEARTBEAT] = now
+        words[StatusWord.SUBMISSIONS] = self.submissions
+        words[StatusWord.COMMANDS] = self.commands
+        words[StatusWord.INFERENCES] = self.inferences
+        words[StatusWord.FAULTS] = self.faults
+        words[StatusWord.BUSY] = self.busy_ns
+        words[StatusWord.STAGED] = self.staged
+        self._due_ns = now + _EVERY_NS

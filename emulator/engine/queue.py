@@ -1,0 +1,202 @@
+"""The engine's end of a command queue: takes submissions out of the ring, reports how they ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from softnpu.emulator import link
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface.records import SLOT
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.shared import Signal
+
+if TYPE_CHECKING:
+    from softnpu.emulator.engine.context import EngineContext, Memory
+    from softnpu.emulator.engine.program import Program
+
+
+class Submission:
+    """A private copy of one slot."""
+
+    __slots__ = ("buffer", "fence", "fence_offset", "offset", "sequence", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self.sequence, self.buffer, self.offset, self.size, _, self.fence, self.fence_offset = SLOT.unpack(
+            data
+        )
+
+
+class EngineQueue:
+    """One ring. `completed` is kept here, never read back from memory that the client can write."""
+
+    def __init__(
+        self, context: EngineContext, order: link.QueueAdd, ring: Memory, states: memoryview
+    ) -> None:
+        if ring.size < records.ring_size(order.slots):
+            raise refuse(
+                ZeResult.ERROR_INVALID_SIZE, "ring", f"{ring.size} bytes", f"{records.ring_size(order.slots)}"
+            )
+        self.context = context
+        self.handle = order.queue
+        self.priority = order.priority
+        self.turbo = order.turbo
+        self.condemned = order.condemned
+        self.closed = False
+        # a submission that cannot go on yet: its program, the next step, and when to give up
+        self.blocked: Program | None = None
+        self.step = 0
+        self.give_up_ns = 0
+        self._buffer = ring.mapping.shared.buffer
+        self._words = ring.mapping.shared.words
+        self._longs = ring.mapping.shared.longs
+        self._base = ring.offset
+        self._tail = (ring.offset + records.RING_TAIL) >> 3
+        self._done = (ring.offset + records.RING_COMPLETED) >> 3
+        self._asleep = (ring.offset + records.RING_ASLEEP) >> 2
+        self._waiters = (ring.offset + records.RING_WAITERS) >> 2
+        self._done_address = ring.mapping.shared.address + ring.offset + records.RING_COMPLETED
+        self._slots = order.slots
+        self._states = states
+        self._state = order.state * (link.QUEUE_STATE_SIZE // 8)
+        self.completed = states[self._state + link.STATE_COMPLETED]
+        self.lost: Fault | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        """After an engine reset: what the dead engine finished but may not have told anybody."""
+        if not self.completed:
+            return
+        if self._words[(self._base + records.RING_LOST) >> 2]:
+            self.lost = _lost_fault("it was lost before the engine was reset")
+        self._longs[self._done] = self.completed
+        self._wake()
+        submission = self._copy_slot(self.completed)
+        if submission.sequence == self.completed and submission.fence:
+            try:
+                fence = self.fence(submission)
+            except Refused:
+                return  # the client has freed it: nobody waits
+            if not fence.signalled and fence.submission == self.completed:
+                fence.device_signal(0)
+
+    # ------------------------------------------------------------ looking
+
+    def pending(self) -> bool:
+        """Whether a submission waits in the ring."""
+        return self._longs[self._tail] != self.completed
+
+    def set_asleep(self, asleep: bool) -> None:
+        """Tells the driver whether the doorbell is needed."""
+        self._words[self._asleep] = asleep
+
+    def next(self) -> Submission:
+        """A copy of the next submission; refuses a ring that cannot be right."""
+        sequence = self.completed + 1
+        waiting = self._longs[self._tail] - self.completed
+        submission = self._copy_slot(sequence)
+        if not 0 < waiting <= self._slots or submission.sequence != sequence:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"command queue {self.handle:#018x}",
+                f"{waiting} submissions, slot {submission.sequence}",
+                f"1 to {self._slots} submissions, slot {sequence}",
+                "the ring was overwritten",
+            )
+        return submission
+
+    def fence(self, submission: Submission) -> Signal:
+        """The fence that a submission signals."""
+        memory = self.context.memory(submission.fence)
+        if submission.fence_offset > memory.size - records.SIGNAL_SIZE or submission.fence_offset % 8:
+            raise refuse(
+                ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
+                f"memory {submission.fence:#018x}",
+                f"fence at offset {submission.fence_offset}",
+                f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
+            )
+        return Signal(memory.mapping.shared, memory.offset + submission.fence_offset)
+
+    def _copy_slot(self, sequence: int) -> Submission:
+        at = self._base + records.RING_HEADER + ((sequence - 1) & (self._slots - 1)) * records.SLOT_SIZE
+        return Submission(self._buffer[at : at + records.SLOT_SIZE])
+
+    # ------------------------------------------------------------ reporting
+
+    def begin(self, now_ns: int) -> None:
+        """Notes in memory that outlives the engine what is about to run."""
+        self._states[self._state + link.STATE_STARTED] = now_ns
+        self._states[self._state + link.STATE_RUNNING] = self.completed + 1
+
+    def finish(self, fence: Signal | None, fault: Fault | None) -> None:
+        """The submission after `completed` has ended: fence, ring and waiters learn of it, in this order."""
+        sequence = self.completed + 1
+        if fault is not None:
+            self._write_fault(sequence, fault)
+        self.completed = sequence
+        self._states[self._state + link.STATE_COMPLETED] = sequence
+        if fence is not None:
+            fence.device_signal(0 if fault is None else fault.result)
+        self._longs[self._done] = sequence
+        self._wake()
+
+    def abandon(self, fault: Fault) -> None:
+        """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
+        lost = Fault(
+            result=ZeResult.ERROR_DEVICE_LOST, object=fault.object, found=fault.found, expected=fault.expected
+        )
+        self._write_fault(self.completed + 1, lost)
+        self.completed = self._longs[self._tail]
+        self._states[self._state + link.STATE_COMPLETED] = self.completed
+        self._longs[self._done] = self.completed
+        self._wake()
+
+    def _write_fault(self, sequence: int, fault: Fault) -> None:
+        text = _encode_fault(fault)
+        at = self._base + records.RING_TEXT
+        self._buffer[at : at + len(text)] = text
+        self._words[(self._base + records.RING_TEXT_SIZE) >> 2] = len(text)
+        self._words[(self._base + records.RING_RESULT) >> 2] = fault.result
+        self._longs[(self._base + records.RING_FAILED) >> 3] = sequence
+        if fault.result == ZeResult.ERROR_DEVICE_LOST:
+            self.lost = fault
+            self._words[(self._base + records.RING_LOST) >> 2] = 1
+
+    def _wake(self) -> None:
+        linux.memory_fence()
+        if self._words[self._waiters]:
+            self._words[self._waiters] = 0
+            linux.futex_wake(self._done_address)
+
+
+def _encode_fault(fault: Fault) -> bytes:
+    """The fault as msgpack in at most `RING_TEXT_MAX` bytes; long texts are cut, never the code."""
+    cut = records.RING_TEXT_MAX
+    while True:
+        short = Fault(
+            result=fault.result,
+            object=fault.object[:cut],
+            found=fault.found[:cut],
+            expected=fault.expected[:cut],
+            hint=fault.hint[:cut],
+        )
+        data = msgspec.msgpack.encode(short)
+        if len(data) <= records.RING_TEXT_MAX:
+            return data
+        cut //= 2
+
+
+def condemned_fault() -> Fault:
+    """The fault of a submission that took the engine with it, twice."""
+    return _lost_fault("the engine died while it ran this submission, and again when it was tried once more")
+
+
+def _lost_fault(found: str) -> Fault:
+    return Fault(
+        result=ZeResult.ERROR_DEVICE_LOST,
+        object="command queue",
+        found=found,
+        expected="a submission that ends",
+        hint="create a new queue",
+    )

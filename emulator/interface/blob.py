@@ -1,0 +1,220 @@
+"""The compiled-model container ("blob").
+
+    header, 64 bytes   magic "SNPUBLOB" | major u16 | minor u16 | sections u32 | total size u64 |
+                       reserved 8 | blake3 of header and table with this field zero, 32 bytes
+    table              64 bytes a section: type u32 | flags u32 | offset u64 | size u64 | reserved 8 |
+                       blake3 of the section, 32 bytes
+    sections           each starts on a page (4096 bytes); the metadata comes first
+
+An inspector reads the first page to know everything about the model. A reader accepts the same major
+and a minor up to its own; a section of an unknown type is skipped unless flag 1 (required) is set.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+MAGIC = b"SNPUBLOB"
+MAJOR = 1
+MINOR = 0
+PAGE = 4096
+_HEADER = struct.Struct("<8sHHIQ8x32s")
+_ENTRY = struct.Struct("<IIQQ8x32s")
+_REQUIRED = 1
+_MAX_SECTIONS = 32
+
+S = TypeVar("S")
+
+
+class Section(enum.IntEnum):
+    """Types of section."""
+
+    METADATA = 1  # msgpack of GraphMeta
+    IR = 2  # OpenVINO IR, the XML
+    WEIGHTS = 3  # the constants of the IR, embedded
+    WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: the constants live elsewhere
+
+
+class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major."""
+
+    name: str
+    names: tuple[str, ...]
+    input: bool
+    element_type: str
+    shape: tuple[int, ...]
+    layout: str
+    byte_size: int
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the start of this argument must be a multiple of: the size of one element."""
+        elements = math.prod(self.shape)
+        return max(1, self.byte_size // elements) if elements else 1
+
+
+class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs.
+
+    The IR in the blob is the original one, so that it keeps referring to the original weights. `shapes`
+    says which inputs the compiler gave a static shape that the IR does not have: key is `ArgumentMeta.name`
+    of the input, value its shape in elements. Whoever loads the IR reshapes these inputs, by their
+    position in `inputs` (an input of an old IR may have no tensor name), before anything else; then every
+    argument has the shape that `arguments` gives. Empty: the IR is static as it is.
+    """
+
+    name: str
+    platform: str
+    precision: str
+    config: dict[str, str]
+    arguments: tuple[ArgumentMeta, ...]
+    operations: int
+    openvino: str
+    compiler: str
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def inputs(self) -> tuple[ArgumentMeta, ...]:
+        return tuple(argument for argument in self.arguments if argument.input)
+
+    @property
+    def outputs(self) -> tuple[ArgumentMeta, ...]:
+        return tuple(argument for argument in self.arguments if not argument.input)
+
+
+class WeightsReference(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that are not in the blob: how many bytes, and their blake3."""
+
+    length: int
+    digest: bytes
+
+
+def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
+    """A blob with these sections; the metadata is placed first."""
+    order = sorted(sections, key=lambda section: section != Section.METADATA)
+    table_end = _HEADER.size + len(order) * _ENTRY.size
+    offset = _page_up(table_end)
+    entries, total = [], offset
+    for section in order:
+        data = sections[section]
+        entries.append(_ENTRY.pack(section, _REQUIRED, offset, len(data), blake3(data).digest()))
+        total = offset + len(data)
+        offset = _page_up(total)
+    table = b"".join(entries)
+    digest = blake3(_header(len(order), total, bytes(32)) + table).digest()
+    out = bytearray(total)
+    out[:table_end] = _header(len(order), total, digest) + table
+    for section, entry in zip(order, entries, strict=True):
+        start, size = _ENTRY.unpack(entry)[2:4]
+        out[start : start + size] = sections[section]
+    return bytes(out)
+
+
+class BlobReader:
+    """Checked access to the sections of a blob in memory.
+
+    Raises `Refused` with `ERROR_INVALID_NATIVE_BINARY`, naming the field, for anything that is not a
+    whole, unchanged blob of a readable version. Section checksums are checked when a section is read.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._entries = _check(self._data)
+
+    @property
+    def sections(self) -> Sequence[tuple[int, int, int]]:
+        """Type, offset and size of every section."""
+        return [(kind, offset, size) for kind, (offset, size, _) in self._entries.items()]
+
+    def has(self, section: Section) -> bool:
+        """Whether the blob holds this section."""
+        return section in self._entries
+
+    def read(self, section: Section) -> memoryview:
+        """The bytes of a section, without a copy."""
+        entry = self._entries.get(section)
+        if entry is None:
+            raise _invalid(f"section {section.name}", "missing", "present")
+        offset, size, digest = entry
+        data = self._data[offset : offset + size]
+        if blake3(data).digest() != digest:
+            raise _invalid(f"section {section.name}", "checksum differs", "the content that was written")
+        return data
+
+    def metadata(self) -> GraphMeta:
+        """The decoded metadata section."""
+        return _decoded(self.read(Section.METADATA), GraphMeta, Section.METADATA)
+
+    def weights_reference(self) -> WeightsReference | None:
+        """Where the weights must come from; None when they are in the blob or there are none."""
+        if not self.has(Section.WEIGHTS_REFERENCE):
+            return None
+        return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
+
+
+def _header(count: int, total: int, digest: bytes) -> bytes:
+    return _HEADER.pack(MAGIC, MAJOR, MINOR, count, total, digest)
+
+
+def _page_up(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
+    if len(data) < _HEADER.size:
+        raise _invalid("header", f"{len(data)} bytes", f"{_HEADER.size} at least")
+    magic, major, minor, count, total, digest = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise _invalid("magic", f"{bytes(magic)!r}", f"{MAGIC!r}")
+    if major != MAJOR or minor > MINOR:
+        raise _invalid(
+            "version", f"{major}.{minor}", f"{MAJOR}.0 to {MAJOR}.{MINOR}", "compile the model again"
+        )
+    if total != len(data):
+        raise _invalid("total size", f"{total}, file has {len(data)}", "equal sizes")
+    table_end = _HEADER.size + count * _ENTRY.size
+    if not 0 < count <= _MAX_SECTIONS or table_end > len(data):
+        raise _invalid("section count", f"{count}", f"1 to {_MAX_SECTIONS}, all inside the blob")
+    bare = _HEADER.pack(magic, major, minor, count, total, bytes(32)) + data[_HEADER.size : table_end]
+    # the reserved bytes are packed as zero, so they are compared before the digest is
+    if bytes(data[:32]) != bare[:32] or blake3(bare).digest() != digest:
+        raise _invalid("header checksum", "differs", "the header that was written")
+    return _entries(data, count, table_end)
+
+
+def _entries(data: memoryview, count: int, end: int) -> dict[int, tuple[int, int, bytes]]:
+    entries: dict[int, tuple[int, int, bytes]] = {}
+    known = {int(section) for section in Section}
+    for index in range(count):
+        at = _HEADER.size + index * _ENTRY.size
+        kind, flags, offset, size, digest = _ENTRY.unpack_from(data, at)
+        if offset % PAGE or offset < end or offset + size > len(data):
+            raise _invalid(f"section {index}", f"bytes {offset} to {offset + size}", "a page inside the blob")
+        if any(data[end:offset]):
+            raise _invalid(f"section {index}", "padding before it is not zero", "zeros")
+        end = offset + size
+        if kind in known:
+            entries[kind] = (offset, size, digest)
+        elif flags & _REQUIRED:
+            raise _invalid(f"section {index}", f"required type {kind}", "a type that this version knows")
+    return entries
+
+
+def _decoded(data: memoryview, kind: type[S], section: Section) -> S:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"section {section.name}", str(error), f"a {kind.__name__}") from error
+
+
+def _invalid(field: str, found: str, expected: str, hint: str = "") -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {field}", found, expected, hint)

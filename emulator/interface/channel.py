@@ -1,0 +1,146 @@
+"""A connected SOCK_SEQPACKET socket that carries frames and file descriptors.
+
+The channel owns every descriptor that it receives until the receiver takes it, so a refused frame
+never leaks one.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+
+from softnpu.emulator.interface import frames
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+_ANCILLARY = socket.CMSG_SPACE(frames.MAX_FDS * array.array("i").itemsize)
+
+
+class Packet:
+    """One received frame: request id, body, and the descriptors that came with it.
+
+    Used as a context manager: descriptors that were not taken are closed at the end of the block.
+    """
+
+    __slots__ = ("_fds", "body", "request")
+
+    def __init__(self, request: int, body: memoryview, fds: list[int]) -> None:
+        self.request = request
+        self.body = body
+        self._fds = fds
+
+    def __enter__(self) -> Packet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def fd_count(self) -> int:
+        return len(self._fds)
+
+    def take_fds(self, expected: int) -> list[int]:
+        """Hands over exactly `expected` descriptors; refuses another number."""
+        if len(self._fds) != expected:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "control frame",
+                f"{len(self._fds)} descriptors",
+                f"{expected}",
+            )
+        fds, self._fds = self._fds, []
+        return fds
+
+    def close(self) -> None:
+        """Closes the descriptors that nobody took."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
+
+
+class Channel:
+    """Frames over one socket. Sending and receiving may happen in different threads, one of each."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 after `close`."""
+        return self._socket.fileno()
+
+    def send(self, request: int, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Sends one frame; the descriptors are duplicated by the kernel and stay the caller's.
+
+        Raises `BlockingIOError` when the socket is non-blocking and full, `ConnectionError` when the
+        peer is gone.
+        """
+        frame = frames.encode(request, body, len(fds))
+        if fds:
+            rights = array.array("i", fds)
+            self._socket.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        else:
+            self._socket.send(frame)
+
+    def receive(self) -> Packet | None:
+        """The next frame, or None when the peer has closed. A malformed frame is refused."""
+        try:
+            data, ancillary, flags = self._receive_packet()
+        except ConnectionResetError:
+            return None
+        fds = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        packet = Packet(0, memoryview(b""), list(fds))
+        if not data and not fds:
+            return None
+        try:
+            if flags & socket.MSG_TRUNC or len(data) > frames.MAX_FRAME:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_SIZE,
+                    "control frame",
+                    f"more than {frames.MAX_FRAME} bytes",
+                    f"at most {frames.MAX_FRAME}",
+                )
+            if flags & socket.MSG_CTRUNC:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    "control frame",
+                    "descriptors were lost on the way",
+                    f"at most {frames.MAX_FDS} descriptors and room for them in the receiver",
+                )
+            packet.request, packet.body = frames.decode(data, len(fds))
+        except BaseException:
+            packet.close()
+            raise
+        return packet
+
+    def _receive_packet(self) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
+        size, options = frames.MAX_FRAME + 1, socket.MSG_CMSG_CLOEXEC
+        try:
+            return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
+        except ConnectionResetError:
+            # the kernel reports once, ahead of everything that the peer sent, that it closed before it
+            # had read all of ours; its last frames (a refusal, say) are still there
+            return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
+
+    def wait_readable(self, timeout_s: float | None) -> bool:
+        """Whether a frame or the end of the peer is there within `timeout_s` (None waits forever)."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
+
+    def peer_gone(self) -> bool:
+        """Whether the other side has closed its end, asked without waiting or reading."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Closes the socket; harmless when repeated."""
+        self._socket.close()

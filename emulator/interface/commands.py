@@ -1,0 +1,246 @@
+"""Command buffers: a header and a run of commands, recorded by a driver, executed by the engine.
+
+Header (32 bytes): magic "SNPC", interface major (u16), flags (u16, 0), total size in bytes (u32), number
+of commands (u32), 16 bytes reserved. Every command starts with u16 type, u16 flags, u32 size in bytes,
+and is a multiple of 8 bytes long. Memory is named by an allocation's handle and an offset into it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.version import INTERFACE_MAJOR
+
+MAGIC = b"SNPC"
+HEADER = struct.Struct("=4sHHII16x")
+MAX_BUFFER = 16 * 1024 * 1024
+MAX_ARGUMENTS = 1024
+
+
+class CommandType(enum.IntEnum):
+    """Numbers follow the job-command numbers of the real firmware where it has the command."""
+
+    NOP = 0x001
+    TIMESTAMP = 0x100
+    EVENT_WAIT = 0x101
+    EVENT_SIGNAL = 0x102
+    BARRIER = 0x103
+    EVENT_RESET = 0x104
+    MEMORY_FILL = 0x202
+    COPY = 0x302
+    GRAPH_INITIALIZE = 0x305
+    GRAPH_EXECUTE = 0x306
+
+
+_HEAD = struct.Struct("=HHI")
+_MEMORY = struct.Struct("=HHIQQ")
+_FILL = struct.Struct("=HHIQQQ8sI4x")
+_COPY = struct.Struct("=HHIQQQQQ")
+_GRAPH = struct.Struct("=HHIQ")
+_EXECUTE = struct.Struct("=HHIQQI4x")
+_ARGUMENT = struct.Struct("=QQ")
+
+
+class MemoryAt(NamedTuple):
+    """A place in memory: allocation handle and offset in bytes."""
+
+    memory: int
+    offset: int
+
+
+class Barrier(NamedTuple):
+    """All earlier commands of the queue have ended before a later one starts."""
+
+
+class Timestamp(NamedTuple):
+    """Writes the host clock (CLOCK_MONOTONIC, nanoseconds, u64) to `at`."""
+
+    at: MemoryAt
+
+
+class EventWait(NamedTuple):
+    """Waits until the signal at `at` is signalled, at most the watchdog's limit."""
+
+    at: MemoryAt
+
+
+class EventSignal(NamedTuple):
+    """Signals the signal at `at`."""
+
+    at: MemoryAt
+
+
+class EventReset(NamedTuple):
+    """Resets the signal at `at`."""
+
+    at: MemoryAt
+
+
+class Fill(NamedTuple):
+    """Repeats `pattern` (1, 2, 4 or 8 bytes) over `size` bytes at `at`."""
+
+    at: MemoryAt
+    size: int
+    pattern: bytes
+
+
+class Copy(NamedTuple):
+    """Copies `size` bytes; the two ranges may overlap."""
+
+    target: MemoryAt
+    source: MemoryAt
+    size: int
+
+
+class GraphInit(NamedTuple):
+    """Checks that the graph is on the device."""
+
+    graph: int
+
+
+class GraphExecute(NamedTuple):
+    """One inference: all inputs, then all outputs, in the order of the graph's metadata."""
+
+    graph: int
+    inference: int
+    arguments: tuple[MemoryAt, ...]
+
+
+Command = Barrier | Timestamp | EventWait | EventSignal | EventReset | Fill | Copy | GraphInit | GraphExecute
+_AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset]] = {
+    CommandType.TIMESTAMP: Timestamp,
+    CommandType.EVENT_WAIT: EventWait,
+    CommandType.EVENT_SIGNAL: EventSignal,
+    CommandType.EVENT_RESET: EventReset,
+}
+_AT_TYPES = {cls: CommandType(number) for number, cls in _AT_COMMANDS.items()}
+_FIXED_SHAPES: dict[int, struct.Struct] = {
+    CommandType.BARRIER: _HEAD,
+    CommandType.MEMORY_FILL: _FILL,
+    CommandType.COPY: _COPY,
+    CommandType.GRAPH_INITIALIZE: _GRAPH,
+    **dict.fromkeys(_AT_COMMANDS, _MEMORY),
+}
+
+
+def encode_command(command: Command) -> bytes:
+    """One command as bytes."""
+    match command:
+        case Barrier():
+            return _HEAD.pack(CommandType.BARRIER, 0, _HEAD.size)
+        case Fill(at, size, pattern):
+            padded = pattern.ljust(8, b"\0")
+            return _FILL.pack(CommandType.MEMORY_FILL, 0, _FILL.size, *at, size, padded, len(pattern))
+        case Copy(target, source, size):
+            return _COPY.pack(CommandType.COPY, 0, _COPY.size, *target, *source, size)
+        case GraphInit(graph):
+            return _GRAPH.pack(CommandType.GRAPH_INITIALIZE, 0, _GRAPH.size, graph)
+        case GraphExecute(graph, inference, arguments):
+            size = _EXECUTE.size + len(arguments) * _ARGUMENT.size
+            head = _EXECUTE.pack(CommandType.GRAPH_EXECUTE, 0, size, graph, inference, len(arguments))
+            return head + b"".join(_ARGUMENT.pack(*argument) for argument in arguments)
+        case Timestamp(at) | EventWait(at) | EventSignal(at) | EventReset(at):
+            return _MEMORY.pack(_AT_TYPES[type(command)], 0, _MEMORY.size, *at)
+
+
+def encode_buffer(commands: Sequence[bytes]) -> bytes:
+    """A whole command buffer from encoded commands."""
+    body = b"".join(commands)
+    return HEADER.pack(MAGIC, INTERFACE_MAJOR, 0, HEADER.size + len(body), len(commands)) + body
+
+
+def handles(command: Command) -> Iterator[int]:
+    """Every handle that a command names."""
+    match command:
+        case Barrier():
+            return
+        case Copy(target, source, _):
+            yield target.memory
+            yield source.memory
+        case GraphInit(graph):
+            yield graph
+        case GraphExecute(graph, _, arguments):
+            yield graph
+            for argument in arguments:
+                yield argument.memory
+        case _:
+            yield command.at.memory
+
+
+def decode_buffer(data: bytes) -> Iterator[Command]:
+    """The commands of a buffer. `data` must be a private copy: a client may change the original.
+
+    Raises `Refused` at the first bad byte, naming the command by its number.
+    """
+    if len(data) < HEADER.size:
+        raise _bad("header", f"{len(data)} bytes", f"{HEADER.size} bytes at least")
+    magic, major, flags, size, count = HEADER.unpack_from(data)
+    if magic != MAGIC or major != INTERFACE_MAJOR or flags:
+        raise _bad("header", f"magic {magic!r}, major {major}, flags {flags}", f"{MAGIC!r}, 1, 0")
+    if size != len(data):
+        raise _bad("header", f"size {size}, submission says {len(data)}", "equal sizes")
+    at = HEADER.size
+    for number in range(count):
+        if at + _HEAD.size > len(data):
+            raise _bad(f"command {number}", f"starts at byte {at} of {len(data)}", "a whole command")
+        kind, _, length = _HEAD.unpack_from(data, at)
+        if length < _HEAD.size or length % 8 or at + length > len(data):
+            raise _bad(
+                f"command {number}",
+                f"{length} bytes at {at} of {len(data)}",
+                "a multiple of 8 inside the buffer",
+            )
+        command = _decode(number, kind, data, at, length)
+        if command is not None:
+            yield command
+        at += length
+    if at != len(data):
+        raise _bad("end", f"{len(data) - at} bytes after command {count}", "none")
+
+
+def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Command | None:
+    if kind == CommandType.NOP:
+        return None
+    if kind == CommandType.GRAPH_EXECUTE:
+        return _decode_execute(number, data, at, length)
+    shape = _FIXED_SHAPES.get(kind)
+    if shape is None:
+        raise _bad(f"command {number}", f"type {kind:#x}", "a command type of this interface version")
+    if length != shape.size:
+        raise _bad(f"command {number} ({CommandType(kind).name})", f"{length} bytes", f"{shape.size}")
+    fields = shape.unpack_from(data, at)[3:]
+    if kind == CommandType.BARRIER:
+        return Barrier()
+    if kind == CommandType.MEMORY_FILL:
+        memory, offset, size, pattern, pattern_size = fields
+        if pattern_size not in (1, 2, 4, 8) or size % pattern_size:
+            raise _bad(
+                f"command {number} (MEMORY_FILL)",
+                f"pattern of {pattern_size} bytes over {size} bytes",
+                "1, 2, 4 or 8 bytes that divide the size",
+            )
+        return Fill(MemoryAt(memory, offset), size, pattern[:pattern_size])
+    if kind == CommandType.COPY:
+        return Copy(MemoryAt(*fields[0:2]), MemoryAt(*fields[2:4]), fields[4])
+    if kind == CommandType.GRAPH_INITIALIZE:
+        return GraphInit(fields[0])
+    return _AT_COMMANDS[kind](MemoryAt(*fields))
+
+
+def _decode_execute(number: int, data: bytes, at: int, length: int) -> GraphExecute:
+    name = f"command {number} (GRAPH_EXECUTE)"
+    if length < _EXECUTE.size:
+        raise _bad(name, f"{length} bytes", f"{_EXECUTE.size} at least")
+    graph, inference, count = _EXECUTE.unpack_from(data, at)[3:]
+    if count > MAX_ARGUMENTS or length != _EXECUTE.size + count * _ARGUMENT.size:
+        raise _bad(name, f"{count} arguments in {length} bytes", f"at most {MAX_ARGUMENTS}, sizes that agree")
+    places = _ARGUMENT.iter_unpack(data[at + _EXECUTE.size : at + length])
+    return GraphExecute(graph, inference, tuple(MemoryAt(*place) for place in places))
+
+
+def _bad(where: str, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"command buffer, {where}", found, expected)

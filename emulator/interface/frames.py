@@ -1,0 +1,82 @@
+"""The control frame: 16 bytes of header, then one msgpack message of at most `MAX_BODY` bytes.
+
+    offset  size  field
+    0       4     magic, the bytes "SNPU"
+    4       2     frame format, 1
+    6       2     number of file descriptors that travel with the frame
+    8       4     request id: chosen by the client, repeated in every answer; 0 is an event
+    12      4     size of the body in bytes
+
+Frames travel over a SOCK_SEQPACKET socket, one frame a packet: the kernel keeps the borders, so a
+half-sent frame cannot exist and descriptors stay with their frame. Bodies that may grow (models,
+metadata, blobs) travel in a memory file descriptor, never in the body.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+MAGIC = b"SNPU"
+FRAME_FORMAT = 1
+HEADER = struct.Struct("<4sHHII")
+MAX_BODY = 64 * 1024
+MAX_FRAME = HEADER.size + MAX_BODY
+MAX_FDS = 16
+
+
+def encode(request: int, body: bytes, fd_count: int = 0) -> bytes:
+    """One frame as bytes; refuses an oversized body or too many descriptors."""
+    if len(body) > MAX_BODY:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "control frame",
+            f"body of {len(body)} bytes",
+            f"at most {MAX_BODY}",
+            "send large data in a memory file descriptor",
+        )
+    if fd_count > MAX_FDS:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE, "control frame", f"{fd_count} descriptors", f"at most {MAX_FDS}"
+        )
+    return HEADER.pack(MAGIC, FRAME_FORMAT, fd_count, request, len(body)) + body
+
+
+def decode(frame: bytes, fd_count: int) -> tuple[int, memoryview]:
+    """Checks one received frame against its header; returns request id and body."""
+    if len(frame) < HEADER.size:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "control frame",
+            f"{len(frame)} bytes",
+            f"a header of {HEADER.size} bytes at least",
+        )
+    magic, version, announced, request, size = HEADER.unpack_from(frame)
+    if magic != MAGIC:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "control frame",
+            f"magic {bytes(magic)!r}",
+            f"{MAGIC!r}",
+            "the peer does not speak the softnpu firmware interface",
+        )
+    if version != FRAME_FORMAT:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_VERSION, "control frame", f"frame format {version}", f"{FRAME_FORMAT}"
+        )
+    if size > MAX_BODY or size != len(frame) - HEADER.size:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "control frame",
+            f"body of {len(frame) - HEADER.size} bytes, header says {size}",
+            f"equal sizes of at most {MAX_BODY} bytes",
+        )
+    if announced != fd_count:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "control frame",
+            f"{fd_count} descriptors received, header says {announced}",
+            "equal counts",
+        )
+    return request, memoryview(frame)[HEADER.size :]

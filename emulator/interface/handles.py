@@ -1,0 +1,114 @@
+"""64-bit handles: kind (8 bits), generation (24 bits), slot (32 bits).
+
+A slot is used again only with the next generation, and never after its last one, so a stale handle
+is always detected and never names another object. Handle 0 is the null handle. Handles are looked up in
+the table of one session, so another session's handle names nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+NULL_HANDLE = 0
+_GENERATIONS = 1 << 24
+
+T = TypeVar("T")
+
+
+class HandleKind(enum.IntEnum):
+    """What a handle names; the top byte of the handle."""
+
+    CONTEXT = 1
+    MEMORY = 2
+    QUEUE = 3
+    GRAPH = 4
+
+
+def describe(handle: int) -> str:
+    """Handle as text for messages: `graph 0x0400000100000003`."""
+    try:
+        kind = HandleKind(handle >> 56).name.lower()
+    except ValueError:
+        kind = "handle"
+    return f"{kind} {handle:#018x}"
+
+
+class HandleTable(Generic[T]):
+    """The objects of one kind and their handles. `limit` bounds how many may live at once."""
+
+    def __init__(self, kind: HandleKind, limit: int) -> None:
+        self._kind = kind
+        self._limit = limit
+        self._objects: list[T | None] = []
+        self._generations: list[int] = []
+        self._free: list[int] = []
+        self._live = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([obj for obj in self._objects if obj is not None])
+
+    def check_room(self) -> None:
+        """Refuses with `ERROR_OUT_OF_HOST_MEMORY` when the table is at its limit."""
+        if self._live >= self._limit:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                f"{self._kind.name.lower()} handles",
+                f"{self._live} live in this session",
+                f"at most {self._limit}",
+                "destroy objects that are no longer used",
+            )
+
+    def add(self, obj: T) -> int:
+        """Stores `obj` and returns its handle."""
+        self.check_room()
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = len(self._objects)
+            self._objects.append(None)
+            self._generations.append(0)
+        # generation 0 is never handed out: an all-zero handle body is always invalid
+        generation = self._generations[slot] + 1
+        self._generations[slot] = generation
+        self._objects[slot] = obj
+        self._live += 1
+        return (int(self._kind) << 56) | (generation << 32) | slot
+
+    def get(self, handle: int) -> T:
+        """The object of `handle`; `ERROR_INVALID_NULL_HANDLE` or `ERROR_INVALID_ARGUMENT` otherwise."""
+        return self._find(handle)[1]
+
+    def pop(self, handle: int) -> T:
+        """Removes and returns the object of `handle`; its slot may be reused with a new generation."""
+        slot, obj = self._find(handle)
+        self._objects[slot] = None
+        if self._generations[slot] + 1 < _GENERATIONS:
+            self._free.append(slot)
+        self._live -= 1
+        return obj
+
+    def _find(self, handle: int) -> tuple[int, T]:
+        wanted = self._kind.name.lower()
+        if handle == NULL_HANDLE:
+            raise refuse(ZeResult.ERROR_INVALID_NULL_HANDLE, wanted, "null handle", f"a live {wanted} handle")
+        slot, generation = handle & 0xFFFFFFFF, (handle >> 32) & 0xFFFFFF
+        if handle >> 56 != self._kind or slot >= len(self._objects):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT, describe(handle), "unknown handle", f"a live {wanted} handle"
+            )
+        obj = self._objects[slot]
+        if obj is None or generation != self._generations[slot]:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(handle),
+                f"stale handle: destroyed, slot {slot} is at generation {self._generations[slot]}",
+                f"a live {wanted} handle",
+            )
+        return slot, obj

@@ -1,0 +1,132 @@
+"""The few Linux calls that the standard library does not offer: futex, seals, parent-death signal.
+
+Numbers are those of the kernel's user-space headers for x86-64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import signal
+import threading
+
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
+_FUTEX_WAIT = 0
+_FUTEX_WAKE = 1
+_PR_SET_PDEATHSIG = 1
+_ALL_WAITERS = 0x7FFFFFFF
+
+SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""The size can never change again, so a mapping can never fault: what both sides may write."""
+SEALS_IMMUTABLE = SEALS_FIXED_SIZE | fcntl.F_SEAL_WRITE
+"""Neither size nor content can ever change: blobs and weights that several sessions share."""
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+# A wait may sleep, so it must give up the interpreter lock (CDLL); a wake never sleeps, and keeping
+# the lock (PyDLL) makes it twice as fast.
+_wait_call = ctypes.CDLL(None, use_errno=True).syscall
+_wait_call.argtypes = (
+    ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_uint32,
+)  # fmt: skip
+_wait_call.restype = ctypes.c_long
+_wake_call = ctypes.PyDLL(None).syscall
+_wake_call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)
+_wake_call.restype = ctypes.c_long
+
+
+def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
+    """Sleeps while the 32-bit word at `address` equals `expected`, at most `timeout_ns`.
+
+    Returns on a wake, a changed word, a time-out or a signal alike: the caller looks at its word again.
+    The word may lie in memory that other processes map (the futex is a shared one).
+    """
+    if timeout_ns <= 0:
+        return
+    limit = _Timespec(timeout_ns // 1_000_000_000, timeout_ns % 1_000_000_000)
+    code = _wait_call(_SYS_FUTEX, address, _FUTEX_WAIT, expected & 0xFFFFFFFF, ctypes.byref(limit), None, 0)
+    if code == -1:
+        error = ctypes.get_errno()
+        if error not in (errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR):
+            raise OSError(error, f"futex wait on {address:#x}: {os.strerror(error)}")
+
+
+def futex_wake(address: int) -> None:
+    """Wakes every thread of every process that sleeps on the 32-bit word at `address`."""
+    _wake_call(_SYS_FUTEX, address, _FUTEX_WAKE, _ALL_WAITERS)
+
+
+_fence_lock = threading.Lock()
+
+
+def memory_fence() -> None:
+    """A full barrier: no later load passes an earlier store.
+
+    Releasing a lock executes a locked instruction, which on x86-64 orders all loads and stores. Needed
+    wherever one side stores a word and then looks whether the other side sleeps.
+    """
+    # a waiting acquire could block a signal handler that interrupts it, and a failed attempt only reads
+    # the lock: then a lock that nobody else can hold does it
+    if _fence_lock.acquire(blocking=False):
+        _fence_lock.release()
+    else:
+        threading.Lock().acquire(blocking=False)
+
+
+def memfd(name: str, size: int = 0) -> int:
+    """A nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
+    fd = os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    if size:
+        os.ftruncate(fd, size)
+    return fd
+
+
+def sealed_copy(name: str, data: bytes | memoryview) -> int:
+    """A memory file with this content that nobody can change any more."""
+    fd = memfd(name)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    seal(fd, SEALS_IMMUTABLE)
+    return fd
+
+
+def seal(fd: int, seals: int) -> None:
+    """Adds `seals` to a memory file; `OSError` EBUSY if it is still mapped writable and WRITE is asked."""
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+
+
+def has_seals(fd: int, seals: int) -> bool:
+    """Whether all of `seals` are on `fd`; False for a descriptor that cannot be sealed (a disk file)."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
+    except OSError:
+        return False
+
+
+def map_shared(fd: int, size: int) -> mmap.mmap:
+    """The whole memory file, readable and writable, seen by everybody who maps it."""
+    return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def address_of(buffer: mmap.mmap) -> int:
+    """Address of a mapping in this process (needed for futexes); the mapping must stay alive."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process when `parent` ends; exits at once if it has ended already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
+    if os.getppid() != parent:
+        os._exit(0)

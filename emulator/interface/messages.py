@@ -1,0 +1,379 @@
+"""Every control message, as msgspec structs. On the wire: msgpack maps with a tag `t`.
+
+Growth: a reader skips fields that it does not know, unless the sender names them in `must`; then the
+message is refused by the name of the field. Requests come from the client, answers repeat the request
+id of the frame. Descriptors that travel with a message are listed in its docstring, in order.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """Base of all messages. `must` names fields that the receiver has to understand."""
+
+    must: tuple[str, ...] = ()
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes."""
+
+    index: int
+    platform: str
+    name: str
+    device_id: int
+    revision: int
+    tiles: int
+    slices: int
+    simd_width: int
+    core_clock_mhz: int
+    timer_ns_per_tick: float
+    memory_total: int
+    uuid: bytes
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session may hold, and the watchdog's limit. Memory in bytes, time in milliseconds."""
+
+    session_memory: int
+    contexts: int
+    allocations: int
+    queues: int
+    graphs: int
+    compiles: int
+    queue_slots: int
+    command_buffer: int
+    tdr_ms: int
+
+
+# ---------------------------------------------------------------- requests
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """First message of a connection. `role` is `session` (may own objects) or `monitor` (may only look)."""
+
+    major: int
+    minor: int
+    client: str
+    role: str = "session"
+
+
+class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
+    """A context on device `device` (index). Answer: `ContextCreated`."""
+
+    device: int
+
+
+class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
+    """Destroys a context and everything created in it. Answer: `Ok`."""
+
+    context: int
+
+
+class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
+    """Allocates `size` bytes. `kind` is `host`, `device`, `shared` or `control`. Answer: `MemAllocated`."""
+
+    context: int
+    kind: str
+    size: int
+    alignment: int = 0
+
+
+class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
+    """Frees allocations, in one message however many. Answer: `Ok`."""
+
+    memory: tuple[int, ...]
+
+
+class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):
+    """A command queue of `slots` slots (a power of two). `priority` is `low`, `normal` or `high`.
+
+    `turbo` asks both sides to wait busily. Answer: `QueueCreated`.
+    """
+
+    context: int
+    slots: int
+    priority: str = "normal"
+    turbo: bool = False
+
+
+class QueueDestroy(Message, frozen=True, kw_only=True, tag="queue_destroy"):
+    """Destroys a queue; commands that were not executed are dropped. Answer: `Ok`."""
+
+    queue: int
+
+
+class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights as a range of a descriptor: bytes `offset` to `offset + length` of it."""
+
+    offset: int
+    length: int
+
+
+class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
+    """Compiles a model. Descriptors: the IR's XML, then the weights if `weights` is given.
+
+    `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name.
+    Answers: any number of `Progress`, then `GraphCreated`.
+    """
+
+    context: int
+    name: str
+    xml_length: int
+    weights: WeightSource | None = None
+    config: dict[str, str] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+
+
+class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
+    """A graph from a native blob. Descriptors: the blob, then the weights if `weights` is given.
+
+    Answer: `GraphCreated`.
+    """
+
+    context: int
+    blob_length: int
+    weights: WeightSource | None = None
+
+
+class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
+    """Loads a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
+
+    graph: int
+
+
+class GraphDestroy(Message, frozen=True, kw_only=True, tag="graph_destroy"):
+    """Destroys a graph. Answer: `Ok`."""
+
+    graph: int
+
+
+class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
+    """Cancels the compilation started by request `request` of this session. Answer: `Ok`."""
+
+    request: int
+
+
+class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
+    """Asks for the memory of a context. Answer: `ContextMemoryIs`."""
+
+    context: int
+
+
+class Status(Message, frozen=True, kw_only=True, tag="status"):
+    """Asks for the state of the daemon. Answer: `StatusIs`."""
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """Asks the daemon to end in order. Answer: `Ok`, then the connection closes."""
+
+
+# ---------------------------------------------------------------- answers
+
+
+class Ok(Message, frozen=True, kw_only=True, tag="ok"):
+    """Done; nothing to tell."""
+
+
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
+    """The request was refused or failed; it had no effect."""
+
+    fault: Fault
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer to `Hello`. Descriptor: the status page (read it, see `records`)."""
+
+    major: int
+    minor: int
+    server: str
+    pid: int
+    session: int
+    devices: tuple[DeviceInfo, ...]
+    limits: Limits
+
+
+class ContextCreated(Message, frozen=True, kw_only=True, tag="context_created"):
+    """Descriptor: the doorbell of the context, an eventfd; write 1 to wake the engine."""
+
+    context: int
+
+
+class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
+    """Memory lies at `offset` of segment `segment`, which is `segment_size` bytes long.
+
+    Descriptor: the segment, only when this session does not hold it yet (`fresh`). The client reserves
+    the pages of a fresh segment (fallocate) before it uses them.
+    """
+
+    memory: int
+    segment: int
+    segment_size: int
+    offset: int
+    fresh: bool
+
+
+class QueueCreated(Message, frozen=True, kw_only=True, tag="queue_created"):
+    """The ring lies in memory `ring`, which is placed as in `MemAllocated`."""
+
+    queue: int
+    ring: MemAllocated
+
+
+class Progress(Message, frozen=True, kw_only=True, tag="progress"):
+    """A compilation reached `stage`; `done` is the finished share, 0 to 1."""
+
+    stage: str
+    done: float
+
+
+class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
+    """Descriptor: the sealed blob; its metadata section describes the arguments."""
+
+    graph: int
+    blob_length: int
+    compile_ms: float
+    log: str = ""
+
+
+class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialized"):
+    """The graph is on the device. `shared` says that another graph had loaded the same content."""
+
+    load_ms: float
+    shared: bool
+
+
+class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is"):
+    """Bytes of device memory in all, and bytes that this context asked for (not rounded)."""
+
+    total: int
+    allocated: int
+
+
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One device: engine process, counters since the daemon started, memory in bytes."""
+
+    device: DeviceInfo
+    engine_pid: int
+    state: str
+    restarts: int
+    memory_used: int
+    contexts: int
+    queues: int
+    graphs: int
+    images: int
+    submissions: int
+    commands: int
+    inferences: int
+    faults: int
+    busy_ns: int
+    staged_bytes: int
+    heartbeat_ns: int
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One session: whose it is and what it holds."""
+
+    session: int
+    pid: int
+    client: str
+    role: str
+    memory_used: int
+    contexts: int
+    allocations: int
+    queues: int
+    graphs: int
+
+
+class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
+    """The state of the daemon. At most 200 sessions are listed; `session_count` counts all."""
+
+    pid: int
+    server: str
+    socket: str
+    uptime_s: float
+    interface: str
+    compiler_pids: tuple[int, ...]
+    engines: tuple[EngineStatus, ...]
+    session_count: int
+    sessions: tuple[SessionStatus, ...]
+
+
+Request = (
+    Hello
+    | ContextCreate
+    | ContextDestroy
+    | MemAlloc
+    | MemFree
+    | QueueCreate
+    | QueueDestroy
+    | GraphCreate
+    | GraphImport
+    | GraphInitialize
+    | GraphDestroy
+    | Cancel
+    | ContextMemory
+    | Status
+    | Stop
+)
+Answer = (
+    Ok
+    | Failed
+    | Welcome
+    | ContextCreated
+    | MemAllocated
+    | QueueCreated
+    | Progress
+    | GraphCreated
+    | GraphInitialized
+    | ContextMemoryIs
+    | StatusIs
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode_request(body: bytes | memoryview) -> Request:
+    """The request in `body`; refuses what is not one, by the path of the bad field."""
+    return _checked(_requests, body)
+
+
+def decode_answer(body: bytes | memoryview) -> Answer:
+    """The answer in `body`; refuses what is not one, by the path of the bad field."""
+    return _checked(_answers, body)
+
+
+def _checked(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview) -> M:
+    try:
+        message = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "control message",
+            str(error),
+            "a message of the firmware interface",
+        ) from error
+    unknown = [field for field in message.must if field not in type(message).__struct_fields__]
+    if unknown:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            f"control message {type(message).__name__}",
+            f"required field {unknown[0]!r}",
+            "only fields that this interface version knows",
+            "update the older side",
+        )
+    return message

@@ -1,0 +1,107 @@
+"""Where the daemon is found: the socket, and the lock file beside it that says who serves it.
+
+The lock file `SOCKET.lock` is flock'ed for the whole life of the daemon: whoever gets the lock has the
+proof that no daemon lives, because the kernel drops it when its holder ends, however it ends. Its JSON
+content (`DaemonRecord`) lets a monitor find the status page without a session.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.version import ENV_SOCKET
+
+_MAX_SUN_PATH = 107
+
+
+class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the lock file. `start_time` in clock ticks since boot, as in /proc/PID/stat."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    status: str
+
+
+def default_socket() -> Path:
+    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter."""
+    chosen = os.environ.get(ENV_SOCKET)
+    if chosen:
+        return Path(chosen).absolute()
+    folder = Path(platformdirs.user_runtime_dir("softnpu"))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = folder.stat()
+    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        raise refuse(
+            ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+            f"runtime directory {folder}",
+            f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
+            f"owner {os.getuid()}, mode 700",
+            f"correct it, or choose another place with {ENV_SOCKET}",
+        )
+    return folder / "softnpu.sock"
+
+
+def lock_path(path: Path) -> Path:
+    """The lock file of the daemon that serves `path`."""
+    return path.with_name(path.name + ".lock")
+
+
+def log_path(path: Path) -> Path:
+    """The log of a daemon in the background that serves `path`."""
+    return path.with_name(path.name + ".log")
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """An address for `bind` and `connect`, also for a path longer than the 107 bytes of `sun_path`."""
+    if len(os.fsencode(path)) <= _MAX_SUN_PATH:
+        yield str(path)
+        return
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise refuse(
+            ZeResult.ERROR_UNINITIALIZED,
+            f"socket {path}",
+            error.strerror or str(error),
+            "a directory to hold it",
+        ) from error
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def new_socket() -> socket.socket:
+    """A socket of the kind that the interface uses."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def process_start_time(pid: int) -> int:
+    """Start of a process in clock ticks since boot; with the boot id it tells a reused pid apart."""
+    # the command name (field 2) may hold spaces and brackets: count from its last bracket
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19])
+
+
+def boot_id() -> str:
+    """Identity of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_record(path: Path) -> DaemonRecord | None:
+    """Who serves the socket `path`, as its lock file says; None without a readable record."""
+    try:
+        return msgspec.json.decode(lock_path(path).read_bytes(), type=DaemonRecord)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,104 @@
+"""Typed access to the records of `records` in mapped memory: the signal, and both ends of a ring.
+
+A word is read and written as one aligned machine access (a memoryview of format I or Q), so the other
+side never sees half of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface.records import SignalState
+
+
+class SharedMapping:
+    """A segment in this process: the bytes, the same as 32-bit and 64-bit words, and its address.
+
+    Stays mapped as long as anything refers to its buffer.
+    """
+
+    __slots__ = ("address", "buffer", "longs", "size", "words")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.buffer: mmap.mmap = linux.map_shared(fd, size)
+        self.size = size
+        self.address = linux.address_of(self.buffer)
+        self.words = memoryview(self.buffer).cast("I")
+        self.longs = memoryview(self.buffer).cast("Q")
+
+
+class Signal:
+    """A fence or an event, 64 bytes at `offset` of a mapping."""
+
+    __slots__ = ("_address", "_long", "_longs", "_word", "_words")
+
+    def __init__(self, mapping: SharedMapping, offset: int) -> None:
+        self._words = mapping.words
+        self._longs = mapping.longs
+        self._word = offset >> 2
+        self._long = offset >> 3
+        self._address = mapping.address + offset
+
+    @property
+    def state(self) -> int:
+        return self._words[self._word]
+
+    @property
+    def signalled(self) -> bool:
+        return self._words[self._word] > SignalState.HOST_RESET
+
+    @property
+    def result(self) -> int:
+        """Result of the submission that signalled it; 0 for success."""
+        return self._words[self._word + records.SIGNAL_RESULT // 4]
+
+    @property
+    def submission(self) -> int:
+        """The submission that will signal it, as the driver announced it; 0 for none."""
+        return self._longs[self._long + records.SIGNAL_SUBMISSION // 8]
+
+    @property
+    def time_ns(self) -> int:
+        """Host clock when the device signalled it."""
+        return self._longs[self._long + records.SIGNAL_TIME // 8]
+
+    def arm(self, state: SignalState, submission: int) -> None:
+        """Host: not signalled; `submission` will signal it (0: nobody yet)."""
+        self._longs[self._long + records.SIGNAL_SUBMISSION // 8] = submission
+        self._words[self._word + records.SIGNAL_RESULT // 4] = 0
+        self._words[self._word] = state
+
+    def host_signal(self) -> None:
+        """Host: signalled from now on; wakes every waiter."""
+        self._words[self._word] = SignalState.HOST_SIGNALLED
+        self._wake()
+
+    def device_signal(self, result: int) -> None:
+        """Device: signalled with this result; wakes every waiter."""
+        base = self._word
+        self._words[base + records.SIGNAL_RESULT // 4] = result
+        self._longs[self._long + records.SIGNAL_TIME // 8] = time.monotonic_ns()
+        self._words[base] = SignalState.DEVICE_SIGNALLED
+        self._wake()
+
+    def device_reset(self) -> None:
+        """Device: not signalled from now on."""
+        self._words[self._word] = SignalState.DEVICE_RESET
+
+    def sleep(self, timeout_ns: int) -> None:
+        """Sleeps until the state changes, at most `timeout_ns`; the caller looks at the state again."""
+        self._words[self._word + records.SIGNAL_WAITERS // 4] = 1
+        state = self._words[self._word]
+        if state <= SignalState.HOST_RESET:
+            linux.futex_wait(self._address, state, timeout_ns)
+
+    def _wake(self) -> None:
+        # the fence orders the state before the look at the waiters; a waiter that is missed here finds
+        # the new state when the kernel compares the word
+        linux.memory_fence()
+        waiters = self._word + records.SIGNAL_WAITERS // 4
+        if self._words[waiters]:
+            self._words[waiters] = 0
+            linux.futex_wake(self._address)

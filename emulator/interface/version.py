@@ -1,0 +1,15 @@
+"""The version of the firmware interface and the environment variables that both sides honour."""
+
+INTERFACE_MAJOR = 1
+INTERFACE_MINOR = 0
+
+ENV_SOCKET = "SOFTNPU_SOCKET"
+"""Path of the control socket: where a daemon listens and where a client looks for one."""
+ENV_AUTOSTART = "SOFTNPU_AUTOSTART"
+"""`0`: a client that finds no daemon fails; anything else: it starts a per-user one."""
+ENV_SPIN_US = "SOFTNPU_SPIN_US"
+"""Longest busy wait in microseconds before a client or an engine sleeps; `0` never spins."""
+ENV_PLATFORM = "SOFTNPU_PLATFORM"
+"""Devices of a daemon that a client starts: platform numbers, separated by commas."""
+ENV_IDLE_S = "SOFTNPU_IDLE_S"
+"""Seconds without a client after which such a daemon ends; `0`: it stays."""

@@ -1,0 +1,168 @@
+"""What the supervisor and an engine say to each other, over a channel of their own.
+
+Both sides are ours and of one version, so nothing here is promised to anybody else. Contexts carry a
+number that is unique over all sessions; the handles inside a context are the session's own.
+The supervisor sends first and answers the client afterwards, so an engine that meets an unknown handle
+in a command needs only to read its channel before it may call the handle bad.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from softnpu.emulator.interface.messages import Message, WeightSource
+from softnpu.emulator.interface.result import Fault
+
+# ---------------------------------------------------------------- supervisor to engine
+
+
+class Setup(Message, frozen=True, kw_only=True, tag="setup"):
+    """First message. Descriptors: the queue states, the status page."""
+
+    device: int
+    platform: str
+    devices: int
+    tdr_ms: int
+    spin_us: int
+
+
+class ContextAdd(Message, frozen=True, kw_only=True, tag="context_add"):
+    """Descriptor: the doorbell."""
+
+    context: int
+
+
+class ContextDrop(Message, frozen=True, kw_only=True, tag="context_drop"):
+    """Forget a context and all in it; answered by `ContextDropped` once nothing of it is in use."""
+
+    context: int
+
+
+class SegmentAdd(Message, frozen=True, kw_only=True, tag="segment_add"):
+    """Descriptor: the segment."""
+
+    context: int
+    segment: int
+    size: int
+
+
+class SegmentDrop(Message, frozen=True, kw_only=True, tag="segment_drop"):
+    context: int
+    segment: int
+
+
+class MemoryAdd(Message, frozen=True, kw_only=True, tag="memory_add"):
+    context: int
+    memory: int
+    segment: int
+    offset: int
+    size: int
+
+
+class MemoryDrop(Message, frozen=True, kw_only=True, tag="memory_drop"):
+    context: int
+    memory: tuple[int, ...]
+
+
+class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
+    """`state` is the queue's record in the queue states; submission `condemned` must not run again."""
+
+    context: int
+    queue: int
+    ring: int
+    slots: int
+    priority: int
+    turbo: bool
+    state: int
+    condemned: int = 0
+
+
+class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
+    """Forget a queue; answered by `QueueDropped` once none of its submissions runs any more."""
+
+    context: int
+    queue: int
+
+
+class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
+    """Load a compiled model; answered by `ImageLoaded`. Descriptors: the blob, then the weights."""
+
+    image: int
+    blob_length: int
+    weights: WeightSource | None = None
+
+
+class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
+    image: int
+
+
+class GraphAdd(Message, frozen=True, kw_only=True, tag="graph_add"):
+    """A graph handle of a context names this image from now on."""
+
+    context: int
+    graph: int
+    image: int
+
+
+class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
+    context: int
+    graph: int
+
+
+Order = (  # every message to an engine
+    Setup | ContextAdd | ContextDrop | SegmentAdd | SegmentDrop | MemoryAdd | MemoryDrop | QueueAdd
+    | QueueDrop | ImageLoad | ImageUnload | GraphAdd | GraphDrop
+)  # fmt: skip
+
+# ---------------------------------------------------------------- engine to supervisor
+
+
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
+    """The engine executes from now on."""
+
+
+class ContextDropped(Message, frozen=True, kw_only=True, tag="context_dropped"):
+    context: int
+
+
+class QueueDropped(Message, frozen=True, kw_only=True, tag="queue_dropped"):
+    context: int
+    queue: int
+
+
+class ImageLoaded(Message, frozen=True, kw_only=True, tag="image_loaded"):
+    image: int
+    load_ms: float
+    fault: Fault | None = None
+
+
+class SubmissionFailed(Message, frozen=True, kw_only=True, tag="submission_failed"):
+    """For the log: a submission ended with an error."""
+
+    context: int
+    queue: int
+    sequence: int
+    fault: Fault
+
+
+Report = Ready | ContextDropped | QueueDropped | ImageLoaded | SubmissionFailed
+
+order_decoder: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
+
+# ---------------------------------------------------------------- queue states
+#
+# One record of 32 bytes a queue, in memory that only the supervisor and the engine map: what an engine
+# must know to go on where a dead one stopped. Written by the engine.
+
+QUEUE_STATE_SIZE = 32
+QUEUE_STATES = 16384
+STATE_COMPLETED = 0
+"""Index of the u64 "submissions that have ended"."""
+STATE_RUNNING = 1
+"""Index of the u64 "submission that is running", 0 when none is."""
+STATE_STARTED = 2
+"""Index of the u64 "start of that submission", CLOCK_MONOTONIC in nanoseconds."""
+QUEUE_STATE = struct.Struct("=QQQ8x")

@@ -1,0 +1,167 @@
+"""One connection: handshake, frames in and out, and noticing that the client is gone.
+
+The end of a client is known from two sources: the end of its socket, and its pidfd, because a forked
+child may keep a copy of the socket open after the client itself was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.outbox import Outbox
+from softnpu.emulator.supervisor.reactor import Timer
+from softnpu.emulator.supervisor.session import Session
+
+if TYPE_CHECKING:
+    from softnpu.emulator.supervisor.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 256
+_FRAMES_A_ROUND = 32
+_HANDSHAKE_S = 5.0
+
+
+class Client:
+    """A connected process; it has a `session` once the handshake was made for one."""
+
+    def __init__(self, number: int, pid: int, channel: Channel, supervisor: Supervisor) -> None:
+        self.number = number
+        self.pid = pid
+        self.session: Session | None = None
+        self._supervisor = supervisor
+        self._reactor = supervisor.reactor
+        self._channel = channel
+        self._outbox = Outbox(channel, self._watch, _BACKLOG)
+        self._greeted = False
+        self._open = True
+        self._deadline: Timer | None = self._reactor.after(
+            _HANDSHAKE_S, lambda: self.close("no handshake in time")
+        )
+        self._pidfd = -1
+        try:
+            self._pidfd = os.pidfd_open(pid)
+            self._reactor.watch(self._pidfd, lambda: self.close("its process ended"))
+        except OSError as error:
+            # a process of another pid namespace has no pidfd here: the end of its socket must do
+            log.debug("client %d: pidfd_open(%d): %s", number, pid, error)
+        self._watch(False)
+
+    def close(self, reason: str) -> None:
+        """Ends the connection and gives back all that its session owned; harmless when repeated."""
+        if not self._open:
+            return
+        self._open = False
+        log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._reactor.forget(self._channel.fileno())
+        if self._pidfd >= 0:
+            self._reactor.forget(self._pidfd)
+            os.close(self._pidfd)
+        self._outbox.close()
+        if self.session is not None:
+            self.session.close()
+        self._channel.close()
+        self._supervisor.client_gone(self.number)
+
+    def _watch(self, full: bool) -> None:
+        self._reactor.watch(self._channel.fileno(), self._read, self._outbox.flush if full else None)
+
+    def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
+        if not self._open:
+            return
+        try:
+            self._outbox.post(request, message, fds)
+        except BufferError as error:
+            # closing here would pull the session from under the request that is being served
+            log.warning("client %d: %s", self.number, error)
+            self._reactor.after(0, lambda: self.close("it does not read its answers"))
+
+    def _read(self) -> None:
+        # a bound on the frames of one round keeps a flooding client from starving the others
+        for _ in range(_FRAMES_A_ROUND):
+            if not self._open:
+                return
+            try:
+                packet = self._channel.receive()
+            except BlockingIOError:
+                return
+            except Refused as error:
+                # the stream is not trustworthy after a malformed frame: say why, then end it
+                self._post(0, msg.Failed(fault=error.fault))
+                self.close(f"malformed frame: {error}")
+                return
+            except OSError as error:
+                self.close(str(error))
+                return
+            if packet is None:
+                self.close("it closed the connection")
+                return
+            with packet:
+                self._serve(packet)
+
+    def _serve(self, packet: Packet) -> None:
+        try:
+            request = msg.decode_request(packet.body)
+            if not self._greeted:
+                self._greet(packet.request, request)
+            elif isinstance(request, msg.Status):
+                self._post(packet.request, self._supervisor.status())
+            elif isinstance(request, msg.Stop):
+                log.info("client %d (pid %d) asks to stop", self.number, self.pid)
+                self._post(packet.request, msg.Ok())
+                self._supervisor.stop()
+            elif self.session is not None:
+                self.session.handle(packet, request)
+            else:
+                raise refuse(
+                    ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                    f"request {type(request).__name__}",
+                    "a monitor's connection",
+                    "the role 'session'",
+                )
+        except Refused as error:
+            log.info("client %d: refused: %s", self.number, error)
+            self._post(packet.request, msg.Failed(fault=error.fault))
+            if not self._greeted:
+                self.close("handshake refused")
+        except OSError as error:
+            # descriptors or memory of the daemon ran out: this request fails, everything else goes on
+            log.error("client %d: %s", self.number, error)
+            fault = Fault(
+                result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                object="daemon",
+                found=str(error),
+                expected="descriptors and memory to serve the request",
+                hint="raise the descriptor limit of the daemon, or use fewer objects",
+            )
+            self._post(packet.request, msg.Failed(fault=fault))
+
+    def _greet(self, number: int, request: msg.Request) -> None:
+        if not isinstance(request, msg.Hello):
+            raise refuse(
+                ZeResult.ERROR_UNINITIALIZED, "connection", f"{type(request).__name__} before Hello", "Hello"
+            )
+        if request.role not in ("session", "monitor"):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ENUMERATION,
+                "handshake",
+                f"role {request.role!r}",
+                "session or monitor",
+            )
+        welcome = self._supervisor.greet(request, self.number)
+        self._greeted = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if request.role == "session":
+            self.session = Session(self.number, self.pid, request.client, self._supervisor, self._post)
+        log.info("client %d (pid %d) is %s, %s", self.number, self.pid, request.client, request.role)
+        self._post(number, welcome, [self._supervisor.status_fd])

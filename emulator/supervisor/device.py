@@ -1,0 +1,378 @@
+"""One emulated device: its engine process, what the engine must know, and what happens when it dies.
+
+When an engine ends unexpectedly the device is reset: a new engine is told of every object again, images
+are loaded again, and queues go on behind their last finished submission. The submission that was running
+is run once more; if the engine dies under it again it is condemned: it fails with
+`ERROR_DEVICE_LOST` and its queue is lost. Everybody else's commands complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from softnpu.emulator import link
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
+from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
+from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+from softnpu.emulator.supervisor.child import Child
+from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, Waiter
+from softnpu.emulator.supervisor.objects import Context, Graph, Queue
+from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.status_page import StatusPage
+
+log = logging.getLogger(__name__)
+
+ENGINE_MODULE = "softnpu.emulator.engine"
+_ATTEMPTS = 2
+_EARLY_DEATHS = 5
+_SETTLED_S = 10.0
+
+
+class Device:
+    """The supervisor's side of one device."""
+
+    def __init__(
+        self, info: DeviceInfo, reactor: Reactor, page: StatusPage, devices: int, tdr_ms: int, spin_us: int
+    ) -> None:
+        self.info = info
+        self.images = ImageStore()
+        self.contexts: dict[int, Context] = {}
+        self.memory_used = 0
+        self.on_ready: Callable[[], None] = lambda: None
+        self._leaving: dict[int, tuple[int, Callable[[], None]]] = {}
+        self._leaving_queues: dict[tuple[int, int], Callable[[], None]] = {}
+        self._reactor = reactor
+        self._page = page
+        self._setup = link.Setup(
+            device=info.index, platform=info.platform, devices=devices, tdr_ms=tdr_ms, spin_us=spin_us
+        )
+        size = link.QUEUE_STATE_SIZE * link.QUEUE_STATES
+        self._states_fd = linux.memfd("queue-states", size)
+        self._states = linux.map_shared(self._states_fd, size)
+        self._free_states = list(range(link.QUEUE_STATES - 1, -1, -1))
+        self._early_deaths = 0
+        self._started = 0.0
+        self._engine: Child | None = None
+        page.set(info.index, StatusWord.PLATFORM, int(info.platform))
+        page.set(info.index, StatusWord.MEMORY_TOTAL, info.memory_total)
+
+    # ------------------------------------------------------------ engine process
+
+    def start(self) -> None:
+        """Starts the engine and tells it of everything that exists."""
+        self._started = time.monotonic()
+        self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
+        engine = Child(ENGINE_MODULE, self._reactor, self._on_frame, self._on_engine_end)
+        self._engine = engine
+        self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
+        self._post(self._setup, [self._states_fd, self._page.fd])
+        for image in self.images.all():
+            if image.state is not ImageState.COMPILED:
+                self._post_image(image)
+        for context in self.contexts.values():
+            self._announce_context(context)
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the engine and closes all descriptors of the device."""
+        if self._engine is not None:
+            self._engine.close(timeout_s)
+            self._engine = None
+        self.images.close()
+        self._states.close()
+        os.close(self._states_fd)
+
+    @property
+    def restarts(self) -> int:
+        return self._page.get(self.info.index, StatusWord.RESTARTS)
+
+    @property
+    def state(self) -> DeviceState:
+        return DeviceState(self._page.get(self.info.index, StatusWord.STATE))
+
+    def _set_state(self, state: DeviceState) -> None:
+        self._page.set(self.info.index, StatusWord.STATE, state)
+
+    def _post(self, order: link.Order, fds: list[int] | None = None) -> None:
+        if self._engine is not None:
+            self._engine.post(0, order, fds or [])
+
+    def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
+        report = link.report_decoder.decode(body)
+        match report:
+            case link.Ready():
+                self._set_state(DeviceState.READY)
+                log.info("device %d: engine %d is ready", self.info.index, self._engine_pid())
+                self.on_ready()
+            case link.ContextDropped(context=number):
+                self._forget_context(number)
+            case link.QueueDropped(context=number, queue=queue):
+                self._forget_queue((number, queue))
+            case link.ImageLoaded(image=number, load_ms=load_ms, fault=fault):
+                image = self.images.find(number)
+                if image is not None:
+                    image.attempts = 0
+                    image.finish_loading(fault, load_ms)
+            case link.SubmissionFailed(context=context, sequence=sequence, fault=fault):
+                log.warning(
+                    "device %d: context %d, submission %d: %s", self.info.index, context, sequence, fault
+                )
+
+    def _on_engine_end(self, reason: str) -> None:
+        log.error("device %d: engine %d %s", self.info.index, self._engine_pid(), reason)
+        self._engine = None
+        self._page.set(self.info.index, StatusWord.ENGINE_PID, 0)
+        # with no engine nothing of a departing context can be in use any more
+        for key in list(self._leaving_queues):
+            self._forget_queue(key)
+        for number in list(self._leaving):
+            self._forget_context(number)
+        self._judge_queues(reason)
+        self._judge_images(reason)
+        settled = time.monotonic() - self._started > _SETTLED_S
+        self._early_deaths = 0 if settled else self._early_deaths + 1
+        if self._early_deaths > _EARLY_DEATHS and not self.contexts:
+            self._fail()
+            return
+        self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts + 1)
+        self._reactor.after(0.2 * max(0, self._early_deaths - 1), self.start)
+
+    def _fail(self) -> None:
+        self._set_state(DeviceState.FAILED)
+        log.error("device %d: the engine does not stay alive, the device is given up", self.info.index)
+        self.on_ready()
+
+    def _judge_queues(self, reason: str) -> None:
+        """Finds the submissions that were running; one that took two engines with it is condemned."""
+        for context in self.contexts.values():
+            for queue in context.queues.values():
+                completed, running, _ = link.QUEUE_STATE.unpack_from(
+                    self._states, queue.state * link.QUEUE_STATE_SIZE
+                )
+                if running != completed + 1:
+                    continue
+                queue.attempts = queue.attempts + 1 if queue.attempted == running else 1
+                queue.attempted = running
+                if queue.attempts >= _ATTEMPTS:
+                    queue.condemned = running
+                    log.error(
+                        "context %d: submission %d is condemned: engine %s", context.number, running, reason
+                    )
+
+    def _judge_images(self, reason: str) -> None:
+        for image in self.images.all():
+            if image.state is ImageState.LOADING:
+                image.attempts += 1
+                if image.attempts >= _ATTEMPTS:
+                    image.attempts = 0
+                    fault = Fault(
+                        result=ZeResult.ERROR_DEVICE_LOST,
+                        object="graph",
+                        found=f"the engine {reason} while it loaded this graph, {_ATTEMPTS} times",
+                        hint="the model cannot be loaded on this device",
+                    )
+                    image.finish_loading(fault, 0.0)
+
+    def _engine_pid(self) -> int:
+        return (
+            self._engine.pid
+            if self._engine is not None
+            else self._page.get(self.info.index, StatusWord.ENGINE_PID)
+        )
+
+    # ------------------------------------------------------------ contexts and memory
+
+    def add_context(self, context: Context) -> None:
+        self._check_usable()
+        self.contexts[context.number] = context
+        self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
+        self._post(link.ContextAdd(context=context.number), [context.doorbell])
+
+    def drop_context(self, context: Context, gone: Callable[[], None]) -> None:
+        """Forgets a context; its memory counts as used until the engine has let go, then `gone` is called."""
+        del self.contexts[context.number]
+        self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
+        self._leaving[context.number] = (context.memory.allocated, gone)
+        for queue in context.queues.values():
+            self._free_state(queue)
+        for graph in context.graphs.values():
+            self._release_image(graph.image)
+        context.close()
+        if self._engine is None:
+            self._forget_context(context.number)
+        else:
+            self._post(link.ContextDrop(context=context.number))
+
+    def _forget_context(self, number: int) -> None:
+        entry = self._leaving.pop(number, None)
+        if entry is not None:
+            self.account(-entry[0])
+            entry[1]()
+
+    def account(self, size: int) -> None:
+        """Counts `size` more bytes (or fewer) as used."""
+        self.memory_used += size
+        self._page.set(self.info.index, StatusWord.MEMORY_USED, self.memory_used)
+
+    def check_memory(self, size: int, object: str) -> None:
+        """Refuses an allocation that does not fit into what the device has left."""
+        left = self.info.memory_total - self.memory_used
+        if size > left:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                object,
+                f"{size} bytes asked for",
+                f"at most the {left} free bytes of {self.info.memory_total} on device {self.info.index}",
+                "free memory, or start the daemon with a larger --memory",
+            )
+
+    def _check_usable(self) -> None:
+        if self.state is DeviceState.FAILED:
+            raise refuse(
+                ZeResult.ERROR_DEVICE_LOST,
+                f"device {self.info.index}",
+                "its engine does not stay alive",
+                "a working engine",
+                "read the daemon's log, then restart it",
+            )
+
+    def announce_segment(self, context: Context, segment: int) -> None:
+        record = context.memory.segments[segment]
+        self._post(link.SegmentAdd(context=context.number, segment=segment, size=record.size), [record.fd])
+
+    def drop_segment(self, context: Context, segment: int) -> None:
+        self._post(link.SegmentDrop(context=context.number, segment=segment))
+
+    def announce_memory(self, context: Context, handle: int) -> None:
+        memory = context.allocations[handle]
+        self._post(
+            link.MemoryAdd(
+                context=context.number,
+                memory=handle,
+                segment=memory.segment.number,
+                offset=memory.offset,
+                size=memory.size,
+            )
+        )
+
+    def drop_memory(self, context: Context, handles: tuple[int, ...]) -> None:
+        self._post(link.MemoryDrop(context=context.number, memory=handles))
+
+    # ------------------------------------------------------------ queues
+
+    def take_state(self) -> int:
+        """A zeroed queue record."""
+        if not self._free_states:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                f"device {self.info.index}",
+                f"{link.QUEUE_STATES} queues exist",
+                "fewer",
+                "destroy queues that are no longer used",
+            )
+        state = self._free_states.pop()
+        link.QUEUE_STATE.pack_into(self._states, state * link.QUEUE_STATE_SIZE, 0, 0, 0)
+        return state
+
+    def announce_queue(self, queue: Queue) -> None:
+        self._post(
+            link.QueueAdd(
+                context=queue.context.number,
+                queue=queue.handle,
+                ring=queue.ring.handle,
+                slots=queue.slots,
+                priority=queue.priority,
+                turbo=queue.turbo,
+                state=queue.state,
+                condemned=queue.condemned,
+            )
+        )
+
+    def drop_queue(self, queue: Queue, gone: Callable[[], None]) -> None:
+        """Forgets a queue; calls `gone` once the engine runs none of its submissions any more."""
+        self._free_state(queue)
+        key = (queue.context.number, queue.handle)
+        self._leaving_queues[key] = gone
+        if self._engine is None:
+            self._forget_queue(key)
+        else:
+            self._post(link.QueueDrop(context=queue.context.number, queue=queue.handle))
+
+    def _forget_queue(self, key: tuple[int, int]) -> None:
+        gone = self._leaving_queues.pop(key, None)
+        if gone is not None:
+            gone()
+
+    def _free_state(self, queue: Queue) -> None:
+        self._free_states.insert(0, queue.state)
+
+    # ------------------------------------------------------------ graphs
+
+    def load(self, graph: Graph, tell: Waiter) -> None:
+        """Brings the graph's image onto the device if it is not there, then calls `tell(fault, ms)`."""
+        self._check_usable()
+        image = graph.image
+        if image.state is ImageState.LOADED:
+            tell(None, 0.0)
+            return
+        image.waiting.append(tell)
+        if image.state is ImageState.COMPILED:
+            image.state = ImageState.LOADING
+            self._post_image(image)
+
+    def announce_graph(self, graph: Graph) -> None:
+        self._post(link.GraphAdd(context=graph.context.number, graph=graph.handle, image=graph.image.number))
+
+    def drop_graph(self, graph: Graph) -> None:
+        self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))
+        self._release_image(graph.image)
+
+    def _release_image(self, image: Image) -> None:
+        loaded = image.state is not ImageState.COMPILED
+        if self.images.release(image) and loaded:
+            self._post(link.ImageUnload(image=image.number))
+
+    def _post_image(self, image: Image) -> None:
+        order = link.ImageLoad(image=image.number, blob_length=image.blob_length, weights=image.weights)
+        self._post(order, image.fds)
+
+    # ------------------------------------------------------------ all at once, and status
+
+    def _announce_context(self, context: Context) -> None:
+        self._post(link.ContextAdd(context=context.number), [context.doorbell])
+        for segment in context.memory.segments:
+            self.announce_segment(context, segment)
+        for handle in context.allocations:
+            self.announce_memory(context, handle)
+        for graph in context.graphs.values():
+            if graph.initialized:
+                self.announce_graph(graph)
+        for queue in context.queues.values():
+            self.announce_queue(queue)
+
+    def status(self) -> EngineStatus:
+        def word(name: StatusWord) -> int:
+            return self._page.get(self.info.index, name)
+
+        contexts = self.contexts.values()
+        return EngineStatus(
+            device=self.info,
+            engine_pid=word(StatusWord.ENGINE_PID),
+            state=STATE_NAMES[self.state],
+            restarts=self.restarts,
+            memory_used=self.memory_used,
+            contexts=len(contexts),
+            queues=sum(len(context.queues) for context in contexts),
+            graphs=sum(len(context.graphs) for context in contexts),
+            images=len(self.images),
+            submissions=word(StatusWord.SUBMISSIONS),
+            commands=word(StatusWord.COMMANDS),
+            inferences=word(StatusWord.INFERENCES),
+            faults=word(StatusWord.FAULTS),
+            busy_ns=word(StatusWord.BUSY),
+            staged_bytes=word(StatusWord.STAGED),
+            heartbeat_ns=word(StatusWord.HEARTBEAT),
+        )

@@ -1,0 +1,119 @@
+"""Compiled models, stored once per content however many graphs use them.
+
+The identity of an image is the digest of its blob and of its weights. Weights that can still change (a
+file on disk) are shared only with users of the very same file: otherwise a session that edits its file
+would change the results of another. Sealed memory cannot change, so its content is identity enough.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.result import Fault
+
+Waiter = Callable[[Fault | None, float], None]
+
+
+class ImageState(enum.Enum):
+    """Where an image is."""
+
+    COMPILED = "compiled"
+    LOADING = "loading"
+    LOADED = "loaded"
+
+
+@dataclass
+class Image:
+    """One blob with its weights. Owns the descriptors."""
+
+    number: int
+    key: tuple[bytes, ...]
+    blob: int
+    blob_length: int
+    weights_fd: int | None
+    weights: WeightSource | None
+    users: int = 0
+    state: ImageState = ImageState.COMPILED
+    attempts: int = 0
+    waiting: list[Waiter] = field(default_factory=list)
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.blob] if self.weights_fd is None else [self.blob, self.weights_fd]
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+    def finish_loading(self, fault: Fault | None, load_ms: float) -> None:
+        """Tells everyone who waits for this image how loading ended."""
+        self.state = ImageState.COMPILED if fault else ImageState.LOADED
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell(fault, load_ms)
+
+
+class ImageStore:
+    """The images of one device."""
+
+    def __init__(self) -> None:
+        self._images: dict[tuple[bytes, ...], Image] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def all(self) -> list[Image]:
+        return list(self._images.values())
+
+    def find(self, number: int) -> Image | None:
+        return next((image for image in self._images.values() if image.number == number), None)
+
+    def acquire(
+        self,
+        blob: int,
+        blob_length: int,
+        digests: tuple[bytes, bytes],
+        weights_fd: int | None,
+        weights: WeightSource | None,
+    ) -> Image:
+        """The image of this content; takes the descriptors (closes them if it has the content already)."""
+        key = (*digests, weights_identity(weights_fd))
+        image = self._images.get(key)
+        if image is None:
+            image = Image(self._next, key, blob, blob_length, weights_fd, weights)
+            self._next += 1
+            self._images[key] = image
+        else:
+            os.close(blob)
+            if weights_fd is not None:
+                os.close(weights_fd)
+        image.users += 1
+        return image
+
+    def release(self, image: Image) -> bool:
+        """One user less; True when the image ended with it."""
+        image.users -= 1
+        if image.users:
+            return False
+        del self._images[image.key]
+        image.close()
+        return True
+
+    def close(self) -> None:
+        for image in self._images.values():
+            image.close()
+        self._images.clear()
+
+
+def weights_identity(fd: int | None) -> bytes:
+    """Empty for content that cannot change; otherwise names the very file and its last change."""
+    if fd is None or linux.has_seals(fd, linux.SEALS_IMMUTABLE):
+        return b""
+    info = os.fstat(fd)
+    return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}".encode()

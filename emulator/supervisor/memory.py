@@ -1,0 +1,168 @@
+"""Device memory of one context: segments, placement inside them, and what was asked for.
+
+A segment is a sealed memory file. Small allocations share arena segments (a descriptor and a mapping
+for each would be wasted on 64-byte fences); large ones get a segment of their own. A segment lives as
+long as an allocation lies in it, on both sides, so nobody has to say when to unmap.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from dataclasses import dataclass, field
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+PAGE = 4096
+DEFAULT_ALIGNMENT = 64
+KINDS = ("host", "device", "shared", "control")
+
+_ARENA_FIRST = 64 * 1024
+_ARENA_LAST = 2 * 1024 * 1024
+_ARENA_ITEM = 256 * 1024
+
+
+class RangeAllocator:
+    """First fit over `size` bytes; neighbouring free ranges are always merged."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._starts = [0]
+        self._ends = [size]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is allocated."""
+        return self._starts == [0] and self._ends == [self.size]
+
+    def take(self, size: int, alignment: int) -> int | None:
+        """Offset of `size` free bytes, now taken; None when no free range is large enough."""
+        for index, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
+            at = -(-start // alignment) * alignment
+            if at + size <= end:
+                pieces = [(start, at), (at + size, end)]
+                kept = [piece for piece in pieces if piece[0] < piece[1]]
+                self._starts[index : index + 1] = [piece[0] for piece in kept]
+                self._ends[index : index + 1] = [piece[1] for piece in kept]
+                return at
+        return None
+
+    def give(self, offset: int, size: int) -> None:
+        """Returns a range that `take` gave out."""
+        index = bisect.bisect_left(self._starts, offset)
+        end = offset + size
+        if index < len(self._starts) and self._starts[index] == end:
+            self._starts[index] = offset
+        else:
+            self._starts.insert(index, offset)
+            self._ends.insert(index, end)
+        if index > 0 and self._ends[index - 1] == offset:
+            self._ends[index - 1] = self._ends[index]
+            del self._starts[index], self._ends[index]
+
+
+@dataclass
+class Segment:
+    """One memory file. The descriptor is ours; clients and engine get duplicates."""
+
+    number: int
+    fd: int
+    size: int
+    ranges: RangeAllocator
+    control: bool
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+@dataclass
+class Allocation:
+    """`size` bytes as asked for, `reserved` bytes as placed, at `offset` of `segment`."""
+
+    segment: Segment
+    offset: int
+    size: int
+    reserved: int
+    kind: str
+    handle: int = 0
+
+
+@dataclass
+class ContextMemory:
+    """All segments of one context."""
+
+    segments: dict[int, Segment] = field(default_factory=dict)
+    allocated: int = 0
+    _next: int = 1
+    _arena_size: int = _ARENA_FIRST
+
+    def allocate(self, size: int, alignment: int, kind: str) -> tuple[Allocation, bool]:
+        """Places `size` bytes; the flag says that the segment is a fresh one."""
+        alignment = max(alignment, DEFAULT_ALIGNMENT)
+        reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
+        control = kind == "control"
+        if reserved > _ARENA_ITEM:
+            segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
+            offset = segment.ranges.take(segment.size, alignment)
+            reserved = segment.size
+        else:
+            segment, offset, fresh = self._place(reserved, alignment, control)
+        assert offset is not None  # the segment was made or chosen for this size
+        self.allocated += size
+        return Allocation(segment, offset, size, reserved, kind), fresh
+
+    def free(self, allocation: Allocation) -> bool:
+        """Takes an allocation back; True when its segment ended with it."""
+        segment = allocation.segment
+        segment.ranges.give(allocation.offset, allocation.reserved)
+        self.allocated -= allocation.size
+        if not segment.ranges.empty:
+            return False
+        del self.segments[segment.number]
+        segment.close()
+        return True
+
+    def close(self) -> None:
+        """Closes every segment."""
+        for segment in self.segments.values():
+            segment.close()
+        self.segments.clear()
+        self.allocated = 0
+
+    def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:
+        for segment in self.segments.values():
+            if segment.control == control:
+                offset = segment.ranges.take(reserved, alignment)
+                if offset is not None:
+                    return segment, offset, False
+        while self._arena_size < 2 * reserved and self._arena_size < _ARENA_LAST:
+            self._arena_size *= 2
+        segment = self._add_segment(self._arena_size, control)
+        self._arena_size = min(self._arena_size * 2, _ARENA_LAST)
+        offset = segment.ranges.take(reserved, alignment)
+        assert offset is not None  # an arena is at least twice its largest item
+        return segment, offset, True
+
+    def _add_segment(self, size: int, control: bool) -> Segment:
+        fd = linux.memfd("memory", size)
+        linux.seal(fd, linux.SEALS_FIXED_SIZE)
+        segment = Segment(self._next, fd, size, RangeAllocator(size), control)
+        self._next += 1
+        self.segments[segment.number] = segment
+        return segment
+
+
+def check_request(kind: str, size: int, alignment: int) -> None:
+    """Refuses an allocation that no device can serve, before any effect."""
+    if kind not in KINDS:
+        raise refuse(ZeResult.ERROR_INVALID_ENUMERATION, "memory kind", repr(kind), " or ".join(KINDS))
+    if size <= 0:
+        raise refuse(ZeResult.ERROR_UNSUPPORTED_SIZE, "memory allocation", f"size {size}", "at least 1 byte")
+    if alignment < 0 or alignment & (alignment - 1) or alignment > PAGE:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
+            "memory allocation",
+            f"alignment {alignment}",
+            f"0 or a power of two up to {PAGE}",
+        )

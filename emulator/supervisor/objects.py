@@ -1,0 +1,60 @@
+"""What a session owns: contexts, allocations, queues, graphs. Records; the logic is in `session`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
+
+if TYPE_CHECKING:
+    from softnpu.emulator.supervisor.device import Device
+    from softnpu.emulator.supervisor.images import Image
+
+PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+
+
+@dataclass
+class Queue:
+    """A command queue: its ring in memory, and its record in the queue states of the device."""
+
+    context: Context
+    ring: Allocation
+    slots: int
+    priority: int
+    turbo: bool
+    state: int
+    handle: int = 0
+    condemned: int = 0
+    attempts: int = 0
+    attempted: int = 0
+
+
+@dataclass
+class Graph:
+    """A graph handle; `initialized` once its image is on the device for it."""
+
+    context: Context
+    image: Image
+    handle: int = 0
+    initialized: bool = False
+
+
+@dataclass
+class Context:
+    """A context on one device. `number` is unique over all sessions of the daemon."""
+
+    number: int
+    device: Device
+    doorbell: int
+    handle: int = 0
+    memory: ContextMemory = field(default_factory=ContextMemory)
+    allocations: dict[int, Allocation] = field(default_factory=dict)
+    queues: dict[int, Queue] = field(default_factory=dict)
+    graphs: dict[int, Graph] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Closes the descriptors: doorbell and segments."""
+        self.memory.close()
+        os.close(self.doorbell)

@@ -1,0 +1,61 @@
+"""Sending without ever waiting: what a slow reader does not take yet is kept, up to a bound."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.messages import Message, encode
+
+
+class Outbox:
+    """Frames to one peer, in order. `watch(True)` is called when the socket is full, `watch(False)` later.
+
+    `limit` bounds the frames that wait; beyond it `post` raises `BufferError` and the peer is given up.
+    """
+
+    def __init__(self, channel: Channel, watch: Callable[[bool], None], limit: int) -> None:
+        self._channel = channel
+        self._watch = watch
+        self._limit = limit
+        self._waiting: deque[tuple[int, bytes, list[int]]] = deque()
+
+    def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
+        """Sends now or keeps for later; descriptors stay the caller's (kept frames hold duplicates)."""
+        body = encode(message)
+        if not self._waiting:
+            try:
+                self._channel.send(request, body, fds)
+                return
+            except BlockingIOError:
+                self._watch(True)
+            except ConnectionError:
+                return  # its end is noticed by the reader of this socket
+        if len(self._waiting) >= self._limit:
+            raise BufferError(f"{len(self._waiting)} frames wait for a peer that does not read")
+        self._waiting.append((request, body, [os.dup(fd) for fd in fds]))
+
+    def flush(self) -> None:
+        """Sends what waits, as far as the socket takes it."""
+        while self._waiting:
+            request, body, fds = self._waiting[0]
+            try:
+                self._channel.send(request, body, fds)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                self.close()
+                return
+            self._waiting.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._watch(False)
+
+    def close(self) -> None:
+        """Drops what waits and the duplicates held for it."""
+        for _, _, fds in self._waiting:
+            for fd in fds:
+                os.close(fd)
+        self._waiting.clear()

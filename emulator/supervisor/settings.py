@@ -1,0 +1,70 @@
+"""What a daemon is started with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from softnpu.emulator import platforms
+from softnpu.emulator.interface import commands, records
+from softnpu.emulator.interface.messages import DeviceInfo, Limits
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_SPIN_US = 50
+DEFAULT_TDR_MS = 2000
+_MAX_DEVICES = 8
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one daemon. Memory in bytes (0: what the machine has), times as named.
+
+    `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily.
+    """
+
+    socket: str
+    devices: tuple[str, ...] = (platforms.DEFAULT_PLATFORM,)
+    log_level: str = "info"
+    idle_timeout_s: float = 0.0
+    memory: int = 0
+    session_memory: int = 0
+    tdr_ms: int = DEFAULT_TDR_MS
+    spin_us: int = DEFAULT_SPIN_US
+    max_clients: int = 4096
+
+    def check(self) -> None:
+        """Refuses settings that cannot work, naming the setting."""
+        if not 1 <= len(self.devices) <= _MAX_DEVICES:
+            raise _bad("--device", f"{len(self.devices)} devices", f"1 to {_MAX_DEVICES}")
+        for number in self.devices:
+            platforms.check_platform(number)
+        if self.log_level not in LOG_LEVELS:
+            raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
+        for name in ("idle_timeout_s", "memory", "session_memory", "spin_us"):
+            if getattr(self, name) < 0:
+                raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
+        if self.tdr_ms < 1:
+            raise _bad("--tdr-ms", f"{self.tdr_ms}", "1 or more")
+
+    def device_infos(self) -> list[DeviceInfo]:
+        """The devices as the handshake reports them."""
+        memory = self.memory or platforms.usable_memory()
+        return [platforms.describe(index, number, memory) for index, number in enumerate(self.devices)]
+
+
+def limits_for(settings: DaemonSettings) -> Limits:
+    """What one session may hold under these settings."""
+    return Limits(
+        session_memory=settings.session_memory or settings.memory or platforms.usable_memory(),
+        contexts=64,
+        allocations=65536,
+        queues=1024,
+        graphs=1024,
+        compiles=64,
+        queue_slots=records.MAX_SLOTS,
+        command_buffer=commands.MAX_BUFFER,
+        tdr_ms=settings.tdr_ms,
+    )
+
+
+def _bad(name: str, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"setting {name}", found, expected)

@@ -1,0 +1,45 @@
+"""The status page: a small read-only view of the daemon for monitors that have no session.
+
+It is a sealed memory file, found through the lock file as `/proc/PID/fd/N`: it has no name in
+/dev/shm that a killed daemon could leave behind.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface.records import StatusWord
+
+_WORD = struct.Struct("=Q")
+
+
+class StatusPage:
+    """The writer's side in the supervisor."""
+
+    def __init__(self, devices: int) -> None:
+        size = records.status_size(devices)
+        self.fd = linux.memfd("status", size)
+        linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
+        self._map = linux.map_shared(self.fd, size)
+        records.STATUS_HEADER.pack_into(
+            self._map, 0, records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns()
+        )
+
+    @property
+    def proc_path(self) -> str:
+        """Where a process of the same user can open the page."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    def set(self, device: int, word: StatusWord, value: int) -> None:
+        _WORD.pack_into(self._map, records.status_offset(device) + 8 * word, value)
+
+    def get(self, device: int, word: StatusWord) -> int:
+        value: int = _WORD.unpack_from(self._map, records.status_offset(device) + 8 * word)[0]
+        return value
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.fd)

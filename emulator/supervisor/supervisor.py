@@ -1,0 +1,212 @@
+"""The supervisor: accepts clients, routes their requests, watches clients and engines die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import struct
+import time
+
+import psutil
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.supervisor.client import Client
+from softnpu.emulator.supervisor.compilers import CompilerPool
+from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
+from softnpu.emulator.supervisor.status_page import StatusPage
+
+log = logging.getLogger(__name__)
+
+SERVER_NAME = "softnpu 0.1"
+_LISTED_SESSIONS = 200
+_HEADROOM = 256 * 1024 * 1024
+_CHECKED_FROM = 16 * 1024 * 1024
+_CREDENTIALS = struct.Struct("3i")
+_CLOSE_S = 2.0
+
+
+class Supervisor:
+    """One daemon: its listening socket, devices, sessions and compiler workers."""
+
+    def __init__(self, settings: DaemonSettings, listener: socket.socket) -> None:
+        self.settings = settings
+        self.limits = limits_for(settings)
+        self.reactor = Reactor()
+        self.compilers = CompilerPool(self.reactor)
+        self.clock = time.monotonic
+        self._listener = listener
+        self._page = StatusPage(len(settings.devices))
+        self.devices = [
+            Device(info, self.reactor, self._page, len(settings.devices), settings.tdr_ms, settings.spin_us)
+            for info in settings.device_infos()
+        ]
+        self._clients: dict[int, Client] = {}
+        self._next_session = 1
+        self._context_number = 0
+        self._started = time.monotonic()
+        self._idle: Timer | None = None
+
+    @property
+    def status_fd(self) -> int:
+        return self._page.fd
+
+    @property
+    def status_path(self) -> str:
+        return self._page.proc_path
+
+    # ------------------------------------------------------------ life
+
+    def run(self) -> None:
+        """Serves until `stop` is asked for; then ends engines and workers and closes everything."""
+        try:
+            for device in self.devices:
+                device.start()
+            self._listener.setblocking(False)
+            self.reactor.watch(self._listener.fileno(), self._accept)
+            self._watch_idle()
+            self.reactor.run()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """Ends `run` soon."""
+        log.info("stopping")
+        self.reactor.stop()
+
+    def _close(self) -> None:
+        for client in list(self._clients.values()):
+            client.close("the daemon stops")
+        self.compilers.close(_CLOSE_S)
+        for device in self.devices:
+            device.close(_CLOSE_S)
+        self._listener.close()
+        self._page.close()
+        self.reactor.close()
+
+    # ------------------------------------------------------------ clients
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # out of descriptors, most likely: the client stays in the backlog until some are free
+                log.error("accept: %s", error)
+                self.reactor.forget(self._listener.fileno())
+                self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
+                return
+            self._welcome(connection)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        channel = Channel(connection)
+        if uid not in (os.getuid(), 0):
+            self._turn_away(
+                channel, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS, f"user {uid}", f"user {os.getuid()}"
+            )
+            return
+        if len(self._clients) >= self.settings.max_clients:
+            self._turn_away(
+                channel, ZeResult.ERROR_NOT_AVAILABLE, f"{len(self._clients)} connections", "fewer"
+            )
+            return
+        number = self._next_session
+        self._next_session += 1
+        self._clients[number] = Client(number, pid, channel, self)
+        self._watch_idle()
+
+    def _turn_away(self, channel: Channel, result: ZeResult, found: str, expected: str) -> None:
+        fault = Fault(result=result, object="connection", found=found, expected=expected)
+        log.warning("refused a connection: %s", fault)
+        try:
+            channel.send(0, msg.encode(msg.Failed(fault=fault)))
+        except OSError:
+            log.debug("the refused client is gone already")
+        channel.close()
+
+    def client_gone(self, number: int) -> None:
+        """A connection has ended and everything it owned is given back."""
+        del self._clients[number]
+        self._watch_idle()
+
+    def _watch_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self.settings.idle_timeout_s > 0 and not self._clients:
+            self._idle = self.reactor.after(self.settings.idle_timeout_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        log.info("no client for %g s", self.settings.idle_timeout_s)
+        self.stop()
+
+    # ------------------------------------------------------------ what sessions ask of the whole
+
+    def next_context(self) -> int:
+        """A context number that was never used before."""
+        self._context_number += 1
+        return self._context_number
+
+    def check_host_memory(self, size: int) -> None:
+        """Refuses what the machine cannot back with pages: better an error now than the OOM killer."""
+        if size < _CHECKED_FROM:
+            return
+        available = psutil.virtual_memory().available - _HEADROOM
+        if size > available:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "memory allocation",
+                f"{size} bytes asked for",
+                f"at most {max(0, available)} bytes, what this machine has available",
+            )
+
+    def greet(self, hello: msg.Hello, session: int) -> msg.Welcome:
+        """The answer to a handshake; refuses an interface that differs in the major version."""
+        if hello.major != INTERFACE_MAJOR:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_VERSION,
+                "firmware interface",
+                f"{hello.client} speaks {hello.major}.{hello.minor}",
+                f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}) does",
+                "install the same softnpu version on both sides",
+            )
+        return msg.Welcome(
+            major=INTERFACE_MAJOR,
+            minor=INTERFACE_MINOR,
+            server=SERVER_NAME,
+            pid=os.getpid(),
+            session=session,
+            devices=tuple(device.info for device in self.devices),
+            limits=self.limits,
+        )
+
+    def status(self) -> msg.StatusIs:
+        sessions = [client.session for client in self._clients.values() if client.session is not None]
+        return msg.StatusIs(
+            pid=os.getpid(),
+            server=SERVER_NAME,
+            socket=str(self.settings.socket),
+            uptime_s=time.monotonic() - self._started,
+            interface=f"{INTERFACE_MAJOR}.{INTERFACE_MINOR}",
+            compiler_pids=self.compilers.pids,
+            engines=tuple(device.status() for device in self.devices),
+            session_count=len(sessions),
+            sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
+        )
+
+
+def raise_descriptor_limit() -> None:
+    """A daemon holds descriptors for every session: lifts the soft limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

