@@ -38,6 +38,8 @@ class CommandList(Handle):
         self._size = 0
         self._closed = False
         self._last: tuple[CommandQueue, int] | None = None
+        # buffer and memory in use are given back with the last reference to them
+        self._owns(context.connection, self._commands.clear)
 
     # ------------------------------------------------------------ recording
 
@@ -180,8 +182,3 @@ class CommandList(Handle):
         block, offset = event.record()
         self._used.append(block)
         return MemoryAt(block.handle, offset)
-
-    def _release(self) -> None:
-        self._commands.clear()
-        self._used = []
-        self._buffer = None

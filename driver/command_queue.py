@@ -12,7 +12,7 @@ import msgspec
 
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.errors import ZeError, error
-from softnpu.driver.fence import Fence
+from softnpu.driver.fence import Fence, Flight
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
@@ -34,6 +34,7 @@ class CommandQueue(Handle):
         self.context = context
         self.spin = new_budget()
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
+        self.handle: int
         self.handle, ring = context.memory.create_queue(
             "zeCommandQueueCreate", request, records.ring_size(slots)
         )
@@ -44,7 +45,8 @@ class CommandQueue(Handle):
         self._tail = 0
         # what the device may still touch: released when the submission has ended
         self._flight: deque[tuple[int, object]] = deque()
-        self._retired: list[tuple[int, Block, int]] = []
+        self._retired: deque[Flight] = deque()
+        self._owns(context.connection, _destroy, context, self.handle, self._flight, self._retired)
         self._buffer = ring.mapping.buffer
         self._words = ring.mapping.words
         self._longs = ring.mapping.longs
@@ -53,6 +55,7 @@ class CommandQueue(Handle):
         self._done_at = (ring.offset + records.RING_COMPLETED) >> 3
         self._waiters_at = (ring.offset + records.RING_WAITERS) >> 2
         self._asleep_at = (ring.offset + records.RING_ASLEEP) >> 2
+        self._lost_at = (ring.offset + records.RING_LOST) >> 2
         self._done_address = ring.address + records.RING_COMPLETED
 
     # ------------------------------------------------------------ submitting
@@ -109,7 +112,7 @@ class CommandQueue(Handle):
         done = wait(
             call, lambda: self.has_ended(tail), self._sleep, timeout_ns, self.context.connection, self.spin
         )
-        if done and self._words[(self._ring.offset + records.RING_LOST) >> 2]:
+        if done and self.lost:
             raise self.failure(call, ZeResult.ERROR_DEVICE_LOST, tail)
         if done:
             with self._lock:
@@ -119,7 +122,15 @@ class CommandQueue(Handle):
     def create_fence(self, signalled: bool = False) -> Fence:
         """`zeFenceCreate`."""
         self.check("zeFenceCreate")
+        if self._retired:
+            with self._lock:
+                self._release_ended()
         return Fence(self, signalled)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device gave up on this queue: every later submission fails with DEVICE_LOST."""
+        return bool(self._words[self._lost_at])
 
     # ------------------------------------------------------------ for fences and lists
 
@@ -140,11 +151,12 @@ class CommandQueue(Handle):
             fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
         return ZeError(call, fault)
 
-    def retire_signal(self, sequence: int, block: Block, offset: int) -> None:
-        """Gives a fence's record back once the submission that signals it has ended."""
-        with self._lock:
-            self._retired.append((sequence, block, offset))
-            self._release_ended()
+    def retire(self, fence: Flight) -> None:
+        """A fence is gone: its record is given back once the submission that signals it has ended."""
+        if self.destroyed:
+            self.context.give_signal(fence.block, fence.offset)
+        else:
+            self._retired.append(fence)
 
     # ------------------------------------------------------------
 
@@ -205,11 +217,13 @@ class CommandQueue(Handle):
         done = self._longs[self._done_at]
         while self._flight and self._flight[0][0] <= done:
             self._flight.popleft()
-        if self._retired:
-            for sequence, block, offset in self._retired:
-                if sequence <= done:
-                    self.context.give_signal(block, offset)
-            self._retired = [entry for entry in self._retired if entry[0] > done]
+        # a finalizer may append to `_retired` at any moment, so it is only popped from
+        for _ in range(len(self._retired)):
+            fence = self._retired.popleft()
+            if fence.sequence <= done:
+                self.context.give_signal(fence.block, fence.offset)
+            else:
+                self._retired.append(fence)
 
     def _sleep(self, timeout_ns: int) -> None:
         self._words[self._waiters_at] = 1
@@ -217,13 +231,15 @@ class CommandQueue(Handle):
         if done < self._tail:
             linux.futex_wait(self._done_address, done & 0xFFFFFFFF, timeout_ns)
 
-    def _release(self) -> None:
-        connection = self.context.connection
-        if not connection.is_lost():
-            # answered when the engine runs nothing of this queue any more: then everything may go
-            connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=self.handle), msg.Ok)
-        with self._lock:
-            for _, block, offset in self._retired:
-                self.context.give_signal(block, offset)
-            self._retired.clear()
-            self._flight.clear()
+
+def _destroy(
+    context: Context, handle: int, flight: deque[tuple[int, object]], retired: deque[Flight]
+) -> None:
+    connection = context.connection
+    if not connection.is_lost():
+        # answered when the engine runs nothing of this queue any more: then everything may go
+        connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
+    flight.clear()
+    while retired:
+        fence = retired.popleft()
+        context.give_signal(fence.block, fence.offset)

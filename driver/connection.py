@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from softnpu.driver.errors import ZeError, error
@@ -61,6 +61,43 @@ class Connection:
         self._reading = False
         self._lost: str | None = None
         self._closed = False
+        self._inside = threading.local()
+        self._leisure: deque[Callable[[], None]] = deque()
+
+    # ------------------------------------------------------------ what collected objects leave behind
+
+    @contextlib.contextmanager
+    def section(self) -> Iterator[None]:
+        """Inside, `at_leisure` only takes note; what it noted is done at the end of the outermost block.
+
+        Python may collect an object, and run its finalizer, at any allocation: also while this very
+        thread holds the locks that the finalizer needs.
+        """
+        depth = getattr(self._inside, "depth", 0)
+        self._inside.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._inside.depth = depth
+            if not depth:
+                self._catch_up()
+
+    def at_leisure(self, call: Callable[[], None]) -> None:
+        """Does `call` now if this thread is outside of every section, else when it leaves the outermost."""
+        self._leisure.append(call)
+        if not getattr(self._inside, "depth", 0):
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._leisure and self._generation == _generation:
+            try:
+                call = self._leisure.popleft()
+            except IndexError:
+                return  # another thread took it
+            with contextlib.suppress(ZeError):  # the daemon is gone: so is what was to be given back
+                call()
+
+    # ------------------------------------------------------------ requests
 
     def request(
         self,
@@ -76,6 +113,17 @@ class Connection:
         If `progress` raises, the request is cancelled and the exception goes on.
         """
         self.check(call)
+        with self.section():
+            return self._request(call, message, kind, fds, progress)
+
+    def _request(
+        self,
+        call: str,
+        message: msg.Message,
+        kind: type[A],
+        fds: Sequence[int],
+        progress: Callable[[msg.Progress], None] | None,
+    ) -> tuple[A, list[int]]:
         pending = _Pending()
         number = next(self._numbers)
         with self._changed:
@@ -97,7 +145,7 @@ class Connection:
     def post(self, message: msg.Message) -> None:
         """Sends a request whose answer nobody waits for; a daemon that is gone is not an error."""
         if self._lost is None and not self._closed and self._generation == _generation:
-            with contextlib.suppress(ZeError):
+            with self.section(), contextlib.suppress(ZeError):
                 self._send("", next(self._numbers), message, ())
 
     def check(self, call: str) -> None:

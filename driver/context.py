@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,10 +35,9 @@ class Context(Handle):
         )
         self.handle: int = created.context
         (self.doorbell,) = fds
-        self._close_doorbell = weakref.finalize(self, os.close, self.doorbell)
         self.memory: MemoryPool = MemoryPool(self.connection, self.handle)
-        self._signals_lock = threading.Lock()
-        self._free_signals: list[tuple[Block, int]] = []
+        self._free_signals: deque[tuple[Block, int]] = deque()
+        self._owns(self.connection, _destroy, self.connection, self.handle, self.doorbell, self.memory)
 
     # ------------------------------------------------------------ memory
 
@@ -108,24 +106,25 @@ class Context(Handle):
 
     def take_signal(self, call: str) -> tuple[Block, int]:
         """64 zeroed bytes for a fence or an event; many share one allocation."""
-        with self._signals_lock:
-            if not self._free_signals:
+        while True:
+            try:
+                return self._free_signals.pop()
+            except IndexError:
                 block = self.memory.allocate(call, "control", _SIGNALS * SIGNAL_SIZE)
                 self._free_signals.extend((block, index * SIGNAL_SIZE) for index in range(_SIGNALS))
-            return self._free_signals.pop()
 
     def give_signal(self, block: Block, offset: int) -> None:
         """Takes a signal back for the next fence or event."""
-        with self._signals_lock:
-            self._free_signals.append((block, offset))
+        self._free_signals.append((block, offset))
 
     def _alloc(self, call: str, kind: str, size: int, alignment: int) -> Allocation:
         self.check(call)
         block = self.memory.allocate(call, kind, size, alignment)
-        return Allocation(block, kind, weakref.WeakMethod(self.memory.flush))
+        return Allocation(block, kind, self.connection)
 
-    def _release(self) -> None:
-        if not self.connection.is_lost():
-            self.connection.request("zeContextDestroy", msg.ContextDestroy(context=self.handle), msg.Ok)
-        self.memory.close()
-        self._close_doorbell()
+
+def _destroy(connection: Connection, handle: int, doorbell: int, memory: MemoryPool) -> None:
+    memory.close()
+    os.close(doorbell)
+    if not connection.is_lost():
+        connection.request("zeContextDestroy", msg.ContextDestroy(context=handle), msg.Ok)

@@ -22,6 +22,7 @@ class Driver(Handle):
 
     def __init__(self, connection: Connection, welcome: msg.Welcome) -> None:
         self.connection = connection
+        self._owns(connection, connection.close)
         self.session = welcome.session
         self.daemon_pid = welcome.pid
         self.limits = welcome.limits
@@ -67,9 +68,6 @@ class Driver(Handle):
         """Asks the daemon to end; it ends every session."""
         self.check("stop")
         self.connection.request("stop", msg.Stop(), msg.Ok)
-
-    def _release(self) -> None:
-        self.connection.close()
 
 
 def _program_name() -> str:

@@ -22,6 +22,7 @@ class Event(Handle):
         self._signal = self.block.signal(self.offset)
         self._signal.arm(SignalState.INITIAL, 0)
         self._spin = new_budget()
+        self._owns(context.connection, context.give_signal, self.block, self.offset)
 
     def host_signal(self) -> None:
         """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
@@ -54,6 +55,3 @@ class Event(Handle):
     def record(self) -> tuple[Block, int]:
         """Where the event lies, for commands."""
         return self.block, self.offset
-
-    def _release(self) -> None:
-        self._context.give_signal(self.block, self.offset)

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from softnpu.driver.handle import Handle
+from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, wait
 from softnpu.emulator.interface.records import SignalState
 
 if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
+
+
+class Flight:
+    """The record of a fence, and the submission that signals it: what outlives the fence itself."""
+
+    __slots__ = ("block", "offset", "sequence")
+
+    def __init__(self, block: Block, offset: int) -> None:
+        self.block = block
+        self.offset = offset
+        self.sequence = 0
 
 
 class Fence(Handle):
@@ -20,7 +32,8 @@ class Fence(Handle):
         self.block, self.offset = queue.context.take_signal("zeFenceCreate")
         self._signal = self.block.signal(self.offset)
         self._signal.arm(SignalState.HOST_SIGNALLED if signalled else SignalState.INITIAL, 0)
-        self._sequence = 0
+        self._flight = Flight(self.block, self.offset)
+        self._owns(queue.context.connection, queue.retire, self._flight)
 
     @property
     def queue(self) -> CommandQueue:
@@ -44,7 +57,7 @@ class Fence(Handle):
         call = "zeFenceHostSynchronize"
         self.check(call)
         signal = self._signal
-        if not self._sequence:
+        if not self._flight.sequence:
             return signal.signalled
         queue = self._queue
         connection = queue.context.connection
@@ -60,19 +73,15 @@ class Fence(Handle):
 
     def arm(self, sequence: int) -> None:
         """Submission `sequence` of the queue will signal this fence."""
-        self._sequence = sequence
+        self._flight.sequence = sequence
         self._signal.arm(SignalState.HOST_RESET, sequence)
 
     def signal_now(self) -> None:
         """There was nothing to run: signalled at once."""
-        self._sequence = 0
+        self._flight.sequence = 0
         self._signal.host_signal()
 
     def _raise_result(self, call: str) -> None:
         result = self._signal.result
         if result:
-            raise self._queue.failure(call, result, self._sequence)
-
-    def _release(self) -> None:
-        # a submission in flight still signals it: the record is given back when that has ended
-        self._queue.retire_signal(self._sequence, self.block, self.offset)
+            raise self._queue.failure(call, result, self._flight.sequence)

@@ -21,6 +21,7 @@ from softnpu.emulator.interface.blob import BlobReader, GraphMeta
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
+    from softnpu.driver.connection import Connection
     from softnpu.driver.context import Context
 
 
@@ -116,9 +117,11 @@ class Graph(Handle):
         created, (blob,) = context.connection.request(
             "pfnCreate2", request, msg.GraphCreated, source.fds, report
         )
-        self.handle = created.graph
+        self.handle: int = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
+        self._arguments: dict[int, tuple[Block, int]] = {}
+        self._owns(context.connection, _destroy, context.connection, self.handle, self._arguments)
         self.load_ms = 0.0
         self.shared = False
         try:
@@ -130,7 +133,6 @@ class Graph(Handle):
                     view.release()
         finally:
             os.close(blob)
-        self._arguments: dict[int, tuple[Block, int]] = {}
         self._initialized = False
         self._lock = threading.Lock()
 
@@ -194,7 +196,8 @@ class Graph(Handle):
             places.append(place)
         return places
 
-    def _release(self) -> None:
-        self._arguments.clear()
-        if not self.context.connection.is_lost():
-            self.context.connection.request("pfnDestroy", msg.GraphDestroy(graph=self.handle), msg.Ok)
+
+def _destroy(connection: Connection, handle: int, arguments: dict[int, tuple[Block, int]]) -> None:
+    arguments.clear()
+    if not connection.is_lost():
+        connection.request("pfnDestroy", msg.GraphDestroy(graph=handle), msg.Ok)

@@ -70,9 +70,9 @@ class Allocation(Handle):
     still uses is given back when they end.
     """
 
-    def __init__(self, block: Block, kind: str, flush: weakref.WeakMethod[Any]) -> None:
-        self._block: Block | None = block
-        self._flush = flush
+    def __init__(self, block: Block, kind: str, connection: Connection) -> None:
+        self._held = [block]
+        self._owns(connection, self._held.clear)
         self.kind = kind
         self.size = block.size
         self.address = block.address
@@ -80,10 +80,8 @@ class Allocation(Handle):
     @property
     def block(self) -> Block:
         """The memory itself, for commands."""
-        if self._block is None:
-            self.check("zeMemGetAllocProperties")
-        assert self._block is not None
-        return self._block
+        self.check("zeMemGetAllocProperties")
+        return self._held[0]
 
     def view(
         self, dtype: npt.DTypeLike = np.uint8, shape: Sequence[int] | None = None, offset: int = 0
@@ -108,12 +106,6 @@ class Allocation(Handle):
         raw = np.asarray(_View(block))[offset : offset + count * kind.itemsize]
         return raw.view(kind).reshape(count if shape is None else tuple(shape))
 
-    def _release(self) -> None:
-        self._block = None
-        flush = self._flush()
-        if flush is not None:
-            flush()
-
 
 class MemoryPool:
     """All memory of one context in this process: mapped segments, live blocks, what is to be freed."""
@@ -125,7 +117,7 @@ class MemoryPool:
         self._closed = False
         self._segments: dict[int, tuple[SharedMapping, int]] = {}
         self._addresses: list[int] = []
-        self._blocks: dict[int, weakref.ref[Block]] = {}
+        self._blocks: dict[int, tuple[int, weakref.ref[Block]]] = {}
         # finalizers run anywhere, even inside a request: they only note what is to be freed
         self._garbage: deque[tuple[int, int, int]] = deque()
         self._freed: deque[tuple[int, int, int]] = deque()
@@ -133,7 +125,7 @@ class MemoryPool:
     def allocate(self, call: str, kind: str, size: int, alignment: int = 0) -> Block:
         """Asks the daemon for memory, maps it and reserves its pages."""
         # answers that place memory are adopted in the order in which the daemon gave them
-        with self._lock:
+        with self._connection.section(), self._lock:
             self.flush()
             request = msg.MemAlloc(context=self._context, kind=kind, size=size, alignment=alignment)
             answer, fds = self._connection.request(call, request, msg.MemAllocated)
@@ -141,7 +133,7 @@ class MemoryPool:
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
         """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
-        with self._lock:
+        with self._connection.section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(call, request, msg.QueueCreated)
             return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
@@ -158,22 +150,26 @@ class MemoryPool:
         self._segments[answer.segment] = (mapping, count + 1)
         block = Block(answer.memory, mapping, answer.offset, size)
         bisect.insort(self._addresses, block.address)
-        self._blocks[block.address] = weakref.ref(block)
+        self._blocks[block.address] = (block.handle, weakref.ref(block))
         note = (block.handle, answer.segment, block.address)
-        weakref.finalize(block, end.append, note).atexit = False
+        weakref.finalize(block, self._collect, end, note).atexit = False
         return block
+
+    def _collect(self, end: deque[tuple[int, int, int]], note: tuple[int, int, int]) -> None:
+        end.append(note)
+        self._connection.at_leisure(self.flush)
 
     def flush(self) -> None:
         """Gives memory back that nothing refers to any more."""
-        with self._lock:
+        with self._connection.section(), self._lock:
             if self._closed:
                 return
             while self._freed:
-                self._forget(*self._freed.popleft()[1:])
+                self._forget(*self._freed.popleft())
             garbage = []
             while self._garbage:
                 garbage.append(self._garbage.popleft())
-                self._forget(*garbage[-1][1:])
+                self._forget(*garbage[-1])
             for start in range(0, len(garbage), 1024):
                 handles = tuple(entry[0] for entry in garbage[start : start + 1024])
                 self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
@@ -216,8 +212,8 @@ class MemoryPool:
             raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address")
         with self._lock:
             index = bisect.bisect_right(self._addresses, address) - 1
-            reference = self._blocks.get(self._addresses[index]) if index >= 0 else None
-            block = reference() if reference is not None else None
+            entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
+            block = entry[1]() if entry is not None else None
         if block is None or address - block.address >= block.size:
             raise error(
                 call,
@@ -248,7 +244,7 @@ class MemoryPool:
         finally:
             os.close(fd)
 
-    def _forget(self, segment: int, at: int) -> None:
+    def _forget(self, handle: int, segment: int, at: int) -> None:
         mapping, count = self._segments[segment]
         if count == 1:
             del self._segments[segment]
@@ -256,4 +252,7 @@ class MemoryPool:
             self._segments[segment] = (mapping, count - 1)
         index = bisect.bisect_left(self._addresses, at)
         del self._addresses[index]
-        del self._blocks[at]
+        # the daemon may have placed another block there already (a ring is freed with its queue)
+        entry = self._blocks.get(at)
+        if entry is not None and entry[0] == handle:
+            del self._blocks[at]

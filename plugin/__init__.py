@@ -1,0 +1,34 @@
+"""The OpenVINO way of working on the emulated NPU: the names, argument orders and types of `openvino`.
+
+>>> from softnpu.plugin import Core
+>>> compiled = Core().compile_model("model.xml", "NPU")
+>>> results = compiled({"input": array})
+"""
+
+from softnpu.plugin.compiled_model import CompiledModel
+from softnpu.plugin.core import Core
+from softnpu.plugin.errors import (
+    CompileError,
+    DeviceLostError,
+    InferError,
+    InputError,
+    ModelError,
+    NpuError,
+    PropertyError,
+)
+from softnpu.plugin.infer_request import InferRequest
+from softnpu.plugin.results import Results
+
+__all__ = [
+    "CompileError",
+    "CompiledModel",
+    "Core",
+    "DeviceLostError",
+    "InferError",
+    "InferRequest",
+    "InputError",
+    "ModelError",
+    "NpuError",
+    "PropertyError",
+    "Results",
+]

@@ -1,0 +1,50 @@
+"""Errors of the plugin. All are `RuntimeError`, as programs written for OpenVINO expect.
+
+An error that began in the driver has the driver's `ZeError`, with its Level Zero result, as `__cause__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from softnpu.driver import ZeError, ZeResult
+
+
+class NpuError(RuntimeError):
+    """Base of all errors of the plugin: what was asked, what was found, the next step."""
+
+
+class ModelError(NpuError):
+    """A model cannot be read."""
+
+
+class CompileError(NpuError):
+    """A model cannot be compiled or loaded."""
+
+
+class PropertyError(NpuError):
+    """A property is unknown, or its value is not allowed."""
+
+
+class InputError(NpuError):
+    """A tensor does not fit its port, or there is no such port."""
+
+
+class InferError(NpuError):
+    """An inference failed."""
+
+
+class DeviceLostError(NpuError):
+    """The daemon is gone, or the device gave up on the work of this model."""
+
+
+@contextmanager
+def translated(asked: str, kind: type[NpuError]) -> Iterator[None]:
+    """Turns a `ZeError` of the block into `kind`, or into `DeviceLostError` where it is that."""
+    try:
+        yield
+    except ZeError as failure:
+        lost = failure.result == ZeResult.ERROR_DEVICE_LOST
+        chosen = DeviceLostError if lost else kind
+        raise chosen(f"{asked}: {failure.fault} [{failure.fault.name}]") from failure
