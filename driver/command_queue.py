@@ -42,6 +42,7 @@ class CommandQueue(Handle):
         self._slots = slots
         self._mask = slots - 1
         self._lock = threading.Lock()
+        self._waiters_lock = threading.Lock()
         self._tail = 0
         # what the device may still touch: released when the submission has ended
         self._flight: deque[tuple[int, object]] = deque()
@@ -226,10 +227,16 @@ class CommandQueue(Handle):
                 self._retired.append(fence)
 
     def _sleep(self, timeout_ns: int) -> None:
-        self._words[self._waiters_at] = 1
-        done = self._longs[self._done_at]
-        if done < self._tail:
-            linux.futex_wait(self._done_address, done & 0xFFFFFFFF, timeout_ns)
+        with self._waiters_lock:
+            self._words[self._waiters_at] += 1
+        linux.memory_fence()
+        try:
+            done = self._longs[self._done_at]
+            if done < self._tail:
+                linux.futex_wait(self._done_address, done & 0xFFFFFFFF, timeout_ns)
+        finally:
+            with self._waiters_lock:
+                self._words[self._waiters_at] -= 1
 
 
 def _destroy(

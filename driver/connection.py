@@ -125,7 +125,7 @@ class Connection:
         progress: Callable[[msg.Progress], None] | None,
     ) -> tuple[A, list[int]]:
         pending = _Pending()
-        number = next(self._numbers)
+        number = self._next_number()
         with self._changed:
             self._pending[number] = pending
         try:
@@ -146,7 +146,7 @@ class Connection:
         """Sends a request whose answer nobody waits for; a daemon that is gone is not an error."""
         if self._lost is None and not self._closed and self._generation == _generation:
             with self.section(), contextlib.suppress(ZeError):
-                self._send("", next(self._numbers), message, ())
+                self._send("", self._next_number(), message, ())
 
     def check(self, call: str) -> None:
         """Raises `ZeError` unless the connection can be used from here."""
@@ -195,6 +195,10 @@ class Connection:
                 self._changed.notify_all()
 
     # ------------------------------------------------------------
+
+    def _next_number(self) -> int:
+        # 32 bits on the wire, and 0 is for events
+        return next(self._numbers) % 0xFFFFFFFF + 1
 
     def _send(self, call: str, number: int, message: msg.Message, fds: Sequence[int]) -> None:
         try:

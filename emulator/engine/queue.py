@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 class Submission:
     """A private copy of one slot."""
 
-    __slots__ = ("buffer", "fence", "fence_offset", "offset", "sequence", "size")
+    __slots__ = ("buffer", "fence", "fence_offset", "flags", "offset", "sequence", "size")
 
     def __init__(self, data: bytes) -> None:
-        self.sequence, self.buffer, self.offset, self.size, _, self.fence, self.fence_offset = SLOT.unpack(
-            data
-        )
+        slot = SLOT.unpack(data)
+        self.sequence, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset = slot
 
 
 class EngineQueue:
@@ -79,7 +78,8 @@ class EngineQueue:
             except Refused:
                 return  # the client has freed it: nobody waits
             if not fence.signalled and fence.submission == self.completed:
-                fence.device_signal(0)
+                failed = self._longs[(self._base + records.RING_FAILED) >> 3] == self.completed
+                fence.device_signal(self._words[(self._base + records.RING_RESULT) >> 2] if failed else 0)
 
     # ------------------------------------------------------------ looking
 
@@ -96,12 +96,12 @@ class EngineQueue:
         sequence = self.completed + 1
         waiting = self._longs[self._tail] - self.completed
         submission = self._copy_slot(sequence)
-        if not 0 < waiting <= self._slots or submission.sequence != sequence:
+        if not 0 < waiting <= self._slots or submission.sequence != sequence or submission.flags:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"command queue {self.handle:#018x}",
-                f"{waiting} submissions, slot {submission.sequence}",
-                f"1 to {self._slots} submissions, slot {sequence}",
+                f"{waiting} submissions, slot {submission.sequence}, flags {submission.flags:#x}",
+                f"1 to {self._slots} submissions, slot {sequence}, no flags",
                 "the ring was overwritten",
             )
         return submission
@@ -166,7 +166,6 @@ class EngineQueue:
     def _wake(self) -> None:
         linux.memory_fence()
         if self._words[self._waiters]:
-            self._words[self._waiters] = 0
             linux.futex_wake(self._done_address)
 
 

@@ -197,15 +197,22 @@ def _entries(data: memoryview, count: int, end: int) -> dict[int, tuple[int, int
     for index in range(count):
         at = _HEADER.size + index * _ENTRY.size
         kind, flags, offset, size, digest = _ENTRY.unpack_from(data, at)
-        if offset % PAGE or offset < end or offset + size > len(data):
-            raise _invalid(f"section {index}", f"bytes {offset} to {offset + size}", "a page inside the blob")
-        if any(data[end:offset]):
-            raise _invalid(f"section {index}", "padding before it is not zero", "zeros")
+        name = f"section {index}"
+        if offset != _page_up(end) or offset + size > len(data):
+            raise _invalid(
+                name, f"bytes {offset} to {offset + size}", f"the page at {_page_up(end)}, inside the blob"
+            )
+        if data[end:offset] != bytes(offset - end):
+            raise _invalid(name, "padding before it is not zero", "zeros")
+        if kind in entries or (index == 0) != (kind == Section.METADATA):
+            raise _invalid(name, f"type {kind}", "the metadata first, and each type once")
         end = offset + size
         if kind in known:
             entries[kind] = (offset, size, digest)
         elif flags & _REQUIRED:
-            raise _invalid(f"section {index}", f"required type {kind}", "a type that this version knows")
+            raise _invalid(name, f"required type {kind}", "a type that this version knows")
+    if end != len(data):
+        raise _invalid("end", f"{len(data) - end} bytes after the last section", "none")
     return entries
 
 

@@ -179,15 +179,19 @@ def decode_buffer(data: bytes) -> Iterator[Command]:
     if len(data) < HEADER.size:
         raise _bad("header", f"{len(data)} bytes", f"{HEADER.size} bytes at least")
     magic, major, flags, size, count = HEADER.unpack_from(data)
-    if magic != MAGIC or major != INTERFACE_MAJOR or flags:
-        raise _bad("header", f"magic {magic!r}, major {major}, flags {flags}", f"{MAGIC!r}, 1, 0")
+    if magic != MAGIC or major != INTERFACE_MAJOR or flags or data[16 : HEADER.size] != bytes(16):
+        raise _bad(
+            "header", f"magic {magic!r}, major {major}, flags {flags}", f"{MAGIC!r}, 1, 0, and 16 zero bytes"
+        )
     if size != len(data):
         raise _bad("header", f"size {size}, submission says {len(data)}", "equal sizes")
     at = HEADER.size
     for number in range(count):
         if at + _HEAD.size > len(data):
             raise _bad(f"command {number}", f"starts at byte {at} of {len(data)}", "a whole command")
-        kind, _, length = _HEAD.unpack_from(data, at)
+        kind, flags, length = _HEAD.unpack_from(data, at)
+        if flags:
+            raise _bad(f"command {number}", f"flags {flags:#x}", "0: this interface version has none")
         if length < _HEAD.size or length % 8 or at + length > len(data):
             raise _bad(
                 f"command {number}",

@@ -84,18 +84,25 @@ def memory_fence() -> None:
 def memfd(name: str, size: int = 0) -> int:
     """A nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
     fd = os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    if size:
+    try:
         os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
 def sealed_copy(name: str, data: bytes | memoryview) -> int:
     """A memory file with this content that nobody can change any more."""
     fd = memfd(name)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    seal(fd, SEALS_IMMUTABLE)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        seal(fd, SEALS_IMMUTABLE)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

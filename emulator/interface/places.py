@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.interface.version import ENV_SOCKET
@@ -33,22 +32,32 @@ class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_socket() -> Path:
-    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter."""
+    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
+
+    That directory is `softnpu` in `XDG_RUNTIME_DIR`, or in /run/user/UID, or else /tmp/softnpu-UID.
+    """
     chosen = os.environ.get(ENV_SOCKET)
     if chosen:
         return Path(chosen).absolute()
-    folder = Path(platformdirs.user_runtime_dir("softnpu"))
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = folder.stat()
-    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+    folder = _runtime_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise refuse(
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
             f"runtime directory {folder}",
             f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
-            f"owner {os.getuid()}, mode 700",
+            f"a directory of owner {os.getuid()} with mode 700",
             f"correct it, or choose another place with {ENV_SOCKET}",
         )
     return folder / "softnpu.sock"
+
+
+def _runtime_folder() -> Path:
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
+        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK):
+            return Path(parent, "softnpu")
+    return Path(f"/tmp/softnpu-{os.getuid()}")
 
 
 def lock_path(path: Path) -> Path:
@@ -77,7 +86,15 @@ def socket_address(path: Path) -> Iterator[str]:
             "a directory to hold it",
         ) from error
     try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
+        address = f"/proc/self/fd/{folder}/{path.name}"
+        if len(os.fsencode(address)) > _MAX_SUN_PATH:
+            raise refuse(
+                ZeResult.ERROR_INVALID_SIZE,
+                f"socket {path}",
+                f"a file name of {len(os.fsencode(path.name))} bytes",
+                f"at most {_MAX_SUN_PATH - 24}",
+            )
+        yield address
     finally:
         os.close(folder)
 

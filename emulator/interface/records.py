@@ -4,7 +4,7 @@ Signal (64 bytes): a fence or an event. Fields and who writes them:
 
     offset  size  field       writer
     0       4     state       both (see `SignalState`); also the futex word to sleep on
-    4       4     waiters     waiter: 1 before it sleeps; engine: 0 before it wakes
+    4       4     waiters     waiter: 1 before it sleeps; engine: 0 before it signals
     8       4     result      engine: ze_result_t of the submission that signalled it
     16      8     submission  driver: sequence number of the submission that will signal it, 0 none
     24      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
@@ -14,7 +14,7 @@ Queue ring: a header of 512 bytes, then `slots` slots of 64 bytes.
     offset  size  field       writer
     0       8     tail        driver: number of submissions so far
     64      8     completed   engine: number of submissions that have ended; low half is a futex word
-    72      4     waiters     as in the signal
+    72      4     waiters     driver: number of its threads that sleep on `completed`
     76      4     asleep      engine: 1 when it needs the doorbell to see a new tail
     128     4     result      engine: result of the last submission that failed, 0 if none did
     132     4     text size   engine: bytes of text

@@ -72,16 +72,13 @@ class Signal:
 
     def host_signal(self) -> None:
         """Host: signalled from now on; wakes every waiter."""
-        self._words[self._word] = SignalState.HOST_SIGNALLED
-        self._wake()
+        self._signal(SignalState.HOST_SIGNALLED)
 
     def device_signal(self, result: int) -> None:
         """Device: signalled with this result; wakes every waiter."""
-        base = self._word
-        self._words[base + records.SIGNAL_RESULT // 4] = result
+        self._words[self._word + records.SIGNAL_RESULT // 4] = result
         self._longs[self._long + records.SIGNAL_TIME // 8] = time.monotonic_ns()
-        self._words[base] = SignalState.DEVICE_SIGNALLED
-        self._wake()
+        self._signal(SignalState.DEVICE_SIGNALLED)
 
     def device_reset(self) -> None:
         """Device: not signalled from now on."""
@@ -89,16 +86,25 @@ class Signal:
 
     def sleep(self, timeout_ns: int) -> None:
         """Sleeps until the state changes, at most `timeout_ns`; the caller looks at the state again."""
-        self._words[self._word + records.SIGNAL_WAITERS // 4] = 1
-        state = self._words[self._word]
-        if state <= SignalState.HOST_RESET:
-            linux.futex_wait(self._address, state, timeout_ns)
-
-    def _wake(self) -> None:
-        # the fence orders the state before the look at the waiters; a waiter that is missed here finds
-        # the new state when the kernel compares the word
-        linux.memory_fence()
         waiters = self._word + records.SIGNAL_WAITERS // 4
-        if self._words[waiters]:
+        self._words[waiters] = 1
+        linux.memory_fence()
+        state = self._words[self._word]
+        if state > SignalState.HOST_RESET:
+            return
+        # a signal that was reset since may have taken our mark with it
+        if not self._words[waiters]:
+            self._words[waiters] = 1
+        linux.futex_wait(self._address, state, timeout_ns)
+
+    def _signal(self, state: SignalState) -> None:
+        # the marks are taken before the state is stored: a waiter that marks itself later finds the new
+        # state, or the kernel finds it when it compares the word
+        waiters = self._word + records.SIGNAL_WAITERS // 4
+        marked = self._words[waiters]
+        if marked:
             self._words[waiters] = 0
+        self._words[self._word] = state
+        linux.memory_fence()
+        if marked or self._words[waiters]:
             linux.futex_wake(self._address)

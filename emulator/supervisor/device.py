@@ -42,6 +42,8 @@ class Device:
         self.images = ImageStore()
         self.contexts: dict[int, Context] = {}
         self.memory_used = 0
+        self.state = DeviceState.STARTING
+        self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
         self._leaving: dict[int, tuple[int, Callable[[], None]]] = {}
         self._leaving_queues: dict[tuple[int, int], Callable[[], None]] = {}
@@ -85,15 +87,8 @@ class Device:
         self._states.close()
         os.close(self._states_fd)
 
-    @property
-    def restarts(self) -> int:
-        return self._page.get(self.info.index, StatusWord.RESTARTS)
-
-    @property
-    def state(self) -> DeviceState:
-        return DeviceState(self._page.get(self.info.index, StatusWord.STATE))
-
     def _set_state(self, state: DeviceState) -> None:
+        self.state = state
         self._page.set(self.info.index, StatusWord.STATE, state)
 
     def _post(self, order: link.Order, fds: list[int] | None = None) -> None:
@@ -137,7 +132,8 @@ class Device:
         if self._early_deaths > _EARLY_DEATHS and not self.contexts:
             self._fail()
             return
-        self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts + 1)
+        self.restarts += 1
+        self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts)
         self._reactor.after(0.2 * max(0, self._early_deaths - 1), self.start)
 
     def _fail(self) -> None:

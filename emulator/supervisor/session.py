@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CLIENT_NAME = 64  # characters: a name must not make the status answer too large for a frame
 Post = Callable[[int, msg.Message, Sequence[int]], None]
 
 
@@ -44,7 +45,7 @@ class Session:
         limits = supervisor.limits
         self.number = number
         self.pid = pid
-        self.client = client
+        self.client = client[:_CLIENT_NAME]
         self.memory_used = 0
         self._supervisor = supervisor
         self._post = post
@@ -256,6 +257,8 @@ class Session:
         self._queues.check_room()
         ring, fresh = self._place(context, records.ring_size(slots), 0, "control")
         allocation = context.allocations[ring]
+        # where an older ring lay its header would look like submissions
+        os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
         try:
             state = context.device.take_state()
         except Refused:

@@ -17,12 +17,13 @@ _WORD = struct.Struct("=Q")
 
 
 class StatusPage:
-    """The writer's side in the supervisor."""
+    """The writer's side in the supervisor. What the supervisor itself relies on is never read from here."""
 
     def __init__(self, devices: int) -> None:
         size = records.status_size(devices)
         self.fd = linux.memfd("status", size)
         linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
+        self.reader_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._map = linux.map_shared(self.fd, size)
         records.STATUS_HEADER.pack_into(
             self._map, 0, records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns()
@@ -31,7 +32,7 @@ class StatusPage:
     @property
     def proc_path(self) -> str:
         """Where a process of the same user can open the page."""
-        return f"/proc/{os.getpid()}/fd/{self.fd}"
+        return f"/proc/{os.getpid()}/fd/{self.reader_fd}"
 
     def set(self, device: int, word: StatusWord, value: int) -> None:
         _WORD.pack_into(self._map, records.status_offset(device) + 8 * word, value)
@@ -43,3 +44,4 @@ class StatusPage:
     def close(self) -> None:
         self._map.close()
         os.close(self.fd)
+        os.close(self.reader_fd)

@@ -55,7 +55,7 @@ class Supervisor:
 
     @property
     def status_fd(self) -> int:
-        return self._page.fd
+        return self._page.reader_fd
 
     @property
     def status_path(self) -> str:

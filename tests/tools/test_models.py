@@ -1,0 +1,165 @@
+"""The catalogue with the real packages: every model is fetched, compiles, runs, and means what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from softnpu.tools.models.catalogue import CATALOGUE, lookup
+from softnpu.tools.models.cli import app
+from softnpu.tools.models.errors import UnknownModelError, WeightsError
+from softnpu.tools.models.fetch import DIRECTORY_VARIABLE, get
+from softnpu.tools.models.minilm import Weights
+from typer.testing import CliRunner
+
+# The first of these tests to ask for a model downloads it, up to 84 MB.
+pytestmark = pytest.mark.timeout(400)
+
+_F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+# Random values of an input are below this.
+_VALUE_LIMIT = {"images": 1, "bytes": 257, "input_ids": 30522, "attention_mask": 2, "token_type_ids": 2}
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_a_model_runs_on_the_cpu_with_the_static_shapes_of_the_catalogue(name: str) -> None:
+    core, shapes = ov.Core(), lookup(name).shapes
+    model = core.read_model(get(name))
+    assert {port.any_name for port in model.inputs} == set(shapes)
+    model.reshape(shapes)
+    assert not model.is_dynamic()
+    compiled = core.compile_model(model, "CPU", _F32)
+    random = np.random.default_rng(1)
+    inputs = {}
+    for port in compiled.inputs:
+        values = random.random(port.shape) * _VALUE_LIMIT[port.any_name]
+        inputs[port.any_name] = values.astype(port.element_type.to_dtype())
+    results = compiled(inputs)
+    for output in compiled.outputs:
+        value = results[output]
+        assert list(value.shape) == list(output.shape)
+        assert np.isfinite(value).all()
+        assert value.std() > 0
+
+
+def test_an_unknown_name_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(UnknownModelError, match=r"'resnet'.*magika, minilm, yolov8n"):
+        get("resnet")
+
+
+def test_the_catalogue_names_files_that_are_there() -> None:
+    entry = lookup("minilm")
+    home = get("minilm").parent
+    assert {file.name for file in home.iterdir()} >= {member.file_name for member in entry.companions}
+
+
+def test_minilm_is_saved_dynamic_and_in_plain_f32() -> None:
+    path = get("minilm")
+    model = ov.Core().read_model(path)
+    assert {str(port.partial_shape) for port in model.inputs} == {"[?,?]"}
+    assert {port.element_type for port in model.inputs} == {ov.Type.i64}
+    constants = [node for node in model.get_ops() if node.get_type_name() == "Constant"]
+    assert {node.get_element_type().get_type_name() for node in constants} == {"f32", "i64"}
+    assert 85e6 < path.with_suffix(".bin").stat().st_size < 95e6
+
+
+@pytest.fixture(scope="module")
+def minilm() -> ov.CompiledModel:
+    return ov.Core().compile_model(get("minilm"), "CPU", _F32)
+
+
+def _embedding(minilm: ov.CompiledModel, sentence: str, padding: int = 0) -> NDArray[np.float32]:
+    """The sentence embedding [384] of words that the vocabulary has whole, followed by masked padding."""
+    vocabulary = (get("minilm").parent / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    ids = [vocabulary.index(word) for word in ("[CLS]", *sentence.split(), "[SEP]")]
+    input_ids = np.array([ids + [0] * padding], dtype=np.int64)
+    mask = np.array([[1] * len(ids) + [0] * padding], dtype=np.int64)
+    outputs = minilm([input_ids, mask, np.zeros_like(mask)])
+    embedding: NDArray[np.float32] = outputs["sentence_embedding"][0]
+    return embedding
+
+
+def test_minilm_puts_similar_sentences_closer_than_dissimilar_ones(minilm: ov.CompiledModel) -> None:
+    bread = _embedding(minilm, "a man is eating a piece of bread .")
+    food = _embedding(minilm, "a man is eating food .")
+    markets = _embedding(minilm, "stock markets fell sharply on monday .")
+    assert np.linalg.norm(bread) == pytest.approx(1.0, abs=1e-5)
+    assert bread @ food > 0.6
+    assert abs(bread @ markets) < 0.2
+
+
+def test_padding_does_not_change_what_minilm_says(minilm: ov.CompiledModel) -> None:
+    sentence = "the girl is carrying a baby ."
+    padded = _embedding(minilm, sentence, padding=50)
+    np.testing.assert_allclose(padded, _embedding(minilm, sentence), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("b", "no tensor 'b'"), ("half", "float16"), ("a", r"shape \(3,\), expected float32 of \(2,\)")],
+)
+def test_a_weight_that_does_not_fit_the_configuration_is_refused(name: str, told: str) -> None:
+    tensors: dict[str, NDArray[Any]] = {
+        "a": np.zeros(3, dtype=np.float32),
+        "half": np.zeros(2, dtype=np.float16),
+    }
+    with pytest.raises(WeightsError, match=rf"weights\.bin: .*{told}"):
+        Weights(Path("weights.bin"), tensors).constant(name, 2)
+
+
+def test_two_processes_that_ask_at_once_download_once(tmp_path: Path) -> None:
+    log, interpreter = tmp_path / "runs.log", tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\necho run >> "{log}"\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
+    program = (
+        f"import sys; sys.executable = {str(interpreter)!r}; "
+        "from softnpu.tools.models.fetch import get; print(get('magika'))"
+    )
+    cache = tmp_path / "cache"
+    environment = {**os.environ, DIRECTORY_VARIABLE: str(cache)}
+    children = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        printed = [child.communicate(timeout=200)[0].strip() for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait(timeout=10)
+    entry = lookup("magika")
+    assert printed == [str(cache / f"magika-{entry.version}" / entry.model_file)] * 2
+    assert log.read_text().splitlines() == ["run"]
+
+
+def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
+    get("magika")
+    shown = CliRunner().invoke(app, ["ls"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert all(name in shown.stdout for name in CATALOGUE)
+    row = next(line for line in shown.stdout.splitlines() if "magika==" in line)
+    assert "bytes 1x2048" in row
+    assert "yes" in row
+
+
+def test_the_command_line_prints_the_path_and_nothing_else() -> None:
+    shown = CliRunner().invoke(app, ["get", "magika"])
+    assert (shown.exit_code, shown.stdout) == (0, f"{get('magika')}\n")
+
+
+def test_the_command_line_says_what_went_wrong_on_stderr() -> None:
+    shown = CliRunner().invoke(app, ["get", "resnet"])
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "unknown model 'resnet'" in shown.stderr
+
+
+def test_the_command_line_names_a_cache_directory_that_cannot_be() -> None:
+    shown = CliRunner().invoke(app, ["get", "magika"], env={DIRECTORY_VARIABLE: "/dev/null/models"})
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "/dev/null" in shown.stderr
