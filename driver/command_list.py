@@ -13,6 +13,8 @@ from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, Block
+from softnpu.driver.profiling import ProfilingQuery
+from softnpu.driver.region import CopyRegion, check_region
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ZeResult
@@ -21,40 +23,101 @@ if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
     from softnpu.driver.context import Context
 
-Place = Allocation | npt.NDArray[Any] | int
-"""An allocation, a contiguous view of one, or an address inside one."""
+Place = Allocation | npt.NDArray[Any] | int | None
+"""An allocation, a contiguous view of one, or an address inside one; None is the null pointer."""
 
 _inferences = itertools.count(1)
 
 
 class CommandList(Handle):
-    """A list is open while commands are appended; `close` makes it executable, `reset` empties it."""
+    """A list is open while commands are appended; `close` makes it executable, `reset` empties it.
+
+    Every append takes `wait_events`, which the command waits for, and `signal_event`, which it signals.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._commands: list[bytes] = []
+        self._commands: list[cmd.Command] = []
         self._used: list[object] = []
+        self._signals: list[Event] = []
         self._buffer: Block | None = None
         self._size = 0
         self._closed = False
-        self._last: tuple[CommandQueue, int] | None = None
+        self._last: dict[CommandQueue, int] = {}
         # buffer and memory in use are given back with the last reference to them
-        self._owns(context.connection, self._commands.clear)
+        self._owns(context, context.connection, self._commands.clear)
 
     # ------------------------------------------------------------ recording
 
-    def append_barrier(self) -> None:
+    def append_barrier(self, signal_event: Event | None = None, wait_events: Sequence[Event] = ()) -> None:
         """`zeCommandListAppendBarrier`."""
-        self._append("zeCommandListAppendBarrier", cmd.Barrier())
+        self._append("zeCommandListAppendBarrier", cmd.Barrier(), signal_event, wait_events)
 
-    def append_memory_copy(self, target: Place, source: Place, size: int) -> None:
-        """`zeCommandListAppendMemoryCopy`: `size` bytes; the ranges may overlap."""
+    def append_memory_copy(
+        self,
+        target: Place,
+        source: Place,
+        size: int,
+        signal_event: Event | None = None,
+        wait_events: Sequence[Event] = (),
+    ) -> None:
+        """`zeCommandListAppendMemoryCopy`: `size` bytes; the ranges may overlap.
+
+        Raises `ZeError`: UNINITIALIZED for memory of nobody. A range beyond its allocation fails when the
+        command runs.
+        """
         call = "zeCommandListAppendMemoryCopy"
-        self._append(call, cmd.Copy(self._place(call, target), self._place(call, source), size))
+        self._check_open(call)
+        command = cmd.Copy(self._place(call, target), self._place(call, source), size)
+        self._append(call, command, signal_event, wait_events)
 
-    def append_memory_fill(self, target: Place, pattern: bytes, size: int) -> None:
-        """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes."""
+    def append_memory_copy_region(
+        self,
+        target: Place,
+        target_region: CopyRegion,
+        target_pitch: int,
+        source: Place,
+        source_region: CopyRegion,
+        source_pitch: int,
+        target_slice_pitch: int = 0,
+        source_slice_pitch: int = 0,
+        signal_event: Event | None = None,
+        wait_events: Sequence[Event] = (),
+    ) -> None:
+        """`zeCommandListAppendMemoryCopyRegion`, two dimensions: a rectangle of bytes.
+
+        Raises `ZeError`: UNSUPPORTED_FEATURE for a third dimension, INVALID_SIZE for rectangles that are
+        empty or differ.
+        """
+        call = "zeCommandListAppendMemoryCopyRegion"
+        self._check_open(call)
+        target_at, source_at = self._place(call, target), self._place(call, source)
+        check_region(call, target_region, source_region, (target_slice_pitch, source_slice_pitch))
+        command = cmd.CopyRegion(
+            MemoryAt(target_at.memory, target_at.offset + target_region.start(target_pitch)),
+            target_pitch,
+            MemoryAt(source_at.memory, source_at.offset + source_region.start(source_pitch)),
+            source_pitch,
+            target_region.width,
+            target_region.height,
+        )
+        self._append(call, command, signal_event, wait_events)
+
+    def append_memory_fill(
+        self,
+        target: Place,
+        pattern: bytes,
+        size: int,
+        signal_event: Event | None = None,
+        wait_events: Sequence[Event] = (),
+    ) -> None:
+        """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
+
+        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of nobody,
+        UNINITIALIZED past the end of the allocation.
+        """
         call = "zeCommandListAppendMemoryFill"
+        self._check_open(call)
         if len(pattern) not in (1, 2, 4) or size % len(pattern):
             raise error(
                 call,
@@ -63,17 +126,34 @@ class CommandList(Handle):
                 f"{len(pattern)} bytes over {size}",
                 "1, 2 or 4 bytes that divide the size",
             )
-        self._append(call, cmd.Fill(self._place(call, target), size, pattern))
+        block, offset = self.context.memory.find(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        if size > block.size - offset:
+            raise error(
+                call,
+                ZeResult.ERROR_UNINITIALIZED,
+                "fill",
+                f"{size} bytes at offset {offset}",
+                f"a range inside the {block.size} bytes of the allocation",
+            )
+        self._used.append(block)
+        command = cmd.Fill(MemoryAt(block.handle, offset), size, pattern)
+        self._append(call, command, signal_event, wait_events)
 
-    def append_write_global_timestamp(self, target: Place) -> None:
-        """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ns, 8 bytes at `target`."""
+    def append_write_global_timestamp(
+        self, target: Place, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
+    ) -> None:
+        """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
-        self._append(call, cmd.Timestamp(self._place(call, target)))
+        self._check_open(call)
+        place = self._place(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        self._append(call, cmd.Timestamp(place), signal_event, wait_events)
 
     def append_signal_event(self, event: Event) -> None:
         """`zeCommandListAppendSignalEvent`."""
         call = "zeCommandListAppendSignalEvent"
-        self._append(call, cmd.EventSignal(self._event(call, event)))
+        self._check_open(call)
+        event.check(call)
+        self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
         """`zeCommandListAppendWaitOnEvents`: goes on when all are signalled.
@@ -81,38 +161,64 @@ class CommandList(Handle):
         A wait longer than the device's TDR limit is aborted and the queue is lost.
         """
         call = "zeCommandListAppendWaitOnEvents"
+        self._check_open(call)
         if not events:
             raise error(call, ZeResult.ERROR_INVALID_SIZE, "events", "none", "at least one")
-        for event in events:
-            self._append(call, cmd.EventWait(self._event(call, event)))
+        self._record(call, [cmd.EventWait(self._event(call, event)) for event in events], None)
 
     def append_event_reset(self, event: Event) -> None:
         """`zeCommandListAppendEventReset`."""
         call = "zeCommandListAppendEventReset"
-        self._append(call, cmd.EventReset(self._event(call, event)))
+        self._check_open(call)
+        self._record(call, [cmd.EventReset(self._event(call, event))], None)
 
-    def append_graph_initialize(self, graph: Graph) -> None:
+    def append_graph_initialize(
+        self, graph: Graph, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
+    ) -> None:
         """`pfnAppendGraphInitialize`: harmless when repeated."""
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
         graph.initialize()
         self._used.append(graph)
-        self._append(call, cmd.GraphInit(graph.handle))
+        self._append(call, cmd.GraphInit(graph.handle), signal_event, wait_events)
 
-    def append_graph_execute(self, graph: Graph) -> None:
+    def append_graph_execute(
+        self,
+        graph: Graph,
+        profiling_query: ProfilingQuery | None = None,
+        signal_event: Event | None = None,
+        wait_events: Sequence[Event] = (),
+    ) -> None:
         """`pfnAppendGraphExecute`: one inference with the arguments that the graph has now.
 
-        Raises `ZeError` with ERROR_UNINITIALIZED when an argument was not set.
+        Raises `ZeError`: UNINITIALIZED when an argument was not set, INVALID_NULL_HANDLE when the graph is
+        profiled and no query is given.
         """
         call = "pfnAppendGraphExecute"
         self._check_open(call)
         graph.check(call)
-        places = []
-        for block, offset in graph.arguments_now(call):
-            self._used.append(block)
-            places.append(MemoryAt(block.handle, offset))
+        places, strides = [], []
+        for index, bound in enumerate(graph.arguments_now(call)):
+            self._used.append(bound.block)
+            places.append(MemoryAt(bound.block.handle, bound.offset))
+            if bound.strides is not None:
+                strides.append((index, tuple(bound.strides)))
         self._used.append(graph)
-        self._append(call, cmd.GraphExecute(graph.handle, next(_inferences), tuple(places)))
+        profiling = None
+        if graph.profiled:
+            if profiling_query is None:
+                raise error(
+                    call,
+                    ZeResult.ERROR_INVALID_NULL_HANDLE,
+                    "profiling query",
+                    "none",
+                    "a query: the graph is profiled",
+                )
+            block, offset = profiling_query.place(call, graph)
+            self._used.append(block)
+            profiling = MemoryAt(block.handle, offset)
+        command = cmd.GraphExecute(graph.handle, next(_inferences), tuple(places), tuple(strides), profiling)
+        self._append(call, command, signal_event, wait_events)
 
     # ------------------------------------------------------------ life
 
@@ -120,46 +226,74 @@ class CommandList(Handle):
         """`zeCommandListClose`: ends recording; harmless when repeated."""
         call = "zeCommandListClose"
         self.check(call)
-        if self._closed:
-            return
-        if self._commands:
-            data = cmd.encode_buffer(self._commands)
-            buffer = self._buffer
-            if buffer is None or buffer.size < len(data) or self._in_flight():
-                buffer = self.context.memory.allocate(call, "control", len(data))
-            start = buffer.offset
-            buffer.mapping.buffer[start : start + len(data)] = data
-            self._buffer, self._size = buffer, len(data)
-        self._closed = True
+        if not self._closed:
+            self._encode(call)
+            self._closed = True
 
     def reset(self) -> None:
         """`zeCommandListReset`: empties the list and opens it; submissions in flight are not changed."""
         self.check("zeCommandListReset")
         self._commands.clear()
+        for event in self._signals:
+            event.forget_list(self)
+        self._signals = []
         # submissions in flight hold the old list of what they use
         self._used = []
         self._closed = False
 
-    @property
-    def empty(self) -> bool:
-        return not self._commands
+    def is_immediate(self) -> bool:
+        """`zeCommandListIsImmediate`."""
+        self.check("zeCommandListIsImmediate")
+        return False
 
-    def submission(self, call: str) -> tuple[Block, int, object]:
-        """Buffer, its size, and what must stay alive while it runs. ERROR_UNINITIALIZED if still open."""
+    def host_synchronize(self, timeout_ns: int = 0) -> bool:
+        """`zeCommandListHostSynchronize`: for immediate lists only; UNINITIALIZED for this one."""
+        del timeout_ns
+        call = "zeCommandListHostSynchronize"
+        self.check(call)
+        raise error(
+            call, ZeResult.ERROR_UNINITIALIZED, "command list", "a regular one", "an immediate command list"
+        )
+
+    # ------------------------------------------------------------ for queues and events
+
+    def submission(self, call: str) -> tuple[Block, int, object] | None:
+        """Buffer, its size, and what must stay alive while it runs; None for an empty list.
+
+        Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
+        """
         self.check(call)
         if not self._closed:
             raise error(
                 call, ZeResult.ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it"
             )
+        if not self._commands:
+            return None
         assert self._buffer is not None
         return self._buffer, self._size, self._used
 
     def submitted(self, queue: CommandQueue, sequence: int) -> None:
-        """Notes the last submission, so that its buffer is not overwritten."""
-        self._last = (queue, sequence)
+        """Notes the last submission to each queue, so that its buffer is not overwritten."""
+        self._last[queue] = sequence
 
-    def _in_flight(self) -> bool:
-        return self._last is not None and not self._last[0].has_ended(self._last[1])
+    def in_flight(self) -> bool:
+        """Whether a submission of this list may still run."""
+        self._last = {queue: last for queue, last in self._last.items() if not queue.is_over(last)}
+        return bool(self._last)
+
+    # ------------------------------------------------------------
+
+    def _encode(self, call: str) -> None:
+        """Writes the command buffer; the buffer of a submission in flight is left alone."""
+        if not self._commands:
+            return
+        data = cmd.encode_buffer([cmd.encode_command(command) for command in self._commands])
+        buffer = self._buffer
+        if buffer is None or buffer.size < len(data) or self.in_flight():
+            buffer = self.context.memory.allocate(call, "control", len(data))
+        start = buffer.offset
+        buffer.mapping.buffer[start : start + len(data)] = data
+        self._buffer, self._size = buffer, len(data)
 
     def _check_open(self, call: str) -> None:
         self.check(call)
@@ -168,12 +302,23 @@ class CommandList(Handle):
                 call, ZeResult.ERROR_NOT_AVAILABLE, "command list", "closed", "an open list", "reset it first"
             )
 
-    def _append(self, call: str, command: cmd.Command) -> None:
+    def _append(
+        self, call: str, command: cmd.Command, signal_event: Event | None, wait_events: Sequence[Event]
+    ) -> None:
         self._check_open(call)
-        self._commands.append(cmd.encode_command(command))
+        waits: list[cmd.Command] = [cmd.EventWait(self._event(call, event)) for event in wait_events]
+        self._record(call, [*waits, command], signal_event)
 
-    def _place(self, call: str, place: Place) -> MemoryAt:
-        block, offset = self.context.memory.find(call, place)
+    def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
+        """Takes down what one append means; an immediate list runs it."""
+        self._commands.extend(commands)
+        if signal_event is not None:
+            self._commands.append(cmd.EventSignal(self._event(call, signal_event)))
+            self._signals.append(signal_event)
+            signal_event.remember_list(self)
+
+    def _place(self, call: str, place: Place, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED) -> MemoryAt:
+        block, offset = self.context.memory.find(call, place, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 

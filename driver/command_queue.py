@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 from collections import deque
@@ -27,11 +28,20 @@ if TYPE_CHECKING:
 _FULL_RING_NS = 2_000_000_000
 
 
+class QueueMode(enum.IntEnum):
+    """`ze_command_queue_mode_t`."""
+
+    DEFAULT = 0
+    SYNCHRONOUS = 1
+    ASYNCHRONOUS = 2
+
+
 class CommandQueue(Handle):
     """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
 
-    def __init__(self, context: Context, priority: str, turbo: bool, slots: int) -> None:
+    def __init__(self, context: Context, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
         self.context = context
+        self.mode = mode
         self.spin = new_budget()
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
         self.handle: int
@@ -44,10 +54,11 @@ class CommandQueue(Handle):
         self._lock = threading.Lock()
         self._waiters_lock = threading.Lock()
         self._tail = 0
+        self._told = 0  # the last failed submission that somebody was told of
         # what the device may still touch: released when the submission has ended
         self._flight: deque[tuple[int, object]] = deque()
         self._retired: deque[Flight] = deque()
-        self._owns(context.connection, _destroy, context, self.handle, self._flight, self._retired)
+        self._owns(context, context.connection, _destroy, context, self.handle, self._flight, self._retired)
         self._buffer = ring.mapping.buffer
         self._words = ring.mapping.words
         self._longs = ring.mapping.longs
@@ -69,19 +80,15 @@ class CommandQueue(Handle):
         """
         call = "zeCommandQueueExecuteCommandLists"
         self.check(call)
+        self.context.connection.check(call)
         if not lists:
             raise error(call, ZeResult.ERROR_INVALID_SIZE, "command lists", "none", "at least one")
+        own = fence
         if fence is not None:
             fence.check(call)
-            if fence.queue is not self:
-                raise error(
-                    call,
-                    ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
-                    "fence",
-                    "created for another queue",
-                    "a fence of this queue",
-                )
-        filled = [(entry, entry.submission(call)) for entry in lists if not entry.empty]
+            # as the real driver does: the work runs, and then the fence of another queue is an error
+            own = fence if fence.queue is self else None
+        filled = [(entry, recorded) for entry in lists if (recorded := entry.submission(call)) is not None]
         if len(filled) > self._slots:
             raise error(
                 call,
@@ -90,9 +97,37 @@ class CommandQueue(Handle):
                 f"{len(filled)}",
                 f"at most the {self._slots} slots of the queue",
             )
-        if not filled:
-            self._submit_nothing(fence)
-            return
+        if filled:
+            self._submit(call, filled, own)
+        elif own is not None:
+            own.signal_now()  # only empty lists: nothing runs
+        if fence is not own:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
+                "fence",
+                "created for another queue",
+                "a fence of this queue",
+            )
+        if self.mode is QueueMode.SYNCHRONOUS:
+            self.synchronize()
+
+    def submit_recorded(self, call: str, entry: CommandList, buffer: Block, size: int, used: object) -> None:
+        """For immediate lists: submits one command buffer."""
+        self._submit(call, [(entry, (buffer, size, used))], None)
+        if self.mode is QueueMode.SYNCHRONOUS:
+            self.synchronize()
+
+    def set_workload_type(self, background: bool) -> None:
+        """`pfnSetWorkloadType`: later submissions run below every priority, or as before."""
+        call = "pfnSetWorkloadType"
+        self.check(call)
+        request = msg.QueueWorkload(queue=self.handle, background=background)
+        self.context.connection.request(call, request, msg.Ok)
+
+    def _submit(
+        self, call: str, filled: list[tuple[CommandList, tuple[Block, int, object]]], fence: Fence | None
+    ) -> None:
         with self._lock:
             self._make_room(call, len(filled))
             self._fill_slots(filled, fence)
@@ -105,19 +140,20 @@ class CommandQueue(Handle):
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
 
-        Raises `ZeError` with the first lasting failure of the queue, DEVICE_LOST when the daemon is gone.
+        Raises `ZeError` when the queue is lost, once for a failure that no fence has told of, and with
+        DEVICE_LOST when the daemon is gone.
         """
         call = "zeCommandQueueSynchronize"
         self.check(call)
         tail = self._tail
         done = wait(
-            call, lambda: self.has_ended(tail), self._sleep, timeout_ns, self.context.connection, self.spin
+            call, lambda: self.is_over(tail), self._sleep, timeout_ns, self.context.connection, self.spin
         )
-        if done and self.lost:
-            raise self.failure(call, ZeResult.ERROR_DEVICE_LOST, tail)
         if done:
             with self._lock:
                 self._release_ended()
+            self.check_alive(call, tail)
+            self._raise_untold(call, tail)
         return done
 
     def create_fence(self, signalled: bool = False) -> Fence:
@@ -139,18 +175,43 @@ class CommandQueue(Handle):
         """Whether submission `sequence` of this queue has ended."""
         return self._longs[self._done_at] >= sequence
 
+    def is_over(self, sequence: int) -> bool:
+        """Whether submission `sequence` has ended or will never run: then nobody signals its fence."""
+        return self._longs[self._done_at] >= sequence or self.destroyed
+
+    def check_alive(self, call: str, sequence: int) -> None:
+        """Raises `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
+        self.check(call)
+        if self.lost:
+            raise self.failure(call, ZeResult.ERROR_DEVICE_LOST, sequence)
+
     def failure(self, call: str, result: int, sequence: int) -> ZeError:
         """The error of a failed submission, with the reason that the engine left in the ring."""
+        self._told = max(self._told, sequence)
+        fault = self._last_fault()
+        # the ring has the reason of the last failure only; but a lost queue has one reason for all
+        mine = self._failed() == sequence or result == ZeResult.ERROR_DEVICE_LOST
+        if fault is None or fault.result != result or not mine:
+            fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
+        return ZeError(call, fault)
+
+    def _failed(self) -> int:
+        return self._longs[(self._ring.offset + records.RING_FAILED) >> 3]
+
+    def _last_fault(self) -> Fault | None:
         base = self._ring.offset
         size = min(self._words[(base + records.RING_TEXT_SIZE) >> 2], records.RING_TEXT_MAX)
         start = base + records.RING_TEXT
         try:
-            fault = msgspec.msgpack.decode(self._buffer[start : start + size], type=Fault)
+            return msgspec.msgpack.decode(self._buffer[start : start + size], type=Fault)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            fault = None
-        if fault is None or fault.result != result:
-            fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
-        return ZeError(call, fault)
+            return None
+
+    def _raise_untold(self, call: str, tail: int) -> None:
+        """Raises the last failure up to `tail` unless a fence or an earlier wait has told of it."""
+        failed = self._failed()
+        if self._told < failed <= tail:
+            raise self.failure(call, self._words[(self._ring.offset + records.RING_RESULT) >> 2], failed)
 
     def retire(self, fence: Flight) -> None:
         """A fence is gone: its record is given back once the submission that signals it has ended."""
@@ -160,11 +221,6 @@ class CommandQueue(Handle):
             self._retired.append(fence)
 
     # ------------------------------------------------------------
-
-    def _submit_nothing(self, fence: Fence | None) -> None:
-        # only empty lists: nothing runs, the fence is signalled at once
-        if fence is not None:
-            fence.signal_now()
 
     def _make_room(self, call: str, count: int) -> None:
         self._release_ended()
@@ -250,3 +306,9 @@ def _destroy(
     while retired:
         fence = retired.popleft()
         context.give_signal(fence.block, fence.offset)
+
+
+def check_ordinal(call: str, ordinal: int) -> None:
+    """Refuses every queue group but the one that there is."""
+    if ordinal:
+        raise error(call, ZeResult.ERROR_INVALID_ARGUMENT, "command queue group", f"ordinal {ordinal}", "0")

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from softnpu.driver.command_list import CommandList
-from softnpu.driver.command_queue import CommandQueue
+from softnpu.driver.command_list import CommandList, Place
+from softnpu.driver.command_list_immediate import CommandListImmediate
+from softnpu.driver.command_list_mutable import CommandListMutable
+from softnpu.driver.command_queue import CommandQueue, QueueMode, check_ordinal
 from softnpu.driver.connection import Connection
-from softnpu.driver.event import Event
+from softnpu.driver.errors import error
+from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, Block, MemoryPool
+from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import SIGNAL_SIZE
+from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
 
 _SIGNALS = 64
+_PAGE = 4096
+_IMMEDIATE_SLOTS = 4
 DEFAULT_SLOTS = 256
 
 
@@ -37,22 +46,95 @@ class Context(Handle):
         (self.doorbell,) = fds
         self.memory: MemoryPool = MemoryPool(self.connection, self.handle)
         self._free_signals: deque[tuple[Block, int]] = deque()
-        self._owns(self.connection, _destroy, self.connection, self.handle, self.doorbell, self.memory)
+        self._ids = itertools.count(1)
+        self._allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
+        self._owns(
+            device.driver,
+            self.connection,
+            _destroy,
+            self.connection,
+            self.handle,
+            self.doorbell,
+            self.memory,
+            self._free_signals,
+        )
 
     # ------------------------------------------------------------ memory
 
-    def alloc_host(self, size: int, alignment: int = 0) -> Allocation:
-        """`zeMemAllocHost`: `size` bytes. Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT,
-        OUT_OF_DEVICE_MEMORY."""
-        return self._alloc("zeMemAllocHost", "host", size, alignment)
+    def alloc_host(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
+        """`zeMemAllocHost`: `size` bytes, aligned to `alignment` (0: 64 bytes).
 
-    def alloc_device(self, size: int, alignment: int = 0) -> Allocation:
-        """`zeMemAllocDevice`; host-visible as on the real device. Errors as `alloc_host`."""
-        return self._alloc("zeMemAllocDevice", "device", size, alignment)
+        `export` is the export descriptor: the memory can be given to another process.
+        Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT, OUT_OF_DEVICE_MEMORY.
+        """
+        return self._alloc("zeMemAllocHost", "host", size, alignment, export)
 
-    def alloc_shared(self, size: int, alignment: int = 0) -> Allocation:
-        """`zeMemAllocShared`. Errors as `alloc_host`."""
-        return self._alloc("zeMemAllocShared", "shared", size, alignment)
+    def alloc_device(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
+        """`zeMemAllocDevice`; host-visible as on the real device. As `alloc_host`."""
+        return self._alloc("zeMemAllocDevice", "device", size, alignment, export)
+
+    def alloc_shared(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
+        """`zeMemAllocShared`. As `alloc_host`."""
+        return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
+
+    def free(self, place: Place) -> None:
+        """`zeMemFree`: an allocation, or the address where one starts.
+
+        Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
+        """
+        call = "zeMemFree"
+        self.check(call)
+        address = place.address if isinstance(place, Allocation) else place
+        found = self._allocations.get(address) if isinstance(address, int) else None
+        if found is None or found.destroyed:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"address {address:#x}" if isinstance(address, int) else f"{place!r}",
+                "not the start of an allocation of this context",
+                "what alloc_host, alloc_device or alloc_shared of this context returned",
+            )
+        found.destroy()
+
+    def get_alloc_properties(self, place: Place) -> MemoryAllocationProperties:
+        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of nobody."""
+        call = "zeMemGetAllocProperties"
+        self.check(call)
+        block, _ = self.memory.find(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        allocation = self._allocations.get(block.address)
+        if allocation is None:
+            return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=_PAGE)
+        kind = MemoryType[allocation.kind.upper()]
+        return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=_PAGE)
+
+    def get_address_range(self, place: Place) -> tuple[int, int]:
+        """`zeMemGetAddressRange`: where the allocation lies on the device, and its size as asked for.
+
+        Raises `ZeError` with NOT_AVAILABLE for memory of nobody.
+        """
+        call = "zeMemGetAddressRange"
+        self.check(call)
+        block, _ = self.memory.find(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        return block.device_address, block.size
+
+    def export_memory(self, allocation: Allocation) -> int:
+        """The descriptor of exportable memory (`zeMemGetAllocProperties` with the export descriptor).
+
+        The caller owns it. Raises `ZeError` with INVALID_ENUMERATION for memory that is not exportable.
+        """
+        call = "zeMemGetAllocProperties"
+        self.check(call)
+        allocation.check(call)
+        return self.memory.export_segment(call, allocation.block)
+
+    def import_memory(self, fd: int, kind: str = "host") -> Allocation:
+        """Memory that another process has exported, page-rounded; the descriptor stays the caller's.
+
+        Raises `ZeError` with INVALID_ARGUMENT for any other descriptor.
+        """
+        call = "zeMemAllocHost"
+        self.check(call)
+        return self._wrap(self.memory.import_segment(call, fd, kind), kind)
 
     def query_memory(self) -> tuple[int, int]:
         """Bytes of device memory in all, and bytes that this context has asked for."""
@@ -66,21 +148,65 @@ class Context(Handle):
     # ------------------------------------------------------------ objects
 
     def create_command_queue(
-        self, priority: str = "normal", turbo: bool = False, slots: int = DEFAULT_SLOTS
+        self,
+        priority: str = "normal",
+        turbo: bool = False,
+        slots: int = DEFAULT_SLOTS,
+        *,
+        ordinal: int = 0,
+        mode: QueueMode = QueueMode.DEFAULT,
+        device_sync: bool = False,
     ) -> CommandQueue:
-        """`zeCommandQueueCreate`: `priority` low, normal or high; `turbo` waits busily on both sides."""
-        self.check("zeCommandQueueCreate")
-        return CommandQueue(self, priority, turbo, slots)
+        """`zeCommandQueueCreate`: `priority` low, normal or high; `turbo` waits busily on both sides.
 
-    def create_command_list(self) -> CommandList:
-        """`zeCommandListCreate`: an empty, open command list."""
+        `device_sync` promises strict order on the device, which this device always keeps. Raises
+        `ZeError`: INVALID_ARGUMENT for an ordinal other than 0, INVALID_ENUMERATION for `device_sync`
+        with the synchronous mode.
+        """
+        call = "zeCommandQueueCreate"
+        self.check(call)
+        check_ordinal(call, ordinal)
+        if device_sync and mode is QueueMode.SYNCHRONOUS:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ENUMERATION,
+                "command queue",
+                "DEVICE_SYNC with the synchronous mode",
+                "the asynchronous mode",
+            )
+        return CommandQueue(self, priority, turbo and not device_sync, slots, mode)
+
+    def create_command_list(
+        self, *, mutable: bool = False, in_order: bool = False, ordinal: int = 0
+    ) -> CommandList:
+        """`zeCommandListCreate`: an empty, open list. Commands of a list always run in order."""
+        del in_order
         self.check("zeCommandListCreate")
-        return CommandList(self)
+        check_ordinal("zeCommandListCreate", ordinal)
+        return CommandListMutable(self) if mutable else CommandList(self)
+
+    def create_command_list_immediate(
+        self, priority: str = "normal", mode: QueueMode = QueueMode.DEFAULT, *, ordinal: int = 0
+    ) -> CommandListImmediate:
+        """`zeCommandListCreateImmediate`: every append runs at once."""
+        call = "zeCommandListCreateImmediate"
+        self.check(call)
+        check_ordinal(call, ordinal)
+        return CommandListImmediate(self, CommandQueue(self, priority, False, _IMMEDIATE_SLOTS, mode))
+
+    def create_event_pool(self, count: int) -> EventPool:
+        """`zeEventPoolCreate`: room for `count` events. INVALID_SIZE for none."""
+        self.check("zeEventPoolCreate")
+        return EventPool(self, count)
 
     def create_event(self) -> Event:
-        """`zeEventCreate`: an event that is not signalled."""
-        self.check("zeEventCreate")
-        return Event(self)
+        """An event in a pool of its own."""
+        return self.create_event_pool(1).create_event(0)
+
+    def get_status(self) -> None:
+        """`zeContextGetStatus`: returns when the device can be used, raises DEVICE_LOST when it is gone."""
+        self.check("zeContextGetStatus")
+        self.device.driver.status("zeContextGetStatus")
 
     def create_graph(
         self,
@@ -117,14 +243,28 @@ class Context(Handle):
         """Takes a signal back for the next fence or event."""
         self._free_signals.append((block, offset))
 
-    def _alloc(self, call: str, kind: str, size: int, alignment: int) -> Allocation:
+    def _alloc(self, call: str, kind: str, size: int, alignment: int, export: bool) -> Allocation:
         self.check(call)
-        block = self.memory.allocate(call, kind, size, alignment)
-        return Allocation(block, kind, self.connection)
+        return self._wrap(self.memory.allocate(call, kind, size, alignment, export), kind)
+
+    def _wrap(self, block: Block, kind: str) -> Allocation:
+        allocation = Allocation(self, block, kind, next(self._ids), self.connection)
+        self._allocations[allocation.address] = allocation
+        return allocation
+
+    def _forget(self) -> None:
+        _let_go(self.doorbell, self.memory, self._free_signals)
 
 
-def _destroy(connection: Connection, handle: int, doorbell: int, memory: MemoryPool) -> None:
-    memory.close()
-    os.close(doorbell)
+def _destroy(
+    connection: Connection, handle: int, doorbell: int, memory: MemoryPool, signals: deque[tuple[Block, int]]
+) -> None:
+    _let_go(doorbell, memory, signals)
     if not connection.is_lost():
         connection.request("zeContextDestroy", msg.ContextDestroy(context=handle), msg.Ok)
+
+
+def _let_go(doorbell: int, memory: MemoryPool, signals: deque[tuple[Block, int]]) -> None:
+    memory.close()
+    signals.clear()
+    os.close(doorbell)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from softnpu.driver.context import Context
+from softnpu.driver.properties import (
+    ComputeProperties,
+    DeviceProperties,
+    DevicePropertyFlag,
+    DeviceType,
+    ExternalMemoryFlag,
+    ExternalMemoryProperties,
+    ImageProperties,
+    MemoryAccessFlag,
+    MemoryAccessProperties,
+    MemoryProperties,
+    P2PProperties,
+    PciProperties,
+    QueueGroupFlag,
+    QueueGroupProperties,
+)
+from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 
 if TYPE_CHECKING:
     from softnpu.driver.driver import Driver
 
+_VENDOR_INTEL = 0x8086
+_HARDWARE_CONTEXTS = 64
+_MAX_PRIORITY = 2
+_FILL_PATTERN = 4
+
 
 class Device:
-    """A device of the daemon. `info` holds its properties: platform, tiles, clocks, memory, uuid."""
+    """A device of the daemon; lives as long as its driver. `info` is what the handshake said of it."""
 
     def __init__(self, driver: Driver, info: DeviceInfo) -> None:
         self.driver = driver
@@ -21,11 +44,115 @@ class Device:
 
     def create_context(self) -> Context:
         """`zeContextCreate` on this device."""
+        self.driver.check("zeContextCreate")
         return Context(self)
+
+    # ------------------------------------------------------------ properties
+
+    def get_properties(self) -> DeviceProperties:
+        """`zeDeviceGetProperties`."""
+        self.driver.check("zeDeviceGetProperties")
+        info = self.info
+        return DeviceProperties(
+            type=DeviceType.VPU,
+            vendor_id=_VENDOR_INTEL,
+            device_id=info.device_id,
+            flags=DevicePropertyFlag.INTEGRATED,
+            subdevice_id=info.revision,
+            core_clock_rate=info.core_clock_mhz,
+            max_mem_alloc_size=info.memory_total,
+            max_hardware_contexts=_HARDWARE_CONTEXTS,
+            max_command_queue_priority=_MAX_PRIORITY,
+            num_threads_per_eu=1,
+            physical_eu_simd_width=info.simd_width,
+            num_eus_per_subslice=info.eus_per_subslice,
+            num_subslices_per_slice=1,
+            num_slices=info.slices,
+            timer_resolution=info.timer_ns_per_tick,
+            timestamp_valid_bits=64,
+            kernel_timestamp_valid_bits=64,
+            uuid=info.uuid,
+            name=info.name,
+        )
+
+    def get_sub_devices(self) -> list[Device]:
+        """`zeDeviceGetSubDevices`: an NPU has none."""
+        self.driver.check("zeDeviceGetSubDevices")
+        return []
+
+    def get_compute_properties(self) -> ComputeProperties:
+        """`zeDeviceGetComputeProperties`."""
+        self.driver.check("zeDeviceGetComputeProperties")
+        return ComputeProperties()
+
+    def get_image_properties(self) -> ImageProperties:
+        """`zeDeviceGetImageProperties`."""
+        self.driver.check("zeDeviceGetImageProperties")
+        return ImageProperties()
+
+    def get_memory_properties(self) -> list[MemoryProperties]:
+        """`zeDeviceGetMemoryProperties`: one memory, DDR; sizes are asked for by context memory queries."""
+        self.driver.check("zeDeviceGetMemoryProperties")
+        return [MemoryProperties()]
+
+    def get_external_memory_properties(self) -> ExternalMemoryProperties:
+        """`zeDeviceGetExternalMemoryProperties`: memory travels as a descriptor, as DMA-BUF does."""
+        self.driver.check("zeDeviceGetExternalMemoryProperties")
+        return ExternalMemoryProperties(
+            memory_allocation_import_types=ExternalMemoryFlag.DMA_BUF,
+            memory_allocation_export_types=ExternalMemoryFlag.DMA_BUF,
+            image_import_types=ExternalMemoryFlag.NONE,
+            image_export_types=ExternalMemoryFlag.NONE,
+        )
+
+    def get_memory_access_properties(self) -> MemoryAccessProperties:
+        """`zeDeviceGetMemoryAccessProperties`."""
+        self.driver.check("zeDeviceGetMemoryAccessProperties")
+        both = MemoryAccessFlag.RW | MemoryAccessFlag.ATOMIC
+        return MemoryAccessProperties(
+            host_alloc_capabilities=both,
+            device_alloc_capabilities=both,
+            shared_single_device_alloc_capabilities=MemoryAccessFlag.NONE,
+            shared_cross_device_alloc_capabilities=MemoryAccessFlag.NONE,
+            shared_system_alloc_capabilities=MemoryAccessFlag.NONE,
+        )
+
+    def get_p2p_properties(self, peer: Device) -> P2PProperties:
+        """`zeDeviceGetP2PProperties`: devices have no way to each other."""
+        self.driver.check("zeDeviceGetP2PProperties")
+        del peer
+        return P2PProperties()
+
+    def get_command_queue_group_properties(self) -> list[QueueGroupProperties]:
+        """`zeDeviceGetCommandQueueGroupProperties`: one group that computes and copies."""
+        self.driver.check("zeDeviceGetCommandQueueGroupProperties")
+        flags = QueueGroupFlag.COMPUTE | QueueGroupFlag.COPY
+        return [QueueGroupProperties(flags=flags, max_memory_fill_pattern_size=_FILL_PATTERN, num_queues=1)]
+
+    def pci_get_properties_ext(self) -> PciProperties:
+        """`zeDevicePciGetPropertiesExt`: where the NPU sits on the real platforms, 0000:00:0b.0."""
+        self.driver.check("zeDevicePciGetPropertiesExt")
+        return PciProperties(domain=0, bus=self.info.index, device=0x0B, function=0)
+
+    # ------------------------------------------------------------ state
 
     def get_status(self) -> EngineStatus:
         """`zeDeviceGetStatus`, with the counters of the engine. DEVICE_LOST when the daemon is gone."""
         return self.driver.status("zeDeviceGetStatus").engines[self.info.index]
+
+    def get_global_timestamps(self) -> tuple[int, int]:
+        """`zeDeviceGetGlobalTimestamps`: host clock in nanoseconds, device clock in ticks, of one moment.
+
+        The device clock of a timestamp command is the same one. Raises DEVICE_LOST when the daemon is gone.
+        """
+        self.get_status()
+        now = time.monotonic_ns()
+        return now, int(now / self.info.timer_ns_per_tick)
+
+    def sysman(self) -> Sysman:
+        """The sysman view of the device: properties and engine activity."""
+        self.driver.check("zesDeviceGet")
+        return Sysman(self)
 
     def __repr__(self) -> str:
         return f"<Device {self.info.index}: {self.info.name}, platform {self.info.platform}>"

@@ -6,15 +6,20 @@ import os
 import sys
 from pathlib import Path
 
-from softnpu.driver import launch
+from softnpu.driver import extensions, launch
 from softnpu.driver.connection import Connection
 from softnpu.driver.device import Device
 from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
+from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.places import default_socket
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+
+API_VERSION = extensions.version(1, 15)
+DRIVER_VERSION = 0x00010000
+NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
 
 
 class Driver(Handle):
@@ -22,7 +27,7 @@ class Driver(Handle):
 
     def __init__(self, connection: Connection, welcome: msg.Welcome) -> None:
         self.connection = connection
-        self._owns(connection, connection.close)
+        self._owns(None, connection, connection.close)
         self.session = welcome.session
         self.daemon_pid = welcome.pid
         self.limits = welcome.limits
@@ -57,6 +62,31 @@ class Driver(Handle):
             connection.close()
             raise
         return cls(connection, welcome)
+
+    def get_properties(self) -> DriverProperties:
+        """`zeDriverGetProperties`."""
+        self.check("zeDriverGetProperties")
+        return DriverProperties(uuid=NPU_DRIVER_UUID, driver_version=DRIVER_VERSION)
+
+    def get_api_version(self) -> int:
+        """`zeDriverGetApiVersion`: major << 16 | minor of the Level Zero specification."""
+        self.check("zeDriverGetApiVersion")
+        return API_VERSION
+
+    def get_ipc_properties(self) -> IpcProperties:
+        """`zeDriverGetIpcProperties`."""
+        self.check("zeDriverGetIpcProperties")
+        return IpcProperties()
+
+    def get_extension_properties(self) -> list[ExtensionProperties]:
+        """`zeDriverGetExtensionProperties`."""
+        self.check("zeDriverGetExtensionProperties")
+        return extensions.extension_properties()
+
+    def get_extension_function_address(self, name: str) -> extensions.ExtensionTable:
+        """`zeDriverGetExtensionFunctionAddress`. Raises INVALID_ARGUMENT for an unknown name."""
+        self.check("zeDriverGetExtensionFunctionAddress")
+        return extensions.function_address(name)
 
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
         """The state of the whole daemon."""

@@ -1,28 +1,64 @@
-"""`ze_event_handle_t`: signalled and reset by the host or by commands."""
+"""`ze_event_pool_handle_t` and `ze_event_handle_t`: signalled and reset by the host or by commands."""
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
+from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
-from softnpu.emulator.interface.records import SignalState
+from softnpu.emulator.interface.records import SIGNAL_SIZE, SignalState
+from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
+    from softnpu.driver.command_list import CommandList
     from softnpu.driver.context import Context
+
+
+class EventPool(Handle):
+    """Room for `count` events; an index is free again when its event is destroyed."""
+
+    def __init__(self, context: Context, count: int) -> None:
+        call = "zeEventPoolCreate"
+        if count < 1:
+            raise error(call, ZeResult.ERROR_INVALID_SIZE, "event pool", f"{count} events", "at least 1")
+        self.context = context
+        self.count = count
+        self.block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
+        self._used: set[int] = set()
+        self._owns(context, context.connection, self._used.clear)
+
+    def create_event(self, index: int = 0) -> Event:
+        """`zeEventCreate`. Raises `ZeError` with INVALID_ARGUMENT for an index out of range or in use."""
+        call = "zeEventCreate"
+        self.check(call)
+        if not 0 <= index < self.count or index in self._used:
+            found = "in use" if index in self._used else "out of range"
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "event pool",
+                f"index {index}: {found}",
+                f"a free index from 0 to {self.count - 1}",
+            )
+        self._used.add(index)
+        return Event(self, index, self._used)
 
 
 class Event(Handle):
     """An event. It stays signalled until it is reset; nothing resets it by itself."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.block, self.offset = context.take_signal("zeEventCreate")
+    def __init__(self, pool: EventPool, index: int, used: set[int]) -> None:
+        self.pool = pool
+        self._context = pool.context
+        self.block, self.offset = pool.block, index * SIGNAL_SIZE
         self._signal = self.block.signal(self.offset)
         self._signal.arm(SignalState.INITIAL, 0)
         self._spin = new_budget()
-        self._owns(context.connection, context.give_signal, self.block, self.offset)
+        self._lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
+        self._owns(pool, pool.context.connection, used.discard, index)
 
     def host_signal(self) -> None:
         """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
@@ -41,17 +77,31 @@ class Event(Handle):
         return self._signal.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeEventHostSynchronize`: waits until signalled; False (NOT_READY) when the time has passed.
+        """`zeEventHostSynchronize`: waits for the commands in flight that signal this event.
 
+        False (NOT_READY) when the time has passed, and at once when no such command is in flight.
         Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone.
         """
         call = "zeEventHostSynchronize"
         self.check(call)
         signal = self._signal
-        return wait(
-            call, lambda: signal.signalled, signal.sleep, timeout_ns, self._context.connection, self._spin
-        )
+
+        def over() -> bool:
+            return signal.signalled or not any(entry.in_flight() for entry in list(self._lists))
+
+        wait(call, over, signal.sleep, timeout_ns, self._context.connection, self._spin)
+        return signal.signalled
+
+    # ------------------------------------------------------------ for command lists
 
     def record(self) -> tuple[Block, int]:
         """Where the event lies, for commands."""
         return self.block, self.offset
+
+    def remember_list(self, entry: CommandList) -> None:
+        """A list holds a command that signals this event."""
+        self._lists.add(entry)
+
+    def forget_list(self, entry: CommandList) -> None:
+        """That list was reset."""
+        self._lists.discard(entry)

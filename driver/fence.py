@@ -33,7 +33,7 @@ class Fence(Handle):
         self._signal = self.block.signal(self.offset)
         self._signal.arm(SignalState.HOST_SIGNALLED if signalled else SignalState.INITIAL, 0)
         self._flight = Flight(self.block, self.offset)
-        self._owns(queue.context.connection, queue.retire, self._flight)
+        self._owns(queue, queue.context.connection, queue.retire, self._flight)
 
     @property
     def queue(self) -> CommandQueue:
@@ -42,11 +42,7 @@ class Fence(Handle):
 
     def query_status(self) -> bool:
         """`zeFenceQueryStatus`: True for SUCCESS, False for NOT_READY. Raises as `host_synchronize`."""
-        self.check("zeFenceQueryStatus")
-        if not self._signal.signalled:
-            return False
-        self._raise_result("zeFenceQueryStatus")
-        return True
+        return self._wait("zeFenceQueryStatus", 0)
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeFenceHostSynchronize`: waits for the end; False (NOT_READY) when the time has passed.
@@ -54,17 +50,7 @@ class Fence(Handle):
         Raises `ZeError` with the result of the submission if it failed, and with ERROR_DEVICE_LOST when
         the daemon is gone.
         """
-        call = "zeFenceHostSynchronize"
-        self.check(call)
-        signal = self._signal
-        if not self._flight.sequence:
-            return signal.signalled
-        queue = self._queue
-        connection = queue.context.connection
-        if not wait(call, lambda: signal.signalled, signal.sleep, timeout_ns, connection, queue.spin):
-            return False
-        self._raise_result(call)
-        return True
+        return self._wait("zeFenceHostSynchronize", timeout_ns)
 
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on."""
@@ -81,7 +67,23 @@ class Fence(Handle):
         self._flight.sequence = 0
         self._signal.host_signal()
 
-    def _raise_result(self, call: str) -> None:
-        result = self._signal.result
-        if result:
-            raise self._queue.failure(call, result, self._flight.sequence)
+    def _wait(self, call: str, timeout_ns: int) -> bool:
+        self.check(call)
+        signal, queue, sequence = self._signal, self._queue, self._flight.sequence
+        if not sequence:
+            return signal.signalled
+        connection = queue.context.connection
+
+        def over() -> bool:
+            return signal.signalled or queue.is_over(sequence)
+
+        if not wait(call, over, signal.sleep, timeout_ns, connection, queue.spin):
+            return False
+        # the device signals the fence before it counts the submission as ended
+        if signal.signalled:
+            if signal.result:
+                raise queue.failure(call, signal.result, sequence)
+            return True
+        # over without a signal: reset since then, passed over in a broken ring, or the queue is destroyed
+        queue.check_alive(call, sequence)
+        return False

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -23,6 +23,14 @@ from softnpu.emulator.interface.result import ZeResult
 if TYPE_CHECKING:
     from softnpu.driver.connection import Connection
     from softnpu.driver.context import Context
+
+
+class BoundArgument(NamedTuple):
+    """Where an argument lies; `strides` in elements, innermost first, None for a dense tensor."""
+
+    block: Block
+    offset: int
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -120,8 +128,8 @@ class Graph(Handle):
         self.handle: int = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
-        self._arguments: dict[int, tuple[Block, int]] = {}
-        self._owns(context.connection, _destroy, context.connection, self.handle, self._arguments)
+        self._arguments: dict[int, BoundArgument] = {}
+        self._owns(context, context.connection, _destroy, context.connection, self.handle, self._arguments)
         self.load_ms = 0.0
         self.shared = False
         try:
@@ -135,6 +143,11 @@ class Graph(Handle):
             os.close(blob)
         self._initialized = False
         self._lock = threading.Lock()
+
+    @property
+    def profiled(self) -> bool:
+        """Whether its inferences write a profile: every execute needs a query then."""
+        return self.meta.config.get("PERF_COUNT") == "YES"
 
     def initialize(self) -> None:
         """`pfnGraphInitialize`: loads the graph onto the device; harmless when repeated.
@@ -177,9 +190,9 @@ class Graph(Handle):
                 f"{block.size - offset} bytes of memory",
                 f"{needed} bytes at least",
             )
-        self._arguments[index] = (block, offset)
+        self._arguments[index] = BoundArgument(block, offset)
 
-    def arguments_now(self, call: str) -> list[tuple[Block, int]]:
+    def arguments_now(self, call: str) -> list[BoundArgument]:
         """The places of all arguments; refuses a missing one by name."""
         places = []
         for index, argument in enumerate(self.meta.arguments):
@@ -197,7 +210,7 @@ class Graph(Handle):
         return places
 
 
-def _destroy(connection: Connection, handle: int, arguments: dict[int, tuple[Block, int]]) -> None:
+def _destroy(connection: Connection, handle: int, arguments: dict[int, BoundArgument]) -> None:
     arguments.clear()
     if not connection.is_lost():
         connection.request("pfnDestroy", msg.GraphDestroy(graph=handle), msg.Ok)

@@ -95,7 +95,17 @@ def _try(path: Path) -> socket.socket | str:
 
 def _start(path: Path) -> socket.socket:
     # one of many clients that come at once starts the daemon, the others find it afterwards
-    gate = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        gate = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise error(
+            _CALL,
+            ZeResult.ERROR_UNINITIALIZED,
+            f"daemon at {path}",
+            f"{path.parent}: {failure.strerror}",
+            "a directory in which a daemon can make its socket",
+            f"choose another place with {ENV_SOCKET}",
+        ) from failure
     try:
         _lock(gate, path)
         found = _try(path)

@@ -28,16 +28,25 @@ if TYPE_CHECKING:
     from softnpu.driver.connection import Connection
 
 
+_DEVICE_BASE = 0x8000_0000
+
+
 class Block:
     """The memory itself. Lives as long as anything refers to it: handle, view, list, submission in flight."""
 
-    __slots__ = ("__weakref__", "handle", "mapping", "offset", "size")
+    __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
 
-    def __init__(self, handle: int, mapping: SharedMapping, offset: int, size: int) -> None:
+    def __init__(self, handle: int, mapping: SharedMapping, segment: int, offset: int, size: int) -> None:
         self.handle = handle
         self.mapping = mapping
+        self.segment = segment
         self.offset = offset
         self.size = size
+
+    @property
+    def device_address(self) -> int:
+        """Where the device would see it: segments lie 4 GiB and more apart in its address space."""
+        return (self.segment << 40) + _DEVICE_BASE + self.offset
 
     @property
     def address(self) -> int:
@@ -70,10 +79,13 @@ class Allocation(Handle):
     still uses is given back when they end.
     """
 
-    def __init__(self, block: Block, kind: str, connection: Connection) -> None:
+    def __init__(
+        self, context: Handle, block: Block, kind: str, identity: int, connection: Connection
+    ) -> None:
         self._held = [block]
-        self._owns(connection, self._held.clear)
+        self._owns(context, connection, self._held.clear)
         self.kind = kind
+        self.id = identity
         self.size = block.size
         self.address = block.address
 
@@ -121,22 +133,54 @@ class MemoryPool:
         # finalizers run anywhere, even inside a request: they only note what is to be freed
         self._garbage: deque[tuple[int, int, int]] = deque()
         self._freed: deque[tuple[int, int, int]] = deque()
+        self._exported: dict[int, int] = {}
 
-    def allocate(self, call: str, kind: str, size: int, alignment: int = 0) -> Block:
+    def allocate(
+        self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
+    ) -> Block:
         """Asks the daemon for memory, maps it and reserves its pages."""
         # answers that place memory are adopted in the order in which the daemon gave them
         with self._connection.section(), self._lock:
             self.flush()
-            request = msg.MemAlloc(context=self._context, kind=kind, size=size, alignment=alignment)
+            request = msg.MemAlloc(
+                context=self._context, kind=kind, size=size, alignment=alignment, exportable=exportable
+            )
             answer, fds = self._connection.request(call, request, msg.MemAllocated)
+            if exportable:
+                self._exported[answer.segment] = os.dup(fds[0])
             return self._adopt(call, answer, fds, size, self._garbage)
+
+    def import_segment(self, call: str, fd: int, kind: str) -> Block:
+        """Memory that another process has exported; the descriptor stays the caller's."""
+        with self._connection.section(), self._lock:
+            self.flush()
+            request = msg.MemImport(context=self._context, kind=kind)
+            answer, fds = self._connection.request(call, request, msg.MemAllocated, [fd])
+            return self._adopt(call, answer, fds, answer.segment_size, self._garbage)
+
+    def export_segment(self, call: str, block: Block) -> int:
+        """A descriptor of the block's segment, the caller's. Raises INVALID_ENUMERATION if not exportable."""
+        fd = self._exported.get(block.segment)
+        if fd is None:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ENUMERATION,
+                describe(block.handle),
+                "allocated without the export flag",
+                "an exportable allocation",
+            )
+        return os.dup(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
         """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
         with self._connection.section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(call, request, msg.QueueCreated)
-            return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
+            try:
+                return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
+            except BaseException:
+                self._connection.post(msg.QueueDestroy(queue=answer.queue))
+                raise
 
     def _adopt(
         self,
@@ -148,7 +192,7 @@ class MemoryPool:
     ) -> Block:
         mapping, count = self._map(call, answer, fds)
         self._segments[answer.segment] = (mapping, count + 1)
-        block = Block(answer.memory, mapping, answer.offset, size)
+        block = Block(answer.memory, mapping, answer.segment, answer.offset, size)
         bisect.insort(self._addresses, block.address)
         self._blocks[block.address] = (block.handle, weakref.ref(block))
         note = (block.handle, answer.segment, block.address)
@@ -170,6 +214,8 @@ class MemoryPool:
             while self._garbage:
                 garbage.append(self._garbage.popleft())
                 self._forget(*garbage[-1])
+            if not garbage or self._connection.is_lost():
+                return  # with the daemon everything that it had is gone
             for start in range(0, len(garbage), 1024):
                 handles = tuple(entry[0] for entry in garbage[start : start + 1024])
                 self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
@@ -181,14 +227,21 @@ class MemoryPool:
             self._garbage.clear()
             self._freed.clear()
             self._segments.clear()
+            while self._exported:
+                os.close(self._exported.popitem()[1])
             self._addresses.clear()
             self._blocks.clear()
 
-    def find(self, call: str, place: object) -> tuple[Block, int]:
-        """The block and offset of an allocation, a view of one, or an address inside one."""
+    def find(
+        self, call: str, place: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
+    ) -> tuple[Block, int]:
+        """The block and offset of an allocation, a view of one, or an address inside one.
+
+        Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of somebody else.
+        """
         if isinstance(place, Allocation):
             place.check(call)
-            return place.block, 0
+            return self._own(call, place.block, unknown), 0
         if isinstance(place, np.ndarray):
             if not place.flags.c_contiguous:
                 raise error(
@@ -197,6 +250,8 @@ class MemoryPool:
             address = place.ctypes.data
         elif isinstance(place, int):
             address = place
+        elif place is None:
+            address = 0
         else:
             raise error(
                 call,
@@ -205,9 +260,9 @@ class MemoryPool:
                 f"a {type(place).__name__}",
                 "an Allocation, a numpy view of one, or an address",
             )
-        return self._find_address(call, address)
+        return self._find_address(call, address, unknown)
 
-    def _find_address(self, call: str, address: int) -> tuple[Block, int]:
+    def _find_address(self, call: str, address: int, unknown: ZeResult) -> tuple[Block, int]:
         if address == 0:
             raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address")
         with self._lock:
@@ -217,13 +272,18 @@ class MemoryPool:
         if block is None or address - block.address >= block.size:
             raise error(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
+                unknown,
                 f"address {address:#x}",
                 "not in memory of this context",
                 "memory from alloc_host, alloc_device or alloc_shared of this context",
                 "copy the data into such memory first",
             )
         return block, address - block.address
+
+    def _own(self, call: str, block: Block, unknown: ZeResult) -> Block:
+        """The block, if it belongs to this context."""
+        self._find_address(call, block.address, unknown)
+        return block
 
     def _map(self, call: str, answer: msg.MemAllocated, fds: list[int]) -> tuple[SharedMapping, int]:
         if not answer.fresh:
@@ -248,6 +308,8 @@ class MemoryPool:
         mapping, count = self._segments[segment]
         if count == 1:
             del self._segments[segment]
+            if segment in self._exported:
+                os.close(self._exported.pop(segment))
         else:
             self._segments[segment] = (mapping, count - 1)
         index = bisect.bisect_left(self._addresses, at)

@@ -286,6 +286,8 @@ def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
     def ready(index: int) -> None:
         waiting.discard(index)
         supervisor.devices[index].on_ready = _nothing
+        if not waiting:
+            supervisor.watch_idle()
         if not waiting and ready_fd is not None:
             try:
                 os.write(ready_fd, b"ready %d\n" % os.getpid())

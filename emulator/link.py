@@ -77,6 +77,13 @@ class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
     turbo: bool
     state: int
     condemned: int = 0
+    background: bool = False
+
+
+class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
+    context: int
+    queue: int
+    background: bool
 
 
 class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
@@ -113,7 +120,7 @@ class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
 
 Order = (  # every message to an engine
     Setup | ContextAdd | ContextDrop | SegmentAdd | SegmentDrop | MemoryAdd | MemoryDrop | QueueAdd
-    | QueueDrop | ImageLoad | ImageUnload | GraphAdd | GraphDrop
+    | QueueWorkload | QueueDrop | ImageLoad | ImageUnload | GraphAdd | GraphDrop
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor

@@ -25,6 +25,7 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True):
     tiles: int
     slices: int
     simd_width: int
+    eus_per_subslice: int
     core_clock_mhz: int
     timer_ns_per_tick: float
 
@@ -33,15 +34,15 @@ PLATFORMS = {
     platform.number: platform
     for platform in (
         Platform(
-            number="3720", codename="Meteor Lake", device_id=0x7D1D, tiles=2, slices=2, simd_width=4096,
+            number="3720", codename="Meteor Lake", device_id=0x7D1D, tiles=2, slices=2, simd_width=4096, eus_per_subslice=4096,
             core_clock_mhz=1400, timer_ns_per_tick=26.0,
         ),
         Platform(
-            number="4000", codename="Lunar Lake", device_id=0x643E, tiles=6, slices=6, simd_width=4096,
+            number="4000", codename="Lunar Lake", device_id=0x643E, tiles=6, slices=6, simd_width=4096, eus_per_subslice=12288,
             core_clock_mhz=1950, timer_ns_per_tick=52.0,
         ),
         Platform(
-            number="5010", codename="Panther Lake", device_id=0xB03E, tiles=3, slices=3, simd_width=8192,
+            number="5010", codename="Panther Lake", device_id=0xB03E, tiles=3, slices=3, simd_width=8192, eus_per_subslice=12288,
             core_clock_mhz=1950, timer_ns_per_tick=52.0,
         ),
     )
@@ -81,6 +82,7 @@ def describe(index: int, number: str, memory_total: int) -> DeviceInfo:
         tiles=platform.tiles,
         slices=platform.slices,
         simd_width=platform.simd_width,
+        eus_per_subslice=platform.eus_per_subslice,
         core_clock_mhz=platform.core_clock_mhz,
         timer_ns_per_tick=platform.timer_ns_per_tick,
         memory_total=memory_total,

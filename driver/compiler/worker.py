@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from softnpu.driver.compiler.faults import not_text, out_of_memory, sendable, system_fault
-from softnpu.driver.compiler.jobs import Compiler, Product
 from softnpu.driver.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Stages
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.compiling import CompileJob, ImportJob, Job, job_decoder
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+
+if TYPE_CHECKING:
+    from softnpu.driver.compiler.jobs import Compiler, Product
 
 
 def serve(channel: Channel) -> None:
@@ -22,18 +25,26 @@ def serve(channel: Channel) -> None:
     An exception that is no refusal, no failed system call and no lack of memory is a defect of the worker:
     it ends the process with its traceback, and the supervisor fails the one job.
     """
-    compiler = Compiler()
+    compiler: Compiler | None = None
     while True:
         try:
             packet = channel.receive()
             if packet is None:
                 return
             with packet:
+                compiler = compiler or _new_compiler()
                 _answer(channel, packet, compiler)
         except ConnectionError:
             return  # the supervisor went away in the middle of an answer
         except Refused as error:
             _fail(channel, 0, error.fault)  # a malformed frame has no request id
+
+
+def _new_compiler() -> Compiler:
+    """Made for the first job: a worker that waits for one is small, because it has no OpenVINO yet."""
+    from softnpu.driver.compiler.jobs import Compiler
+
+    return Compiler()
 
 
 def _answer(channel: Channel, packet: Packet, compiler: Compiler) -> None:

@@ -19,12 +19,14 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.queue import EngineQueue, condemned_fault
 from softnpu.emulator.engine.scheduler import pick
+from softnpu.emulator.engine.steps import BLOCKED, LOADING
 from softnpu.emulator.interface import commands, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import encode
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import Signal
 from softnpu.emulator.interface.spin import SpinBudget
+from softnpu.emulator.platforms import check_platform
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Engine:
         self._poller.register(self._kick, select.EPOLLIN)
         self._alive = True
         self._poll_due_ns = 0
+        self.ns_per_tick = check_platform(setup.platform).timer_ns_per_tick
 
     def run(self) -> None:
         """Executes until the supervisor closes the channel."""
@@ -75,6 +78,8 @@ class Engine:
         self._counters.tick(now)
         if now >= self._poll_due_ns:
             self._poll(0)
+            if self._blocked:
+                self._abort_overdue()
 
     def _poll(self, timeout_s: float) -> None:
         for fd, _ in self._poller.poll(timeout_s):
@@ -153,6 +158,8 @@ class Engine:
             submission = queue.next()
         except Refused as error:
             self._report(queue, error.fault)
+            queue.blocked = None
+            queue.give_up_ns = 0
             queue.abandon(error.fault)
             return
         try:
@@ -163,15 +170,15 @@ class Engine:
             elif queue.condemned == submission.sequence:
                 fault = condemned_fault()
             else:
+                queue.begin(start)
                 if queue.blocked is None:
-                    queue.begin(start)
                     queue.blocked = self._program(
                         queue, submission.buffer, submission.offset, submission.size
                     )
                     queue.step = 0
                 waits = self._run_steps(queue, queue.blocked)
                 if waits is not None:
-                    self._block(queue, None if waits is programs.LOADING else start + self._tdr_ns)
+                    self._block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
                     return
                 self._counters.commands += queue.blocked.commands
                 self._counters.inferences += queue.blocked.inferences
@@ -197,10 +204,12 @@ class Engine:
         """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
         self._counters.faults += 1
         if queue.lost is None:
-            number = queue.context.number
             self._send(
                 link.SubmissionFailed(
-                    context=number, queue=queue.handle, sequence=queue.completed + 1, fault=fault
+                    context=queue.context.number,
+                    queue=queue.handle,
+                    sequence=queue.completed + 1,
+                    fault=fault.shortened(),
                 )
             )
 
@@ -228,15 +237,23 @@ class Engine:
         steps = program.steps
         for index in range(queue.step, len(steps)):
             waits = steps[index]()
-            if waits is programs.BLOCKED or waits is programs.LOADING:
-                queue.step = index
+            if waits is BLOCKED or waits is LOADING:
+                if index != queue.step:
+                    queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
                 return waits
         return None
+
+    def count_staged(self, size: int) -> None:
+        """Counts bytes that were copied because a tensor could not be used in place."""
+        self._counters.staged += size
 
     # ------------------------------------------------------------ queues that wait
 
     def _block(self, queue: EngineQueue, give_up_ns: int | None) -> None:
-        """Sets a queue aside until something is signalled; the first deadline of a submission stays."""
+        """Sets a queue aside until something is signalled; the first deadline of a wait stays."""
+        if queue.closed:
+            return  # it was destroyed by an order that was read on the way
+        queue.set_aside()
         self._hot.remove(queue)
         self._blocked.append(queue)
         if give_up_ns is not None:
@@ -316,6 +333,8 @@ class Engine:
                 self._contexts[order.context].drop_memory(order.memory)
             case link.QueueAdd():
                 self._add_queue(order)
+            case link.QueueWorkload():
+                self._contexts[order.context].queues[order.queue].background = order.background
             case link.QueueDrop():
                 self._drop_queue(self._contexts[order.context].queues.pop(order.queue))
                 self._send(link.QueueDropped(context=order.context, queue=order.queue))

@@ -59,7 +59,7 @@ class ImageLoader:
                 weights_fd = fds[1] if len(fds) > 1 else None
                 image.loaded, load_ms = timed_load(fds[0], order.blob_length, weights_fd, order.weights)
             except Refused as error:
-                image.fault = error.fault
+                image.fault = error.fault.shortened()
                 log.warning("image %d: %s", order.image, error)
             self._tell(link.ImageLoaded(image=order.image, load_ms=load_ms, fault=image.fault))
             del image

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.emulator.engine.context import EngineContext
-from softnpu.emulator.engine.executor import LoadedImage
-from softnpu.emulator.engine.images import EngineImage
+from softnpu.emulator.engine.context import Bytes, EngineContext
+from softnpu.emulator.engine.inference import Inference, ready
+from softnpu.emulator.engine.steps import BLOCKED, Step
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -20,14 +19,6 @@ from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
-
-Step = Callable[[], object]
-"""One command. It returns `BLOCKED` or `LOADING` when it cannot go on yet and must be called again."""
-
-BLOCKED = object()
-"""It waits for an event: the watchdog looks on."""
-LOADING = object()
-"""It waits for an image that is being loaded again after an engine reset."""
 
 
 class Program(NamedTuple):
@@ -67,7 +58,7 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.Copy(target, source, size):
             return partial(np.copyto, context.view(target, size), context.view(source, size))
         case cmd.Timestamp(at):
-            return partial(_write_time, context.view(at, 8, 8).view(np.uint64))
+            return partial(_write_time, context.view(at, 8, 8).view(np.uint64), engine.ns_per_tick)
         case cmd.EventSignal(at):
             return partial(_signal, _event(context, at), engine)
         case cmd.EventReset(at):
@@ -75,9 +66,17 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.EventWait(at):
             return partial(_wait, _event(context, at))
         case cmd.GraphInit(graph):
-            return partial(_ready, context.graph(graph))
+            return partial(ready, context.graph(graph))
         case cmd.GraphExecute():
-            return _Execute(context, command)
+            return Inference(context, command, engine.count_staged)
+        case cmd.CopyRegion():
+            return _copy_region(context, command)
+
+
+def _copy_region(context: EngineContext, command: cmd.CopyRegion) -> Step:
+    target = _rows(context, command.target, command.target_pitch, command.width, command.rows)
+    source = _rows(context, command.source, command.source_pitch, command.width, command.rows)
+    return partial(np.copyto, target, source)
 
 
 def _fill(context: EngineContext, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
@@ -97,8 +96,21 @@ def _event(context: EngineContext, at: cmd.MemoryAt) -> Signal:
     return Signal(memory.mapping.shared, memory.offset + at.offset)
 
 
-def _write_time(word: npt.NDArray[np.uint64]) -> None:
-    word[0] = time.monotonic_ns()
+def _rows(context: EngineContext, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> Bytes:
+    """A view of `rows` rows of `width` bytes that start `pitch` bytes apart."""
+    if not 0 < width <= pitch or not rows:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "copy region",
+            f"{rows} rows of {width} bytes, pitch {pitch}",
+            "rows, and a width of at most the pitch",
+        )
+    view = context.view(at, pitch * (rows - 1) + width)
+    return np.lib.stride_tricks.as_strided(view, (rows, width), (pitch, 1))
+
+
+def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:
+    word[0] = int(time.monotonic_ns() / ns_per_tick)
 
 
 def _signal(event: Signal, engine: Engine) -> None:
@@ -108,56 +120,6 @@ def _signal(event: Signal, engine: Engine) -> None:
 
 def _wait(event: Signal) -> object:
     return None if event.signalled else BLOCKED
-
-
-def _ready(image: EngineImage) -> object:
-    if image.fault is not None:
-        raise Refused(image.fault)
-    return LOADING if image.loaded is None else None
-
-
-class _Execute:
-    """One inference. It binds its infer request when it first runs with the image on the device."""
-
-    __slots__ = ("_command", "_context", "_image", "_run")
-
-    def __init__(self, context: EngineContext, command: cmd.GraphExecute) -> None:
-        self._context = context
-        self._command = command
-        self._image = context.graph(command.graph)
-        self._run: Callable[[], None] | None = None
-        if self._image.loaded is not None:
-            self._bind(self._image.loaded)
-
-    def __call__(self) -> object:
-        if self._run is None:
-            if _ready(self._image) is LOADING:
-                return LOADING
-            assert self._image.loaded is not None
-            self._bind(self._image.loaded)
-        assert self._run is not None
-        self._run()
-        return None
-
-    def _bind(self, image: LoadedImage) -> None:
-        meta = image.meta
-        places = self._command.arguments
-        if len(places) != len(meta.arguments):
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                f"graph '{meta.name}'",
-                f"{len(places)} arguments",
-                f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
-            )
-        views = []
-        for at, argument in zip(places, meta.arguments, strict=True):
-            try:
-                views.append(self._context.view(at, argument.byte_size, argument.alignment))
-            except Refused as error:
-                fault = error.fault
-                name = f"graph '{meta.name}', argument '{argument.name}', {fault.object}"
-                raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
-        self._run = image.bind(views).run
 
 
 def _numbered(error: Refused, number: int, command: cmd.Command) -> Refused:

@@ -39,7 +39,8 @@ class EngineQueue:
             )
         self.context = context
         self.handle = order.queue
-        self.priority = order.priority
+        self._priority = order.priority
+        self.background = order.background
         self.turbo = order.turbo
         self.condemned = order.condemned
         self.closed = False
@@ -80,6 +81,11 @@ class EngineQueue:
             if not fence.signalled and fence.submission == self.completed:
                 failed = self._longs[(self._base + records.RING_FAILED) >> 3] == self.completed
                 fence.device_signal(self._words[(self._base + records.RING_RESULT) >> 2] if failed else 0)
+
+    @property
+    def priority(self) -> int:
+        """0 low, 1 normal, 2 high; -1 while its workload is a background one."""
+        return -1 if self.background else self._priority
 
     # ------------------------------------------------------------ looking
 
@@ -128,6 +134,10 @@ class EngineQueue:
         """Notes in memory that outlives the engine what is about to run."""
         self._states[self._state + link.STATE_STARTED] = now_ns
         self._states[self._state + link.STATE_RUNNING] = self.completed + 1
+
+    def set_aside(self) -> None:
+        """Notes that the submission does not run for now: it is not to blame if the engine dies."""
+        self._states[self._state + link.STATE_RUNNING] = 0
 
     def finish(self, fence: Signal | None, fault: Fault | None) -> None:
         """The submission after `completed` has ended: fence, ring and waiters learn of it, in this order."""

@@ -32,6 +32,7 @@ class CommandType(enum.IntEnum):
     EVENT_RESET = 0x104
     MEMORY_FILL = 0x202
     COPY = 0x302
+    COPY_REGION = 0x303
     GRAPH_INITIALIZE = 0x305
     GRAPH_EXECUTE = 0x306
 
@@ -41,8 +42,11 @@ _MEMORY = struct.Struct("=HHIQQ")
 _FILL = struct.Struct("=HHIQQQ8sI4x")
 _COPY = struct.Struct("=HHIQQQQQ")
 _GRAPH = struct.Struct("=HHIQ")
-_EXECUTE = struct.Struct("=HHIQQI4x")
+_REGION = struct.Struct("=HHIQQQQQQQQ")
+_EXECUTE = struct.Struct("=HHIQQIIQQ")
 _ARGUMENT = struct.Struct("=QQ")
+_STRIDES = struct.Struct("=I5I")
+STRIDE_DIMS = 5
 
 
 class MemoryAt(NamedTuple):
@@ -57,7 +61,7 @@ class Barrier(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """Writes the host clock (CLOCK_MONOTONIC, nanoseconds, u64) to `at`."""
+    """Writes the device clock (ticks, u64) to `at`; `DeviceInfo.timer_ns_per_tick` tells how long one is."""
 
     at: MemoryAt
 
@@ -96,6 +100,17 @@ class Copy(NamedTuple):
     size: int
 
 
+class CopyRegion(NamedTuple):
+    """Copies `rows` rows of `width` bytes; rows start `pitch` bytes apart."""
+
+    target: MemoryAt
+    target_pitch: int
+    source: MemoryAt
+    source_pitch: int
+    width: int
+    rows: int
+
+
 class GraphInit(NamedTuple):
     """Checks that the graph is on the device."""
 
@@ -103,14 +118,31 @@ class GraphInit(NamedTuple):
 
 
 class GraphExecute(NamedTuple):
-    """One inference: all inputs, then all outputs, in the order of the graph's metadata."""
+    """One inference: all inputs, then all outputs, in the order of the graph's metadata.
+
+    `strides` pairs the index of an argument with its strides in elements, innermost dimension first, 0
+    for dimensions that it does not have. `profiling` is where the profile of this inference goes.
+    """
 
     graph: int
     inference: int
     arguments: tuple[MemoryAt, ...]
+    strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    profiling: MemoryAt | None = None
 
 
-Command = Barrier | Timestamp | EventWait | EventSignal | EventReset | Fill | Copy | GraphInit | GraphExecute
+Command = (
+    Barrier
+    | Timestamp
+    | EventWait
+    | EventSignal
+    | EventReset
+    | Fill
+    | Copy
+    | CopyRegion
+    | GraphInit
+    | GraphExecute
+)
 _AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset]] = {
     CommandType.TIMESTAMP: Timestamp,
     CommandType.EVENT_WAIT: EventWait,
@@ -122,6 +154,7 @@ _FIXED_SHAPES: dict[int, struct.Struct] = {
     CommandType.BARRIER: _HEAD,
     CommandType.MEMORY_FILL: _FILL,
     CommandType.COPY: _COPY,
+    CommandType.COPY_REGION: _REGION,
     CommandType.GRAPH_INITIALIZE: _GRAPH,
     **dict.fromkeys(_AT_COMMANDS, _MEMORY),
 }
@@ -139,12 +172,33 @@ def encode_command(command: Command) -> bytes:
             return _COPY.pack(CommandType.COPY, 0, _COPY.size, *target, *source, size)
         case GraphInit(graph):
             return _GRAPH.pack(CommandType.GRAPH_INITIALIZE, 0, _GRAPH.size, graph)
-        case GraphExecute(graph, inference, arguments):
-            size = _EXECUTE.size + len(arguments) * _ARGUMENT.size
-            head = _EXECUTE.pack(CommandType.GRAPH_EXECUTE, 0, size, graph, inference, len(arguments))
-            return head + b"".join(_ARGUMENT.pack(*argument) for argument in arguments)
+        case CopyRegion(target, target_pitch, source, source_pitch, width, rows):
+            ends = (*target, target_pitch, *source, source_pitch)
+            return _REGION.pack(CommandType.COPY_REGION, 0, _REGION.size, *ends, width, rows)
+        case GraphExecute():
+            return _encode_execute(command)
         case Timestamp(at) | EventWait(at) | EventSignal(at) | EventReset(at):
             return _MEMORY.pack(_AT_TYPES[type(command)], 0, _MEMORY.size, *at)
+
+
+def _encode_execute(command: GraphExecute) -> bytes:
+    parts = [_ARGUMENT.pack(*argument) for argument in command.arguments]
+    parts += [
+        _STRIDES.pack(index, *strides, *[0] * (STRIDE_DIMS - len(strides)))
+        for index, strides in command.strides
+    ]
+    size = _EXECUTE.size + sum(len(part) for part in parts)
+    head = _EXECUTE.pack(
+        CommandType.GRAPH_EXECUTE,
+        0,
+        size,
+        command.graph,
+        command.inference,
+        len(command.arguments),
+        len(command.strides),
+        *(command.profiling or (0, 0)),
+    )
+    return head + b"".join(parts)
 
 
 def encode_buffer(commands: Sequence[bytes]) -> bytes:
@@ -158,15 +212,17 @@ def handles(command: Command) -> Iterator[int]:
     match command:
         case Barrier():
             return
-        case Copy(target, source, _):
-            yield target.memory
-            yield source.memory
+        case Copy() | CopyRegion():
+            yield command.target.memory
+            yield command.source.memory
         case GraphInit(graph):
             yield graph
-        case GraphExecute(graph, _, arguments):
-            yield graph
-            for argument in arguments:
+        case GraphExecute():
+            yield command.graph
+            for argument in command.arguments:
                 yield argument.memory
+            if command.profiling is not None:
+                yield command.profiling.memory
         case _:
             yield command.at.memory
 
@@ -230,6 +286,9 @@ def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Comman
         return Fill(MemoryAt(memory, offset), size, pattern[:pattern_size])
     if kind == CommandType.COPY:
         return Copy(MemoryAt(*fields[0:2]), MemoryAt(*fields[2:4]), fields[4])
+    if kind == CommandType.COPY_REGION:
+        ends = MemoryAt(*fields[0:2]), fields[2], MemoryAt(*fields[3:5]), fields[5]
+        return CopyRegion(*ends, *fields[6:8])
     if kind == CommandType.GRAPH_INITIALIZE:
         return GraphInit(fields[0])
     return _AT_COMMANDS[kind](MemoryAt(*fields))
@@ -239,11 +298,21 @@ def _decode_execute(number: int, data: bytes, at: int, length: int) -> GraphExec
     name = f"command {number} (GRAPH_EXECUTE)"
     if length < _EXECUTE.size:
         raise _bad(name, f"{length} bytes", f"{_EXECUTE.size} at least")
-    graph, inference, count = _EXECUTE.unpack_from(data, at)[3:]
-    if count > MAX_ARGUMENTS or length != _EXECUTE.size + count * _ARGUMENT.size:
-        raise _bad(name, f"{count} arguments in {length} bytes", f"at most {MAX_ARGUMENTS}, sizes that agree")
-    places = _ARGUMENT.iter_unpack(data[at + _EXECUTE.size : at + length])
-    return GraphExecute(graph, inference, tuple(MemoryAt(*place) for place in places))
+    graph, inference, count, strided, memory, offset = _EXECUTE.unpack_from(data, at)[3:]
+    places_at = at + _EXECUTE.size
+    strides_at = places_at + count * _ARGUMENT.size
+    end = strides_at + strided * _STRIDES.size
+    if count > MAX_ARGUMENTS or strided > count or end != at + length:
+        raise _bad(
+            name,
+            f"{count} arguments, {strided} with strides, in {length} bytes",
+            f"at most {MAX_ARGUMENTS}, sizes that agree",
+        )
+    places = tuple(MemoryAt(*place) for place in _ARGUMENT.iter_unpack(data[places_at:strides_at]))
+    strides = tuple((entry[0], entry[1:]) for entry in _STRIDES.iter_unpack(data[strides_at:end]))
+    if any(index >= count for index, _ in strides):
+        raise _bad(name, f"strides of argument {max(strides)[0]}", f"an argument below {count}")
+    return GraphExecute(graph, inference, places, strides, MemoryAt(memory, offset) if memory else None)
 
 
 def _bad(where: str, found: str, expected: str) -> Refused:

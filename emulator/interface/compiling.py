@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource
+from softnpu.emulator.interface.messages import CacheOptions, Failed, Message, Progress, WeightSource
 
 
 class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
@@ -24,6 +24,7 @@ class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
     weights: WeightSource | None = None
     config: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    cache: CacheOptions | None = None
 
 
 class ImportJob(Message, frozen=True, kw_only=True, tag="import_job"):

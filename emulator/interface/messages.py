@@ -31,6 +31,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     tiles: int
     slices: int
     simd_width: int
+    eus_per_subslice: int
     core_clock_mhz: int
     timer_ns_per_tick: float
     memory_total: int
@@ -76,12 +77,26 @@ class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
 
 
 class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
-    """Allocates `size` bytes. `kind` is `host`, `device`, `shared` or `control`. Answer: `MemAllocated`."""
+    """Allocates `size` bytes. `kind` is `host`, `device`, `shared` or `control`. Answer: `MemAllocated`.
+
+    `exportable` memory has a segment of its own, whose descriptor may be given to another process.
+    """
 
     context: int
     kind: str
     size: int
     alignment: int = 0
+    exportable: bool = False
+
+
+class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
+    """Uses memory of another process. Descriptor: the segment of an exportable allocation.
+
+    Its size must be sealed. Answer: `MemAllocated`, fresh, with the whole segment as the allocation.
+    """
+
+    context: int
+    kind: str
 
 
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
@@ -102,6 +117,16 @@ class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):
     turbo: bool = False
 
 
+class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
+    """Later submissions of a queue run in the background (below every priority), or as before.
+
+    Answer: `Ok`.
+    """
+
+    queue: int
+    background: bool
+
+
 class QueueDestroy(Message, frozen=True, kw_only=True, tag="queue_destroy"):
     """Destroys a queue; commands that were not executed are dropped. Answer: `Ok`."""
 
@@ -115,10 +140,18 @@ class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
     length: int
 
 
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where compiled models are kept: an absolute `directory`, and the bytes that they may take in all."""
+
+    directory: str
+    limit: int
+
+
 class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
     """Compiles a model. Descriptors: the IR's XML, then the weights if `weights` is given.
 
     `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name.
+    `cache` is the directory of compiled models to look into and to add to, None for none.
     Answers: any number of `Progress`, then `GraphCreated`.
     """
 
@@ -128,6 +161,7 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
     weights: WeightSource | None = None
     config: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    cache: CacheOptions | None = None
 
 
 class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
@@ -309,8 +343,10 @@ Request = (
     | ContextCreate
     | ContextDestroy
     | MemAlloc
+    | MemImport
     | MemFree
     | QueueCreate
+    | QueueWorkload
     | QueueDestroy
     | GraphCreate
     | GraphImport

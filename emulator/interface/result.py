@@ -9,6 +9,8 @@ import enum
 
 import msgspec
 
+_LONGEST_TEXT = 1000  # characters; four texts of four bytes a character are a quarter of a frame
+
 
 class ZeResult(enum.IntEnum):
     """`ze_result_t`, by its real names without the `ZE_RESULT_` prefix, and its real numbers."""
@@ -59,6 +61,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return f"ZE_RESULT_{ZeResult(self.result).name}"
         except ValueError:
             return f"ze_result_t {self.result:#x}"
+
+    def shortened(self) -> Fault:
+        """The fault with texts that fit into a control frame, whatever the client put into them."""
+        texts = (self.object, self.found, self.expected, self.hint)
+        if all(len(text) <= _LONGEST_TEXT for text in texts):
+            return self
+        cut = [text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..." for text in texts]
+        return Fault(result=self.result, object=cut[0], found=cut[1], expected=cut[2], hint=cut[3])
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.found}"

@@ -77,6 +77,8 @@ class Client:
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
         if not self._open:
             return
+        if isinstance(message, msg.Failed):
+            message = msg.Failed(fault=message.fault.shortened())
         try:
             self._outbox.post(request, message, fds)
         except BufferError as error:
@@ -128,7 +130,7 @@ class Client:
                     "the role 'session'",
                 )
         except Refused as error:
-            log.info("client %d: refused: %s", self.number, error)
+            log.info("client %d: refused: %s", self.number, error.fault.shortened())
             self._post(packet.request, msg.Failed(fault=error.fault))
             if not self._greeted:
                 self.close("handshake refused")

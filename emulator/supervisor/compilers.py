@@ -1,6 +1,9 @@
-"""Compiler workers: started when there is work, at most a few at once, ended when idle.
+"""Compiler workers: at most a few at once, one of them always ready, the others ended when idle.
 
 A worker reads untrusted input, so it is a process of its own; a job is cancelled by killing it.
+
+Starting Python costs more than a compilation that the cache answers. So one worker without a job, the spare,
+is kept ready: it is small, because a worker loads OpenVINO only for the first job that needs it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ log = logging.getLogger(__name__)
 COMPILER_MODULE = "softnpu.driver.compiler"
 _WORKERS = max(1, min(4, os.cpu_count() or 1))
 _IDLE_S = 10.0
+_ATTEMPTS = 2
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 60.0
 
 
 @dataclass
@@ -38,6 +44,7 @@ class Compilation:
     on_compiled: Callable[[Compiled, int], None]
     on_failed: Callable[[Fault], None]
     worker: _Worker | None = None
+    attempts: int = 0
     ended: bool = False
 
     def close(self) -> None:
@@ -50,6 +57,19 @@ class Compilation:
         """The descriptor of the weights, now the caller's; None when the job has none."""
         return self.fds.pop() if self.job.weights is not None else None
 
+    def fail(self, reason: str) -> None:
+        """Ends it with what happened to its worker."""
+        self.close()
+        self.on_failed(
+            Fault(
+                result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
+                object="compiler worker",
+                found=reason,
+                expected="a compiled model",
+                hint="it may have run out of memory; the daemon's log says more",
+            )
+        )
+
 
 class CompilerPool:
     """Hands compilations to workers, in the order in which they came."""
@@ -58,10 +78,12 @@ class CompilerPool:
         self._reactor = reactor
         self._waiting: deque[Compilation] = deque()
         self._workers: list[_Worker] = []
+        self._spare = _Spare(reactor, self._start_spare)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return tuple(worker.pid for worker in self._workers)
+        """Workers that have had a job; the spare has compiled nothing yet."""
+        return tuple(worker.pid for worker in self._workers if worker.jobs)
 
     @property
     def busy(self) -> bool:
@@ -84,6 +106,7 @@ class CompilerPool:
 
     def close(self, timeout_s: float) -> None:
         """Ends all workers; compilations under way are abandoned."""
+        self._spare.close()
         for compilation in list(self._waiting):
             self.abandon(compilation)
         for worker in list(self._workers):
@@ -93,49 +116,117 @@ class CompilerPool:
         self._workers.clear()
 
     def _assign(self) -> None:
-        while self._waiting:
-            worker = next((worker for worker in self._workers if worker.free), None)
-            if worker is None:
-                if len(self._workers) >= _WORKERS:
-                    return
-                worker = _Worker(self._reactor, self._worker_free, self._worker_ended)
-                self._workers.append(worker)
+        while self._waiting and (worker := self._free_worker()) is not None:
             worker.begin(self._waiting.popleft())
+        if self._spare_missing():
+            self._spare.wanted()
 
-    def _worker_free(self) -> None:
-        self._assign()
+    def _free_worker(self) -> _Worker | None:
+        """A worker for the next job: one that has OpenVINO loaded, else the spare, else a new one."""
+        free = [worker for worker in self._workers if worker.free]
+        if free:
+            return max(free, key=lambda worker: worker.jobs)
+        if len(self._workers) >= _WORKERS:
+            return None
+        try:
+            return self._start()
+        except OSError as error:
+            log.error("no compiler worker could be started: %s", error)
+            # without any worker there is none whose end would bring the jobs back here
+            while self._waiting and not self._workers:
+                self._waiting.popleft().fail(f"could not be started: {error.strerror}")
+            return None
+
+    def _spare_missing(self) -> bool:
+        return len(self._workers) < _WORKERS and not any(worker.free for worker in self._workers)
+
+    def _start_spare(self) -> None:
+        if self._spare_missing():
+            self._start()
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self._reactor, self._assign, self._worker_ended)
+        self._workers.append(worker)
+        return worker
 
     def _worker_ended(self, worker: _Worker, reason: str) -> None:
         if worker in self._workers:
             self._workers.remove(worker)
+        if worker.heard:
+            self._spare.works()
+        elif not worker.killed:
+            self._spare.failed(f"compiler {worker.pid} {reason} before it did anything")
         compilation = worker.current
         if compilation is not None and not compilation.ended:
-            log.warning("compiler %d %s", worker.pid, reason)
-            compilation.close()
-            compilation.on_failed(
-                Fault(
-                    result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
-                    object="compiler worker",
-                    found=reason,
-                    expected="a compiled model",
-                    hint="it may have run out of memory; the daemon's log says more",
-                )
-            )
+            self._bring_back(compilation, worker, reason)
         self._assign()
+
+    def _bring_back(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
+        compilation.worker = None
+        if not worker.began and compilation.attempts < _ATTEMPTS:
+            # it may have been dead before it got the job: that job is not to blame
+            self._waiting.appendleft(compilation)
+            return
+        log.warning("compiler %d %s", worker.pid, reason)
+        compilation.fail(reason)
+
+
+class _Spare:
+    """When the spare is started: at once, but later and later if workers die before they do anything.
+
+    Only the first of such deaths is a warning: the reason is most likely the same until one worker works.
+    """
+
+    def __init__(self, reactor: Reactor, start: Callable[[], None]) -> None:
+        self._reactor = reactor
+        self._start = start
+        self._pause_s = 0.0
+        self._timer: Timer | None = None
+        self.wanted()
+
+    def wanted(self) -> None:
+        """Starts it as soon as it may be started; harmless when repeated."""
+        if self._timer is None:
+            self._timer = self._reactor.after(self._pause_s, self._due)
+
+    def works(self) -> None:
+        """A worker has done something: the next one need not wait."""
+        self._pause_s = 0.0
+
+    def failed(self, reason: str) -> None:
+        level = logging.DEBUG if self._pause_s else logging.WARNING
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        log.log(level, "%s; the next spare is started in %g s", reason, self._pause_s)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._timer = None
+        try:
+            self._start()
+        except OSError as error:
+            self.failed(f"no compiler worker could be started: {error}")
+            self.wanted()
 
 
 class _Worker:
-    """One worker process and the compilation it works on."""
+    """One worker process and the compilation it works on.
+
+    `jobs` counts those it was given, `heard` says that it ever sent a word, `began` that it did for this job.
+    """
 
     def __init__(
         self, reactor: Reactor, on_free: Callable[[], None], on_end: Callable[[_Worker, str], None]
     ) -> None:
         self.current: Compilation | None = None
+        self.jobs = 0
+        self.heard = False
+        self.began = False
+        self.killed = False
         self._reactor = reactor
         self._on_free = on_free
-        self._on_end = on_end
-        self._killed = False
-        self._jobs = 0
         self._idle: Timer | None = None
         self._child = Child(COMPILER_MODULE, reactor, self._on_frame, lambda reason: on_end(self, reason))
 
@@ -145,18 +236,20 @@ class _Worker:
 
     @property
     def free(self) -> bool:
-        return self.current is None and not self._killed
+        return self.current is None and not self.killed
 
     def begin(self, compilation: Compilation) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self.current = compilation
         compilation.worker = self
-        self._jobs += 1
-        self._child.post(self._jobs, compilation.job, compilation.fds)
+        compilation.attempts += 1
+        self.jobs += 1
+        self.began = False
+        self._child.post(self.jobs, compilation.job, compilation.fds)
 
     def kill(self) -> None:
-        self._killed = True
+        self.killed = True
         self._child.kill()
 
     def close(self, timeout_s: float) -> None:
@@ -165,10 +258,11 @@ class _Worker:
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
         outcome = outcome_decoder.decode(body)
         compilation = self.current
-        if compilation is None or request != self._jobs:
+        if compilation is None or request != self.jobs:
             for fd in fds:
                 os.close(fd)
             return
+        self.heard = self.began = True
         if isinstance(outcome, Progress):
             compilation.on_progress(outcome)
             return

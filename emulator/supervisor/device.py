@@ -72,8 +72,10 @@ class Device:
         self._engine = engine
         self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
         self._post(self._setup, [self._states_fd, self._page.fd])
+        # also what failed to load last time: the engine has to know every image that a graph names
+        named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
-            if image.state is not ImageState.COMPILED:
+            if image.state is not ImageState.COMPILED or image.number in named:
                 self._post_image(image)
         for context in self.contexts.values():
             self._announce_context(context)
@@ -150,6 +152,8 @@ class Device:
                 )
                 if running != completed + 1:
                     continue
+                # counted once: if the next engine dies before it runs this, that was not its fault
+                link.QUEUE_STATE.pack_into(self._states, queue.state * link.QUEUE_STATE_SIZE, completed, 0, 0)
                 queue.attempts = queue.attempts + 1 if queue.attempted == running else 1
                 queue.attempted = running
                 if queue.attempts >= _ATTEMPTS:
@@ -284,7 +288,13 @@ class Device:
                 turbo=queue.turbo,
                 state=queue.state,
                 condemned=queue.condemned,
+                background=queue.background,
             )
+        )
+
+    def announce_workload(self, queue: Queue) -> None:
+        self._post(
+            link.QueueWorkload(context=queue.context.number, queue=queue.handle, background=queue.background)
         )
 
     def drop_queue(self, queue: Queue, gone: Callable[[], None]) -> None:
@@ -328,8 +338,22 @@ class Device:
 
     def _release_image(self, image: Image) -> None:
         loaded = image.state is not ImageState.COMPILED
-        if self.images.release(image) and loaded:
+        if not self.images.release(image):
+            return
+        if loaded:
             self._post(link.ImageUnload(image=image.number))
+        if image.waiting:
+            fault = Fault(
+                result=ZeResult.ERROR_INVALID_ARGUMENT,
+                object="graph",
+                found="destroyed while it was being loaded",
+                expected="a live graph",
+            )
+            image.finish_loading(fault, 0.0)
+
+    def _initialized_graphs(self) -> list[Graph]:
+        graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]
+        return [graph for graph in graphs if graph.initialized]
 
     def _post_image(self, image: Image) -> None:
         order = link.ImageLoad(image=image.number, blob_length=image.blob_length, weights=image.weights)

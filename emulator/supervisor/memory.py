@@ -97,12 +97,17 @@ class ContextMemory:
     _next: int = 1
     _arena_size: int = _ARENA_FIRST
 
-    def allocate(self, size: int, alignment: int, kind: str) -> tuple[Allocation, bool]:
-        """Places `size` bytes; the flag says that the segment is a fresh one."""
+    def allocate(
+        self, size: int, alignment: int, kind: str, exportable: bool = False
+    ) -> tuple[Allocation, bool]:
+        """Places `size` bytes; the flag says that the segment is a fresh one.
+
+        Exportable memory has a segment of its own: whoever gets its descriptor sees nothing else.
+        """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
         control = kind == "control"
-        if reserved > _ARENA_ITEM:
+        if reserved > _ARENA_ITEM or exportable:
             segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
             offset = segment.ranges.take(segment.size, alignment)
             reserved = segment.size
@@ -111,6 +116,13 @@ class ContextMemory:
         assert offset is not None  # the segment was made or chosen for this size
         self.allocated += size
         return Allocation(segment, offset, size, reserved, kind), fresh
+
+    def adopt(self, fd: int, size: int, kind: str) -> Allocation:
+        """A segment that another process has made, as one allocation; takes the descriptor."""
+        segment = self._keep_segment(fd, size, control=False)
+        segment.ranges.take(size, PAGE)
+        self.allocated += size
+        return Allocation(segment, 0, size, size, kind)
 
     def free(self, allocation: Allocation) -> bool:
         """Takes an allocation back; True when its segment ended with it."""
@@ -147,6 +159,9 @@ class ContextMemory:
     def _add_segment(self, size: int, control: bool) -> Segment:
         fd = linux.memfd("memory", size)
         linux.seal(fd, linux.SEALS_FIXED_SIZE)
+        return self._keep_segment(fd, size, control)
+
+    def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
         segment = Segment(self._next, fd, size, RangeAllocator(size), control)
         self._next += 1
         self.segments[segment.number] = segment

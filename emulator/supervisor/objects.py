@@ -25,6 +25,7 @@ class Queue:
     priority: int
     turbo: bool
     state: int
+    background: bool = False
     handle: int = 0
     condemned: int = 0
     attempts: int = 0

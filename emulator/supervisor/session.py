@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface import records
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.compiling import Compiled, CompileJob, ImportJob
 from softnpu.emulator.interface.handles import HandleKind, HandleTable
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.compilers import Compilation
-from softnpu.emulator.supervisor.memory import Allocation, check_request
+from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_request
 from softnpu.emulator.supervisor.objects import PRIORITIES, Context, Graph, Queue
 
 if TYPE_CHECKING:
@@ -70,10 +70,17 @@ class Session:
                 self._post(number, msg.Ok(), ())
             case msg.MemAlloc():
                 self._alloc(number, request)
+            case msg.MemImport():
+                self._import_memory(number, request, packet)
             case msg.MemFree():
                 self._free(number, request)
             case msg.QueueCreate():
                 self._create_queue(number, request)
+            case msg.QueueWorkload():
+                queue = self._queues.get(request.queue)
+                queue.background = request.background
+                queue.context.device.announce_workload(queue)
+                self._post(number, msg.Ok(), ())
             case msg.QueueDestroy():
                 self._destroy_queue(number, self._queues.pop(request.queue))
             case msg.GraphCreate():
@@ -154,6 +161,8 @@ class Session:
             self._queues.pop(queue.handle)
         for handle in context.allocations:
             self._memory.pop(handle)
+        # a queue of this context may still be on its way out: its ring is gone with the rest
+        context.allocations.clear()
         size = context.memory.allocated
 
         def gone() -> None:
@@ -166,13 +175,38 @@ class Session:
     def _alloc(self, number: int, request: msg.MemAlloc) -> None:
         context = self._contexts.get(request.context)
         check_request(request.kind, request.size, request.alignment)
-        handle, fresh = self._place(context, request.size, request.alignment, request.kind)
+        self._check_memory(context, request.size)
+        self._supervisor.check_host_memory(request.size)
+        allocation, fresh = context.memory.allocate(
+            request.size, request.alignment, request.kind, request.exportable
+        )
+        handle = self._keep(context, allocation, fresh)
         answer = self._allocated(context, handle, fresh)
         fd = context.allocations[handle].segment.fd
         self._post(number, answer, [fd] if fresh else ())
 
-    def _place(self, context: Context, size: int, alignment: int, kind: str) -> tuple[int, bool]:
-        """Allocates and tells the engine; returns the handle and whether its segment is fresh."""
+    def _import_memory(self, number: int, request: msg.MemImport, packet: Packet) -> None:
+        context = self._contexts.get(request.context)
+        (fd,) = packet.take_fds(1)
+        try:
+            size = os.fstat(fd).st_size
+            check_request(request.kind, size, 0)
+            if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    "memory import",
+                    f"a descriptor of {size} bytes that may change its size",
+                    "the descriptor of an exportable allocation",
+                )
+            self._check_memory(context, size)
+            allocation = context.memory.adopt(os.dup(fd), size, request.kind)
+            handle = self._keep(context, allocation, fresh=True)
+            self._post(number, self._allocated(context, handle, True), [fd])
+        finally:
+            os.close(fd)
+
+    def _check_memory(self, context: Context, size: int) -> None:
+        """Refuses what this session or its device has no room for."""
         self._memory.check_room()
         limit = self._supervisor.limits.session_memory
         if self.memory_used + size > limit:
@@ -184,8 +218,10 @@ class Session:
                 "free memory, or start the daemon with a larger --session-memory",
             )
         context.device.check_memory(size, "memory allocation")
-        self._supervisor.check_host_memory(size)
-        allocation, fresh = context.memory.allocate(size, alignment, kind)
+
+    def _keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
+        """Gives an allocation its handle, counts it, and tells the engine."""
+        size = allocation.size
         handle = self._memory.add(Owned(context, allocation))
         allocation.handle = handle
         context.allocations[handle] = allocation
@@ -194,7 +230,7 @@ class Session:
         if fresh:
             context.device.announce_segment(context, allocation.segment.number)
         context.device.announce_memory(context, handle)
-        return handle, fresh
+        return handle
 
     def _allocated(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
         allocation = context.allocations[handle]
@@ -255,8 +291,10 @@ class Session:
                 " or ".join(PRIORITIES),
             )
         self._queues.check_room()
-        ring, fresh = self._place(context, records.ring_size(slots), 0, "control")
-        allocation = context.allocations[ring]
+        size = records.ring_size(slots)
+        self._check_memory(context, size)
+        allocation, fresh = context.memory.allocate(size, 0, "control")
+        ring = self._keep(context, allocation, fresh)
         # where an older ring lay its header would look like submissions
         os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
         try:
@@ -295,6 +333,7 @@ class Session:
             weights=request.weights,
             config=request.config,
             shapes=request.shapes,
+            cache=request.cache,
         )
         self._compile(number, context, job, fds)
 
@@ -362,7 +401,12 @@ class Session:
             job, fds, lambda progress: self._post(number, progress, ()), on_compiled, on_failed
         )
         self._compilations[number] = compilation
-        self._supervisor.compilers.submit(compilation)
+        try:
+            self._supervisor.compilers.submit(compilation)
+        except OSError:
+            del self._compilations[number]
+            self._supervisor.compilers.abandon(compilation)
+            raise
 
     def _cancel(self, number: int, request: msg.Cancel) -> None:
         compilation = self._compilations.pop(request.request, None)

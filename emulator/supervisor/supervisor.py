@@ -13,6 +13,7 @@ import psutil
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import Fault, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from softnpu.emulator.supervisor.client import Client
@@ -70,7 +71,6 @@ class Supervisor:
                 device.start()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
-            self._watch_idle()
             self.reactor.run()
         finally:
             self._close()
@@ -124,7 +124,7 @@ class Supervisor:
         number = self._next_session
         self._next_session += 1
         self._clients[number] = Client(number, pid, channel, self)
-        self._watch_idle()
+        self.watch_idle()
 
     def _turn_away(self, channel: Channel, result: ZeResult, found: str, expected: str) -> None:
         fault = Fault(result=result, object="connection", found=found, expected=expected)
@@ -138,12 +138,15 @@ class Supervisor:
     def client_gone(self, number: int) -> None:
         """A connection has ended and everything it owned is given back."""
         del self._clients[number]
-        self._watch_idle()
+        self.watch_idle()
 
-    def _watch_idle(self) -> None:
+    def watch_idle(self) -> None:
+        """Counts the idle time anew. It begins when the daemon is ready: nobody can come before."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        if any(device.state is DeviceState.STARTING for device in self.devices):
+            return
         if self.settings.idle_timeout_s > 0 and not self._clients:
             self._idle = self.reactor.after(self.settings.idle_timeout_s, self._end_idle)
 

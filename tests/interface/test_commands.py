@@ -15,6 +15,7 @@ from softnpu.emulator.interface.commands import (
     Command,
     CommandType,
     Copy,
+    CopyRegion,
     EventReset,
     EventSignal,
     EventWait,
@@ -46,10 +47,27 @@ _VECTORS: dict[str, tuple[Command, str]] = {
         Copy(_AT, _OTHER, 256),
         "0203 0000 30000000" + _AT_HEX + _OTHER_HEX + "0001000000000000",
     ),
+    "copy_region": (
+        CopyRegion(_AT, 16, _OTHER, 32, 8, 4),
+        "0303 0000 48000000"
+        + _AT_HEX
+        + "1000000000000000"
+        + _OTHER_HEX
+        + "2000000000000000 0800000000000000 0400000000000000",
+    ),
     "graph_initialize": (GraphInit(_GRAPH), "0503 0000 10000000 0300000001000004"),
     "graph_execute": (
         GraphExecute(_GRAPH, 7, (_AT, _OTHER)),
-        "0603 0000 40000000 0300000001000004 0700000000000000 02000000 00000000" + _AT_HEX + _OTHER_HEX,
+        "0603 0000 50000000 0300000001000004 0700000000000000 02000000 00000000"
+        "0000000000000000 0000000000000000" + _AT_HEX + _OTHER_HEX,
+    ),
+    "graph_execute_strided_profiled": (
+        GraphExecute(_GRAPH, 7, (_AT, _AT), ((1, (1, 8, 64, 0, 0)),), _OTHER),
+        "0603 0000 68000000 0300000001000004 0700000000000000 02000000 01000000"
+        + _OTHER_HEX
+        + _AT_HEX
+        + _AT_HEX
+        + "01000000 01000000 08000000 40000000 00000000 00000000",
     ),
 }
 _NOP = bytes.fromhex("0100 0000 10000000 ffffffffffffffff")
@@ -78,8 +96,18 @@ _commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(EventReset, _places),
     _fills,
     st.builds(Copy, _places, _places, _u64),
+    st.builds(CopyRegion, _places, _u64, _places, _u64, _u64, _u64),
     st.builds(GraphInit, _u64),
-    st.builds(GraphExecute, _u64, _u64, st.lists(_places, max_size=5).map(tuple)),
+    st.lists(_places, max_size=5).flatmap(
+        lambda places: st.builds(
+            GraphExecute,
+            _u64,
+            _u64,
+            st.just(tuple(places)),
+            st.just(tuple((index, (1, 2, 3, 4, 5)) for index in range(len(places) // 2))),
+            st.none() | st.builds(MemoryAt, st.integers(1, 2**64 - 1), _u64),
+        )
+    ),
 )
 
 
@@ -104,6 +132,7 @@ def test_command_numbers() -> None:
         "EVENT_RESET": 0x104,
         "MEMORY_FILL": 0x202,
         "COPY": 0x302,
+        "COPY_REGION": 0x303,
         "GRAPH_INITIALIZE": 0x305,
         "GRAPH_EXECUTE": 0x306,
     }
@@ -114,7 +143,8 @@ def test_limits_keep_their_values() -> None:
 
 
 def test_every_command_type_has_a_vector() -> None:
-    assert {name.upper() for name in _VECTORS} | {"NOP"} == {kind.name for kind in CommandType}
+    names = {name.removesuffix("_strided_profiled").upper() for name in _VECTORS}
+    assert names | {"NOP"} == {kind.name for kind in CommandType}
 
 
 @pytest.mark.parametrize("name", _VECTORS)
@@ -142,8 +172,10 @@ def test_the_handles_of_a_command_are_all_that_it_names() -> None:
         "event_reset": one,
         "memory_fill": one,
         "copy": two,
+        "copy_region": two,
         "graph_initialize": {_GRAPH},
         "graph_execute": {_GRAPH} | two,
+        "graph_execute_strided_profiled": {_GRAPH} | two,
     }
 
 
@@ -203,7 +235,7 @@ def test_an_unknown_type_is_refused_by_its_number(kind: int) -> None:
     assert error.fault.found == f"type {kind:#x}"
 
 
-@pytest.mark.parametrize("name", [name for name in _VECTORS if name != "graph_execute"])
+@pytest.mark.parametrize("name", [name for name in _VECTORS if not name.startswith("graph_execute")])
 def test_a_command_of_another_size_than_its_type_has_is_refused(name: str) -> None:
     right = bytes.fromhex(_VECTORS[name][1])
     for size in {max(8, len(right) - 8), len(right) + 8} - {len(right)}:

@@ -26,6 +26,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
             weights=_WEIGHTS,
             config={"INFERENCE_PRECISION_HINT": "f32"},
             shapes={"image": (1, 3, 224, 224)},
+            cache=messages.CacheOptions(directory="/cache", limit=2**32),
         ),
         compiling.CompileJob(name="net", platform="4000", xml_length=1000),
     ),

@@ -22,6 +22,7 @@ _MESSAGES = [*get_args(messages.Request), *get_args(messages.Answer)]
 _RECORDS = [
     Fault,
     messages.WeightSource,
+    messages.CacheOptions,
     messages.DeviceInfo,
     messages.Limits,
     messages.EngineStatus,
@@ -117,7 +118,7 @@ def test_command_types_are_documented() -> None:
     assert _numbers(rows, 1, 0) == {kind.name: kind.value for kind in CommandType}
     sizes = {row[1]: row[2] for row in rows}
     fixed = {CommandType(number).name: str(shape.size) for number, shape in commands._FIXED_SHAPES.items()}
-    assert sizes == fixed | {"NOP": "8 or more", "GRAPH_EXECUTE": "32 + 16 n"}
+    assert sizes == fixed | {"NOP": "8 or more", "GRAPH_EXECUTE": "48 + 16 n + 24 m"}
 
 
 def test_handle_kinds_are_documented() -> None:

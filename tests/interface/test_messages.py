@@ -35,6 +35,7 @@ _DEVICE = messages.DeviceInfo(
     tiles=6,
     slices=1,
     simd_width=4,
+    eus_per_subslice=2048,
     core_clock_mhz=1950,
     timer_ns_per_tick=26.041666,
     memory_total=2**34,
@@ -97,8 +98,14 @@ _CASES: dict[str, tuple[Message, Message]] = {
         messages.ContextDestroy(context=_CONTEXT),
     ),
     "mem_alloc": (
-        messages.MemAlloc(must=("kind",), context=_CONTEXT, kind="device", size=2**33, alignment=4096),
+        messages.MemAlloc(
+            must=("kind",), context=_CONTEXT, kind="device", size=2**33, alignment=4096, exportable=True
+        ),
         messages.MemAlloc(context=_CONTEXT, kind="host", size=64),
+    ),
+    "mem_import": (
+        messages.MemImport(must=("kind",), context=_CONTEXT, kind="shared"),
+        messages.MemImport(context=_CONTEXT, kind="host"),
     ),
     "mem_free": (
         messages.MemFree(must=("memory",), memory=(_MEMORY, _MEMORY + 1)),
@@ -107,6 +114,10 @@ _CASES: dict[str, tuple[Message, Message]] = {
     "queue_create": (
         messages.QueueCreate(must=("turbo",), context=_CONTEXT, slots=256, priority="high", turbo=True),
         messages.QueueCreate(context=_CONTEXT, slots=2),
+    ),
+    "queue_workload": (
+        messages.QueueWorkload(must=("background",), queue=_QUEUE, background=True),
+        messages.QueueWorkload(queue=_QUEUE, background=False),
     ),
     "queue_destroy": (
         messages.QueueDestroy(must=("queue",), queue=_QUEUE),
@@ -121,6 +132,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
             weights=_WEIGHTS,
             config={"INFERENCE_PRECISION_HINT": "f32"},
             shapes={"image": (1, 3, 224, 224)},
+            cache=messages.CacheOptions(directory="/cache", limit=2**32),
         ),
         messages.GraphCreate(context=_CONTEXT, name="net", xml_length=1000),
     ),

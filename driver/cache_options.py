@@ -1,0 +1,56 @@
+"""Which cache of compiled models a client asks for: the environment rule of Intel's driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from softnpu.emulator.interface.messages import CacheOptions
+
+log = logging.getLogger(__name__)
+
+ENV_CACHE_DIR: Final = "ZE_INTEL_NPU_CACHE_DIR"
+"""Directory of compiled models; set but empty turns the cache off."""
+ENV_CACHE_SIZE: Final = "ZE_INTEL_NPU_CACHE_SIZE"
+"""Bytes that the directory may take; what is no number counts as 0, with which nothing is stored."""
+DEFAULT_LIMIT: Final = 4 << 30
+
+_FOLDER: Final = "ze_intel_npu_cache"
+
+
+def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions | None:
+    """The cache that `environ` asks for; None when it is off.
+
+    The directory is `ZE_INTEL_NPU_CACHE_DIR`, or `ze_intel_npu_cache` in `XDG_CACHE_HOME`, `HOME/.cache` or
+    `./.cache`: the first whose variable is set. It is made absolute here, because the compiler that uses it
+    has a working directory of its own.
+    """
+    folder = _directory(environ)
+    if not folder:
+        return None
+    folder = os.path.abspath(folder)
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        log.warning("no cache of compiled models: the name of directory %r is not UTF-8", folder)
+        return None
+    return CacheOptions(directory=folder, limit=_limit(environ.get(ENV_CACHE_SIZE)))
+
+
+def _directory(environ: Mapping[str, str]) -> str:
+    chosen = environ.get(ENV_CACHE_DIR)
+    if chosen is not None:
+        return chosen
+    if base := environ.get("XDG_CACHE_HOME"):
+        return os.path.join(base, _FOLDER)
+    return os.path.join(environ.get("HOME") or ".", ".cache", _FOLDER)
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    text = text.strip()
+    # more digits than any disk has bytes: msgpack takes 64 bits
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

@@ -1,0 +1,67 @@
+"""An immediate command list: every append runs at once, on a queue of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softnpu.driver.command_list import CommandList
+from softnpu.driver.errors import error
+from softnpu.driver.waiting import FOREVER
+from softnpu.emulator.interface.result import ZeResult
+
+if TYPE_CHECKING:
+    from softnpu.driver.command_queue import CommandQueue
+    from softnpu.driver.context import Context
+    from softnpu.driver.event import Event
+    from softnpu.emulator.interface import commands as cmd
+
+
+class CommandListImmediate(CommandList):
+    """Each append first waits for the one before; with a synchronous queue also for itself."""
+
+    def __init__(self, context: Context, queue: CommandQueue) -> None:
+        super().__init__(context)
+        self._queue = queue
+
+    def close(self) -> None:
+        """`zeCommandListClose`: UNINITIALIZED, an immediate list is never closed."""
+        call = "zeCommandListClose"
+        self.check(call)
+        raise error(
+            call, ZeResult.ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list"
+        )
+
+    def is_immediate(self) -> bool:
+        """`zeCommandListIsImmediate`."""
+        self.check("zeCommandListIsImmediate")
+        return True
+
+    def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
+        """`zeCommandListHostSynchronize`: waits for what was appended; False (NOT_READY) when time is up.
+
+        Raises `ZeError` with the failure of a command, DEVICE_LOST when the daemon is gone.
+        """
+        self.check("zeCommandListHostSynchronize")
+        done = self._queue.synchronize(timeout_ns)
+        if done:
+            super().reset()
+        return done
+
+    def submission(self, call: str) -> None:
+        """A queue cannot execute an immediate list: UNINITIALIZED."""
+        self.check(call)
+        raise error(
+            call, ZeResult.ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list"
+        )
+
+    def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
+        self._queue.synchronize()
+        # what this append uses was noted before; what earlier ones used has ended
+        used = self._used
+        super().reset()
+        self._used = used
+        super()._record(call, commands, signal_event)
+        self._encode(call)
+        assert self._buffer is not None
+        self._queue.submit_recorded(call, self, self._buffer, self._size, self._used)

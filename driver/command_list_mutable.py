@@ -1,0 +1,161 @@
+"""A mutable command list: arguments of recorded inferences may be changed after it was closed."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from softnpu.driver.command_list import CommandList, Place
+from softnpu.driver.errors import error
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.result import ZeResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from softnpu.driver.context import Context
+    from softnpu.driver.memory import Block
+
+MUTABLE_GRAPH_ARGUMENTS = 64
+"""`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
+
+
+class MutationKind(enum.Enum):
+    """What a mutation changes."""
+
+    GRAPH_ARGUMENT = "graph argument"
+    STRIDES = "strides"
+
+
+class Mutation(NamedTuple):
+    """One link of `ze_mutable_commands_exp_desc_t`: a new place or new strides for an argument.
+
+    `command` is the id that `get_next_command_id` gave, `argument` the index in the graph. Strides of an
+    argument follow its place; a place without strides means a dense tensor.
+    """
+
+    kind: MutationKind
+    command: int
+    argument: int
+    place: Place = None
+    strides: tuple[int, ...] = ()
+
+
+class CommandListMutable(CommandList):
+    """A list created with the mutable descriptor."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ids: set[int] = set()
+        self._changed = False
+
+    def get_next_command_id(self, flags: int = MUTABLE_GRAPH_ARGUMENTS) -> int:
+        """`zeCommandListGetNextCommandIdExp`: the id of the command that is appended next."""
+        call = "zeCommandListGetNextCommandIdExp"
+        self.check(call)
+        if self._closed or flags != MUTABLE_GRAPH_ARGUMENTS:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "command list",
+                f"{'closed' if self._closed else 'open'}, flags {flags:#x}",
+                f"an open list and the flag GRAPH_ARGUMENTS ({MUTABLE_GRAPH_ARGUMENTS:#x})",
+            )
+        number = len(self._commands)
+        self._ids.add(number)
+        return number
+
+    def update_mutable_commands(self, mutations: Sequence[Mutation], flags: int = 0) -> None:
+        """`zeCommandListUpdateMutableCommandsExp`: takes effect with the next submission of the list.
+
+        Raises `ZeError` with INVALID_ARGUMENT for an open list, unknown ids or arguments, flags, an empty
+        chain, strides that do not follow their argument; then nothing is changed.
+        """
+        call = "zeCommandListUpdateMutableCommandsExp"
+        self.check(call)
+        if flags or not mutations or not self._closed:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "mutation",
+                f"flags {flags}, {len(mutations)} changes, list {'closed' if self._closed else 'open'}",
+                "no flags, at least one change, a closed list",
+            )
+        changed: dict[int, cmd.GraphExecute] = {}
+        used: list[Block] = []
+        placed: set[tuple[int, int]] = set()
+        for mutation in mutations:
+            position, before = self._find(call, mutation)
+            command = changed.get(position, before)
+            if mutation.kind is MutationKind.GRAPH_ARGUMENT:
+                block, offset = self.context.memory.find(call, mutation.place)
+                used.append(block)
+                placed.add((position, mutation.argument))
+                changed[position] = _with_place(command, mutation.argument, MemoryAt(block.handle, offset))
+            elif (position, mutation.argument) in placed:
+                changed[position] = _with_strides(command, mutation.argument, mutation.strides)
+            else:
+                raise error(
+                    call,
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    f"strides of argument {mutation.argument}",
+                    "no new place before them",
+                    "the place of the argument first",
+                )
+        for position, command in changed.items():
+            self._commands[position] = command
+        # submissions in flight hold the list of what they use: it is replaced, not changed
+        self._used = [*self._used, *used]
+        self._changed = True
+
+    def reset(self) -> None:
+        """`zeCommandListReset`: ids are forgotten too."""
+        super().reset()
+        self._ids.clear()
+        self._changed = False
+
+    def submission(self, call: str) -> tuple[Block, int, object] | None:
+        """As for every list; changes since the last submission are written into the buffer first."""
+        if self._changed and not self.destroyed:
+            self._encode(call)
+            self._changed = False
+        return super().submission(call)
+
+    def _find(self, call: str, mutation: Mutation) -> tuple[int, cmd.GraphExecute]:
+        """Position and command of an id: the first inference that was recorded at or after it."""
+        if mutation.command in self._ids:
+            following = inference_after(self._commands, mutation.command)
+            if following is not None:
+                position, command = following
+                if 0 <= mutation.argument < len(command.arguments):
+                    return position, command
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"command id {mutation.command}, argument {mutation.argument}",
+            "not known of this list",
+            "an id from get_next_command_id, and an argument of its graph",
+        )
+
+
+def inference_after(commands: Sequence[cmd.Command], start: int) -> tuple[int, cmd.GraphExecute] | None:
+    """The inference that the append after `start` commands recorded (its own waits come before it)."""
+    for position in range(start, len(commands)):
+        command = commands[position]
+        if isinstance(command, cmd.GraphExecute):
+            return position, command
+        if not isinstance(command, cmd.EventWait):
+            return None
+    return None
+
+
+def _with_place(command: cmd.GraphExecute, argument: int, at: MemoryAt) -> cmd.GraphExecute:
+    places = list(command.arguments)
+    places[argument] = at
+    strides = tuple(entry for entry in command.strides if entry[0] != argument)
+    return command._replace(arguments=tuple(places), strides=strides)
+
+
+def _with_strides(command: cmd.GraphExecute, argument: int, strides: tuple[int, ...]) -> cmd.GraphExecute:
+    return command._replace(strides=(*command.strides, (argument, strides)))

@@ -1,0 +1,114 @@
+"""The extensions that the driver offers, and the functions of each, by their real names and versions.
+
+Tables only grow at the end: a program that knows version 1.8 uses a prefix of the table of 1.16.
+"""
+
+from __future__ import annotations
+
+from softnpu.driver.errors import error
+from softnpu.driver.properties import ExtensionProperties, Record
+from softnpu.emulator.interface.result import ZeResult
+
+
+class ExtensionTable(Record, frozen=True, kw_only=True):
+    """The function table of an extension: function names in table order."""
+
+    name: str
+    version: int
+    functions: tuple[str, ...]
+
+
+def version(major: int, minor: int) -> int:
+    """A version number as `ZE_MAKE_VERSION` makes it."""
+    return major << 16 | minor
+
+
+GRAPH_FUNCTIONS = (
+    "pfnCreate",
+    "pfnDestroy",
+    "pfnGetProperties",
+    "pfnGetArgumentProperties",
+    "pfnSetArgumentValue",
+    "pfnAppendGraphInitialize",
+    "pfnAppendGraphExecute",
+    "pfnGetNativeBinary",
+    "pfnDeviceGetGraphProperties",
+    "pfnGraphGetArgumentMetadata",
+    "pfnGetArgumentProperties2",
+    "pfnGetArgumentProperties3",
+    "pfnQueryNetworkCreate",
+    "pfnQueryNetworkDestroy",
+    "pfnQueryNetworkGetSupportedLayers",
+    "pfnBuildLogGetString",
+    "pfnCreate2",
+    "pfnQueryNetworkCreate2",
+    "pfnQueryContextMemory",
+    "pfnDeviceGetGraphProperties2",
+    "pfnGetNativeBinary2",
+    "pfnGetProperties2",
+    "pfnGraphInitialize",
+    "pfnCompilerGetSupportedOptions",
+    "pfnCompilerIsOptionSupported",
+    "pfnCreate3",
+    "pfnGetProperties3",
+    "pfnBuildLogGetString2",
+    "pfnBuildLogDestroy",
+    "pfnSetArgumentValue2",
+    "pfnEvict",
+)
+
+_TABLES = (
+    ExtensionTable(name="ZE_extension_graph", version=version(1, 16), functions=GRAPH_FUNCTIONS),
+    ExtensionTable(
+        name="ZE_extension_profiling_data",
+        version=version(1, 0),
+        functions=(
+            "pfnProfilingPoolCreate",
+            "pfnProfilingPoolDestroy",
+            "pfnProfilingQueryCreate",
+            "pfnProfilingQueryDestroy",
+            "pfnProfilingQueryGetData",
+            "pfnDeviceGetProfilingDataProperties",
+            "pfnProfilingLogGetString",
+        ),
+    ),
+    ExtensionTable(
+        name="ZE_extension_command_queue_npu", version=version(1, 1), functions=("pfnSetWorkloadType",)
+    ),
+    ExtensionTable(
+        name="ZE_extension_context_npu",
+        version=version(1, 0),
+        functions=("pfnSetProperties", "pfnReleaseMemory"),
+    ),
+    ExtensionTable(name="ZE_extension_driver_npu", version=version(1, 0), functions=("pfnGetExtension",)),
+    ExtensionTable(name="ZE_experimental_mutable_command_list", version=version(1, 1), functions=()),
+)
+_BY_NAME = {table.name: table for table in _TABLES}
+_GRAPH_ALIASES = tuple(f"ZE_extension_graph_1_{minor}" for minor in range(2, 9))
+
+
+def extension_properties() -> list[ExtensionProperties]:
+    """What `zeDriverGetExtensionProperties` lists, the aliases of the graph extension included."""
+    aliases = [
+        ExtensionProperties(name=name, version=version(1, int(name.rpartition("_")[2])))
+        for name in _GRAPH_ALIASES
+    ]
+    return [ExtensionProperties(name=table.name, version=table.version) for table in _TABLES] + aliases
+
+
+def function_address(name: str) -> ExtensionTable:
+    """What `zeDriverGetExtensionFunctionAddress` finds; any name that contains the graph extension's does.
+
+    Raises `ZeError` with ERROR_INVALID_ARGUMENT for an unknown name.
+    """
+    key = "ZE_extension_graph" if "ZE_extension_graph" in name else name
+    table = _BY_NAME.get(key)
+    if table is None:
+        raise error(
+            "zeDriverGetExtensionFunctionAddress",
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "extension",
+            repr(name),
+            " or ".join(_BY_NAME),
+        )
+    return table

@@ -1,0 +1,256 @@
+"""The profiling extension: pools and queries of one graph, filled by its inferences."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import TYPE_CHECKING
+
+from softnpu.driver.errors import error
+from softnpu.driver.handle import Handle
+from softnpu.driver.memory import Block
+from softnpu.driver.properties import Record
+from softnpu.emulator.interface import profiling
+from softnpu.emulator.interface.profiling import LayerStatus, Profile, TaskType
+from softnpu.emulator.interface.result import ZeResult
+
+if TYPE_CHECKING:
+    from softnpu.driver.graph import Graph
+
+_LAYERS_PER_OPERATION = 2
+_LAYERS_MORE = 64
+_LAYER = struct.Struct("<256s50s2xIQQI4xQQQQ")
+_TASK = struct.Struct("<256s50s2xIQQIIII")
+
+
+class ProfilingType(enum.IntFlag):
+    """`ze_graph_profiling_type_t`."""
+
+    LAYER_LEVEL = 1
+    TASK_LEVEL = 2
+    RAW = 4
+
+
+class LayerInfo(Record, frozen=True, kw_only=True):
+    """`ze_profiling_layer_info`. Times in nanoseconds of the host clock, `start_time_ns` absolute."""
+
+    name: str
+    layer_type: str
+    status: LayerStatus
+    start_time_ns: int
+    duration_ns: int
+    layer_id: int
+    fused_layer_id: int
+    dpu_ns: int
+    sw_ns: int
+    dma_ns: int
+
+
+class TaskInfo(Record, frozen=True, kw_only=True):
+    """`ze_profiling_task_info`. Host time in nanoseconds; cycles are modelled at the device's clock."""
+
+    name: str
+    layer_type: str
+    exec_type: TaskType
+    start_time_ns: int
+    duration_ns: int
+    active_cycles: int
+    stall_cycles: int
+    task_id: int
+    parent_layer_id: int
+
+
+class ProfilingPool(Handle):
+    """Room for `count` queries on one graph that was compiled to be profiled."""
+
+    def __init__(self, graph: Graph, count: int) -> None:
+        call = "pfnProfilingPoolCreate"
+        graph.check(call)
+        if not graph.profiled:
+            raise error(
+                call,
+                ZeResult.ERROR_NOT_AVAILABLE,
+                f"graph '{graph.meta.name}'",
+                "compiled without profiling",
+                "a graph created with the profiling flag",
+            )
+        if count < 1:
+            raise error(call, ZeResult.ERROR_INVALID_SIZE, "profiling pool", f"{count} queries", "at least 1")
+        self.graph = graph
+        self.count = count
+        layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
+        self.query_size = -(-profiling.size_for(layers) // 64) * 64
+        self.block = graph.context.memory.allocate(call, "control", self.query_size * count)
+        self._used: set[int] = set()
+        self._owns(graph.context, graph.context.connection, self._used.clear)
+
+    def create_query(self, index: int) -> ProfilingQuery:
+        """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken."""
+        call = "pfnProfilingQueryCreate"
+        self.check(call)
+        if not 0 <= index < self.count:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "profiling pool",
+                f"index {index}",
+                f"0 to {self.count - 1}",
+            )
+        if index in self._used:
+            raise error(
+                call,
+                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                "profiling pool",
+                f"index {index} has a query",
+                "a free index",
+                "destroy its query first",
+            )
+        self._used.add(index)
+        return ProfilingQuery(self, index, self._used)
+
+    def destroy(self) -> None:
+        """`pfnProfilingPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
+        if not self.destroyed and self._used:
+            raise error(
+                "pfnProfilingPoolDestroy",
+                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                "profiling pool",
+                f"{len(self._used)} live queries",
+                "none",
+                "destroy its queries first",
+            )
+        super().destroy()
+
+
+class ProfilingQuery(Handle):
+    """The profile of the last inference that was executed with this query."""
+
+    def __init__(self, pool: ProfilingPool, index: int, used: set[int]) -> None:
+        self._pool = pool
+        self._offset = index * pool.query_size
+        start = pool.block.offset + self._offset
+        pool.block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
+        self._owns(pool, pool.graph.context.connection, used.discard, index)
+
+    def place(self, call: str, graph: Graph) -> tuple[Block, int]:
+        """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
+        self.check(call)
+        if graph is not self._pool.graph:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "profiling query",
+                f"of graph '{self._pool.graph.meta.name}'",
+                f"a query of graph '{graph.meta.name}'",
+            )
+        return self._pool.block, self._offset
+
+    def layers(self) -> list[LayerInfo]:
+        """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
+        profile = self._profile()
+        units = (TaskType.DPU, TaskType.SW, TaskType.DMA)
+        return [
+            LayerInfo(
+                name=layer.name,
+                layer_type=layer.type,
+                status=layer.status,
+                start_time_ns=profile.start + layer.start,
+                duration_ns=layer.duration,
+                layer_id=layer.layer,
+                fused_layer_id=0,
+                **dict(
+                    zip(
+                        ("dpu_ns", "sw_ns", "dma_ns"),
+                        (layer.duration if layer.unit is unit else 0 for unit in units),
+                        strict=True,
+                    )
+                ),
+            )
+            for layer in profile.layers
+        ]
+
+    def tasks(self) -> list[TaskInfo]:
+        """One record for every layer that was executed: OpenVINO does not split layers further."""
+        profile = self._profile()
+        clock = self._pool.graph.context.device.info.core_clock_mhz
+        return [
+            TaskInfo(
+                name=layer.name,
+                layer_type=layer.type,
+                exec_type=layer.unit,
+                start_time_ns=profile.start + layer.start,
+                duration_ns=layer.duration,
+                active_cycles=layer.cpu * clock // 1000,
+                stall_cycles=max(0, layer.duration - layer.cpu) * clock // 1000,
+                task_id=number,
+                parent_layer_id=layer.layer,
+            )
+            for number, layer in enumerate(profile.layers)
+            if layer.status is LayerStatus.EXECUTED
+        ]
+
+    def get_data(self, kind: ProfilingType) -> bytes:
+        """`pfnProfilingQueryGetData`: records as the C structures lie in memory, or the raw profile."""
+        if kind == ProfilingType.RAW:
+            self._profile()
+            return self._raw()
+        if kind == ProfilingType.LAYER_LEVEL:
+            return b"".join(_pack_layer(layer) for layer in self.layers())
+        if kind == ProfilingType.TASK_LEVEL:
+            return b"".join(_pack_task(task) for task in self.tasks())
+        raise error(
+            "pfnProfilingQueryGetData",
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "profiling type",
+            f"{int(kind)}",
+            "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)",
+        )
+
+    def _raw(self) -> bytes:
+        start = self._pool.block.offset + self._offset
+        data = self._pool.block.mapping.buffer[start : start + self._pool.query_size]
+        count = profiling.HEADER.unpack_from(data)[2]
+        return data[: profiling.size_for(count)]
+
+    def _profile(self) -> Profile:
+        call = "pfnProfilingQueryGetData"
+        self.check(call)
+        profile = profiling.decode(self._raw())
+        if profile is None:
+            raise error(
+                call,
+                ZeResult.ERROR_NOT_AVAILABLE,
+                "profiling query",
+                "no inference has ended with it",
+                "an inference that was executed with this query",
+            )
+        return profile
+
+
+def _pack_layer(layer: LayerInfo) -> bytes:
+    return _LAYER.pack(
+        layer.name.encode()[:255],
+        layer.layer_type.encode()[:49],
+        layer.status,
+        layer.start_time_ns,
+        layer.duration_ns,
+        layer.layer_id,
+        layer.fused_layer_id,
+        layer.dpu_ns,
+        layer.sw_ns,
+        layer.dma_ns,
+    )
+
+
+def _pack_task(task: TaskInfo) -> bytes:
+    return _TASK.pack(
+        task.name.encode()[:255],
+        task.layer_type.encode()[:49],
+        task.exec_type,
+        task.start_time_ns,
+        task.duration_ns,
+        task.active_cycles & 0xFFFFFFFF,
+        task.stall_cycles & 0xFFFFFFFF,
+        task.task_id,
+        task.parent_layer_id,
+    )

@@ -1,0 +1,45 @@
+"""`ze_copy_region_t`: a box of bytes, of which the NPU copies two dimensions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from softnpu.driver.errors import error
+from softnpu.emulator.interface.result import ZeResult
+
+
+class CopyRegion(NamedTuple):
+    """Origin and size in bytes (x, width) and rows (y, height); one slice (z 0, depth 1)."""
+
+    origin_x: int
+    origin_y: int
+    origin_z: int
+    width: int
+    height: int
+    depth: int = 1
+
+    def start(self, pitch: int) -> int:
+        """Bytes from the start of the memory to the first byte of the region."""
+        return self.origin_y * pitch + self.origin_x
+
+
+def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitches: tuple[int, int]) -> None:
+    """Refuses regions that the device cannot copy, or that do not fit each other."""
+    for region in (target, source):
+        if region.depth > 1 or region.origin_z or any(slice_pitches):
+            raise error(
+                call,
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                "copy region",
+                f"depth {region.depth}, slice {region.origin_z}, slice pitches {slice_pitches}",
+                "two dimensions: depth 1, no slice pitch",
+            )
+    size = (target.width, target.height, target.depth)
+    if not all(size) or size != (source.width, source.height, source.depth):
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_SIZE,
+            "copy region",
+            f"target {target.width} x {target.height}, source {source.width} x {source.height}",
+            "two regions of one size that is not empty",
+        )

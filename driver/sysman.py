@@ -1,0 +1,43 @@
+"""Sysman: what system monitors ask of a device."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from softnpu.driver.properties import EngineGroup, EngineStats, SysmanProperties
+
+if TYPE_CHECKING:
+    from softnpu.driver.device import Device
+
+DRIVER_VERSION = "npu-linux-driver-softnpu-0.1"
+
+
+class Sysman:
+    """`zes_device_handle_t` of one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def get_properties(self) -> SysmanProperties:
+        """`zesDeviceGetProperties`."""
+        return SysmanProperties(
+            core=self._device.get_properties(),
+            num_subdevices=0,
+            serial_number="unknown",
+            board_number="unknown",
+            brand_name="NPU",
+            model_name=self._device.info.name,
+            vendor_name="INTEL",
+            driver_version=DRIVER_VERSION,
+        )
+
+    def enum_engine_groups(self) -> list[EngineGroup]:
+        """`zesDeviceEnumEngineGroups`: one."""
+        return [EngineGroup.COMPUTE_ALL]
+
+    def engine_get_activity(self, group: EngineGroup = EngineGroup.COMPUTE_ALL) -> EngineStats:
+        """`zesEngineGetActivity`: busy time since the daemon started. DEVICE_LOST when it is gone."""
+        del group
+        busy = self._device.get_status().busy_ns
+        return EngineStats(active_time=busy // 1000, timestamp=time.monotonic_ns() // 1000)

@@ -1,0 +1,141 @@
+"""One GRAPH_EXECUTE: arguments bound in place, strided ones staged, and the profile written if asked for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from softnpu.emulator.engine.context import Bytes, EngineContext
+from softnpu.emulator.engine.executor import Binding, LoadedImage
+from softnpu.emulator.engine.images import EngineImage
+from softnpu.emulator.engine.steps import LOADING
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import profiling
+from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+Copy = Callable[[], None]
+
+
+def ready(image: EngineImage) -> object:
+    """Whether an image can run: `LOADING`, or None; refuses one that could not be loaded."""
+    if image.fault is not None:
+        raise Refused(image.fault)
+    return LOADING if image.loaded is None else None
+
+
+class Inference:
+    """A step. It binds its infer request when it first runs with the image on the device."""
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_command",
+        "_context",
+        "_count",
+        "_image",
+        "_profile",
+        "_run",
+        "_staged",
+    )
+
+    def __init__(
+        self, context: EngineContext, command: cmd.GraphExecute, count_staged: Callable[[int], None]
+    ) -> None:
+        self._context = context
+        self._command = command
+        self._count = count_staged
+        self._image = context.graph(command.graph)
+        self._before: list[Copy] = []
+        self._after: list[Copy] = []
+        self._staged = 0
+        self._run: Callable[[], None] | None = None
+        self._profile: Bytes | None = self._profile_memory()
+        if self._image.loaded is not None:
+            self._bind(self._image.loaded)
+
+    def __call__(self) -> object:
+        run = self._run
+        if run is None:
+            if ready(self._image) is LOADING:
+                return LOADING
+            assert self._image.loaded is not None
+            run = self._bind(self._image.loaded)
+        if not self._staged:
+            run()
+            return None
+        for copy in self._before:
+            copy()
+        run()
+        for copy in self._after:
+            copy()
+        self._count(self._staged)
+        return None
+
+    def _bind(self, image: LoadedImage) -> Callable[[], None]:
+        meta = image.meta
+        places = self._command.arguments
+        if len(places) != len(meta.arguments):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"graph '{meta.name}'",
+                f"{len(places)} arguments",
+                f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
+            )
+        strides = dict(self._command.strides)
+        views = []
+        for index, (at, argument) in enumerate(zip(places, meta.arguments, strict=True)):
+            try:
+                views.append(self._view(at, argument, strides.get(index)))
+            except Refused as error:
+                fault = error.fault
+                name = f"graph '{meta.name}', argument '{argument.name}', {fault.object}"
+                raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
+        binding = image.bind(views)
+        self._run = binding.run if self._profile is None else partial(_run_profiled, binding, self._profile)
+        return self._run
+
+    def _view(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
+        if strides is None:
+            return self._context.view(at, argument.byte_size, argument.alignment)
+        # OpenVINO takes dense tensors only: a strided argument goes through a staging buffer
+        item = argument.alignment
+        steps = strides[: len(argument.shape)][::-1]
+        if not all(steps):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "strides",
+                f"{list(strides)}",
+                f"{len(argument.shape)} strides of at least 1, innermost first",
+            )
+        extent = 1 + sum((dim - 1) * step for dim, step in zip(argument.shape, steps, strict=True))
+        memory = self._context.view(at, extent * item, item)
+        staging = np.empty(argument.byte_size, dtype=np.uint8)
+        shape = (*argument.shape, item)
+        spread = np.lib.stride_tricks.as_strided(memory, shape, (*(step * item for step in steps), 1))
+        dense = staging.reshape(shape)
+        if argument.input:
+            self._before.append(partial(np.copyto, dense, spread))
+        else:
+            self._after.append(partial(np.copyto, spread, dense))
+        self._staged += math.prod(shape)
+        return staging
+
+    def _profile_memory(self) -> Bytes | None:
+        at = self._command.profiling
+        if at is None:
+            return None
+        memory = self._context.place(at, profiling.HEADER.size)
+        return self._context.view(at, memory.size - at.offset)
+
+
+def _run_profiled(binding: Binding, memory: Bytes) -> None:
+    start = time.monotonic_ns()
+    binding.run()
+    end = time.monotonic_ns()
+    data = profiling.encode(profiling.Profile(start, end, binding.layers(), 0), memory.nbytes)
+    memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)

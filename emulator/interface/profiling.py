@@ -1,0 +1,105 @@
+"""The profile of one inference: what the engine writes to the profiling memory of a GRAPH_EXECUTE.
+
+Header (64 bytes): magic "SNPP", version (u32, 1), number of records (u32), records that did not fit
+(u32), start and end of the inference on the host clock (u64, nanoseconds), 32 bytes reserved.
+Record (384 bytes): name (256), type (64), execution type (u32), status (u32), start relative to the
+header's start (u64, ns), duration (u64, ns), CPU time (u64, ns), id of the layer (u32), 28 bytes reserved.
+Texts are UTF-8, cut and padded with zeros.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAGIC = b"SNPP"
+VERSION = 1
+HEADER = struct.Struct("=4sIIIQQ32x")
+RECORD = struct.Struct("=256s64sIIQQQI28x")
+
+
+class LayerStatus(enum.IntEnum):
+    """`ze_layer_status_t` of the profiling extension."""
+
+    NOT_RUN = 1
+    OPTIMIZED_OUT = 2
+    EXECUTED = 3
+
+
+class TaskType(enum.IntEnum):
+    """`ze_task_execute_type_t` of the profiling extension: the unit that a task would use."""
+
+    NONE = 0
+    DPU = 1
+    SW = 2
+    DMA = 3
+
+
+class LayerRecord(NamedTuple):
+    """One layer of one inference. Times in nanoseconds, `start` relative to the inference's start."""
+
+    name: str
+    type: str
+    unit: TaskType
+    status: LayerStatus
+    start: int
+    duration: int
+    cpu: int
+    layer: int
+
+
+class Profile(NamedTuple):
+    """The profile of one inference; `start` and `end` on the host clock."""
+
+    start: int
+    end: int
+    layers: tuple[LayerRecord, ...]
+    missing: int
+
+
+def size_for(layers: int) -> int:
+    """Bytes for the profile of a graph with this many layers."""
+    return HEADER.size + layers * RECORD.size
+
+
+def encode(profile: Profile, room: int) -> bytes:
+    """The profile in at most `room` bytes; layers that do not fit are counted as missing."""
+    fit = max(0, (room - HEADER.size) // RECORD.size)
+    kept = profile.layers[:fit]
+    missing = profile.missing + len(profile.layers) - len(kept)
+    head = HEADER.pack(MAGIC, VERSION, len(kept), missing, profile.start, profile.end)
+    return head + b"".join(_pack(layer) for layer in kept)
+
+
+def decode(data: bytes) -> Profile | None:
+    """The profile in profiling memory; None before the first inference has written one."""
+    magic, version, count, missing, start, end = HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        return None
+    body: Sequence[tuple[bytes, bytes, int, int, int, int, int, int]] = list(
+        RECORD.iter_unpack(data[HEADER.size : HEADER.size + count * RECORD.size])
+    )
+    layers = tuple(
+        LayerRecord(_text(row[0]), _text(row[1]), TaskType(row[2]), LayerStatus(row[3]), *row[4:])
+        for row in body
+    )
+    return Profile(start, end, layers, missing)
+
+
+def _pack(layer: LayerRecord) -> bytes:
+    return RECORD.pack(
+        layer.name.encode()[:255],
+        layer.type.encode()[:63],
+        layer.unit,
+        layer.status,
+        layer.start,
+        layer.duration,
+        layer.cpu,
+        layer.layer,
+    )
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode(errors="replace")
