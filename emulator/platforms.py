@@ -34,19 +34,40 @@ PLATFORMS = {
     platform.number: platform
     for platform in (
         Platform(
-            number="3720", codename="Meteor Lake", device_id=0x7D1D, tiles=2, slices=2, simd_width=4096, eus_per_subslice=4096,
-            core_clock_mhz=1400, timer_ns_per_tick=26.0,
+            number="3720",
+            codename="Meteor Lake",
+            device_id=0x7D1D,
+            tiles=2,
+            slices=2,
+            simd_width=4096,
+            eus_per_subslice=4096,
+            core_clock_mhz=1400,
+            timer_ns_per_tick=26.0,
         ),
         Platform(
-            number="4000", codename="Lunar Lake", device_id=0x643E, tiles=6, slices=6, simd_width=4096, eus_per_subslice=12288,
-            core_clock_mhz=1950, timer_ns_per_tick=52.0,
+            number="4000",
+            codename="Lunar Lake",
+            device_id=0x643E,
+            tiles=6,
+            slices=6,
+            simd_width=4096,
+            eus_per_subslice=12288,
+            core_clock_mhz=1950,
+            timer_ns_per_tick=52.0,
         ),
         Platform(
-            number="5010", codename="Panther Lake", device_id=0xB03E, tiles=3, slices=3, simd_width=8192, eus_per_subslice=12288,
-            core_clock_mhz=1950, timer_ns_per_tick=52.0,
+            number="5010",
+            codename="Panther Lake",
+            device_id=0xB03E,
+            tiles=3,
+            slices=3,
+            simd_width=8192,
+            eus_per_subslice=12288,
+            core_clock_mhz=1950,
+            timer_ns_per_tick=52.0,
         ),
     )
-}  # fmt: skip
+}
 DEFAULT_PLATFORM = "4000"
 DEVICE_NAME = "Intel(R) AI Boost"
 

@@ -95,7 +95,6 @@ class ContextMemory:
     segments: dict[int, Segment] = field(default_factory=dict)
     allocated: int = 0
     _next: int = 1
-    _arena_size: int = _ARENA_FIRST
 
     def allocate(
         self, size: int, alignment: int, kind: str, exportable: bool = False
@@ -148,10 +147,9 @@ class ContextMemory:
                 offset = segment.ranges.take(reserved, alignment)
                 if offset is not None:
                     return segment, offset, False
-        while self._arena_size < 2 * reserved and self._arena_size < _ARENA_LAST:
-            self._arena_size *= 2
-        segment = self._add_segment(self._arena_size, control)
-        self._arena_size = min(self._arena_size * 2, _ARENA_LAST)
+        # arenas grow with what the context holds, so a small context stays small
+        wanted = max(_ARENA_FIRST, 2 * reserved, min(self.allocated, _ARENA_LAST))
+        segment = self._add_segment(1 << (wanted - 1).bit_length(), control)
         offset = segment.ranges.take(reserved, alignment)
         assert offset is not None  # an arena is at least twice its largest item
         return segment, offset, True

@@ -180,7 +180,7 @@ class Supervisor:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_VERSION,
                 "firmware interface",
-                f"{hello.client} speaks {hello.major}.{hello.minor}",
+                f"{hello.client[:64]!r} speaks {hello.major}.{hello.minor}",
                 f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}) does",
                 "install the same softnpu version on both sides",
             )
