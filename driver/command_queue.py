@@ -21,6 +21,7 @@ from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.spin import TurboBudget
 
 if TYPE_CHECKING:
     from softnpu.driver.context import Context
@@ -42,7 +43,7 @@ class CommandQueue(Handle):
     def __init__(self, context: Context, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
         self.context = context
         self.mode = mode
-        self.spin = new_budget()
+        self.spin = TurboBudget() if turbo else new_budget()
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
         self.handle: int
         self.handle, ring = context.memory.create_queue(
@@ -266,7 +267,8 @@ class CommandQueue(Handle):
                 signal.offset if signal is not None else 0,
             )
             entry.submitted(self, sequence)
-            self._flight.append((sequence, (buffer, used, signal)))
+            # not the fence: it refers to this queue, and its record outlives it anyway
+            self._flight.append((sequence, (buffer, used)))
         self._tail = sequence
         self._longs[self._tail_at] = sequence
 

@@ -12,7 +12,7 @@ from softnpu.driver import Driver
 from softnpu.plugin import model_source, properties
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.devices import devices_at
-from softnpu.plugin.errors import CompileError, translated
+from softnpu.plugin.errors import CompileError, PropertyError, translated
 
 
 class Core:
@@ -33,6 +33,16 @@ class Core:
     def driver(self) -> Driver:
         """The driver underneath, for programs that want Level Zero objects."""
         return self._devices.driver()
+
+    def unload_plugin(self, device_name: str = "NPU") -> None:
+        """Gives everything back that this process has on the devices; the next call connects anew.
+
+        Compiled models and infer requests cannot be used any more. Raises `PropertyError` for a device
+        that is no NPU.
+        """
+        if device_name.partition(".")[0] != "NPU":
+            raise PropertyError(f"device {device_name!r}: not an NPU; expected NPU")
+        self._devices.close()
 
     def read_model(self, model: str | Path, weights: str | Path | None = None) -> ov.Model:
         """Reads a model of any format that OpenVINO reads. Raises `ModelError`."""

@@ -43,6 +43,13 @@ class Devices:
                 self._contexts[index] = context
             return context
 
+    def close(self) -> None:
+        """Ends the session: every model and request of it ends too. The next use opens a new one."""
+        with self._lock:
+            driver, self._driver, self._contexts = self._driver, None, {}
+        if driver is not None:
+            driver.destroy()
+
     def _connected(self) -> Driver:
         if self._pid != os.getpid():
             # a forked child must not speak on its parent's connection

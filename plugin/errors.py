@@ -41,10 +41,13 @@ class DeviceLostError(NpuError):
 
 @contextmanager
 def translated(asked: str, kind: type[NpuError]) -> Iterator[None]:
-    """Turns a `ZeError` of the block into `kind`, or into `DeviceLostError` where it is that."""
+    """Turns a `ZeError` of the block into `kind`; a lost device and a bad property have their own kinds."""
     try:
         yield
     except ZeError as failure:
-        lost = failure.result == ZeResult.ERROR_DEVICE_LOST
-        chosen = DeviceLostError if lost else kind
+        chosen = kind
+        if failure.result == ZeResult.ERROR_DEVICE_LOST:
+            chosen = DeviceLostError
+        elif ", property " in failure.fault.object:
+            chosen = PropertyError
         raise chosen(f"{asked}: {failure.fault} [{failure.fault.name}]") from failure

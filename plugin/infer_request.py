@@ -16,18 +16,18 @@ from softnpu.plugin.results import Results
 from softnpu.plugin.tensors import Slot
 
 if TYPE_CHECKING:
-    from softnpu.plugin.compiled_model import CompiledModel
+    from softnpu.plugin.executable import Executable
 
 
 class InferRequest:
     """One inference at a time. Its tensors lie in device memory: writing into them copies nothing."""
 
-    def __init__(self, compiled: CompiledModel) -> None:
-        self._compiled = compiled
-        self._name = compiled.meta.name
-        self._inputs = compiled.input_ports
-        self._outputs = compiled.output_ports
-        self._slots = [Slot(compiled.context, meta) for meta in compiled.meta.arguments]
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self._name = executable.meta.name
+        self._inputs = executable.inputs
+        self._outputs = executable.outputs
+        self._slots = [Slot(executable.context, meta) for meta in executable.meta.arguments]
         self._commands: CommandList | None = None
         self._fence: Fence | None = None
         self._lock = threading.Lock()
@@ -128,18 +128,18 @@ class InferRequest:
             if isinstance(value, ov.Tensor) and slot.set(value):
                 self._commands = None
             elif not isinstance(value, ov.Tensor):
-                self._compiled.count_staged(slot.fill(value))
+                self._executable.count_staged(slot.fill(value))
 
     def _submit(self) -> None:
-        queue = self._compiled.queue()
+        queue = self._executable.queue()
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
         if self._commands is None:
-            self._commands = self._compiled.record([slot.place for slot in self._slots])
+            self._commands = self._executable.record([slot.place for slot in self._slots])
         for slot in self._slots[: len(self._inputs)]:
             staged = slot.stage_in()
             if staged:
-                self._compiled.count_staged(staged)
+                self._executable.count_staged(staged)
         queue.execute_command_lists([self._commands], self._fence)
 
     def _wait(self, timeout_ns: int) -> bool:
@@ -157,7 +157,7 @@ class InferRequest:
             for slot in self._slots[len(self._inputs) :]:
                 staged = slot.stage_out()
                 if staged:
-                    self._compiled.count_staged(staged)
+                    self._executable.count_staged(staged)
             self._busy = False
         return True
 

@@ -25,13 +25,12 @@ from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import encode
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import Signal
-from softnpu.emulator.interface.spin import SpinBudget
+from softnpu.emulator.interface.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.platforms import check_platform
 
 log = logging.getLogger(__name__)
 
 _POLL_EVERY_NS = 20_000
-_TURBO_SPIN_NS = 15_000_000  # as long as the real driver waits busily on a turbo queue
 
 
 class Engine:
@@ -111,7 +110,7 @@ class Engine:
         hot = self._hot
         if not hot or self._blocked:
             return False
-        limit = _TURBO_SPIN_NS if any(queue.turbo for queue in hot) else self._spin.limit_ns()
+        limit = TURBO_SPIN_NS if any(queue.turbo for queue in hot) else self._spin.limit_ns()
         if not limit:
             return False
         start = time.monotonic_ns()

@@ -6,6 +6,8 @@ import os
 
 _GIVE_UP_AFTER = 8
 _TRY_AGAIN_EVERY = 32
+TURBO_SPIN_NS = 15_000_000
+"""How long both sides of a turbo queue wait busily: as long as the real driver does."""
 
 
 class SpinBudget:
@@ -35,3 +37,15 @@ class SpinBudget:
     def miss(self) -> None:
         """The spin ended with nothing."""
         self._misses += 1
+
+
+class TurboBudget(SpinBudget):
+    """The budget of a turbo queue: its user has asked for busy waiting, so it is never given up."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(TURBO_SPIN_NS)
+
+    def limit_ns(self) -> int:
+        return self._max_ns

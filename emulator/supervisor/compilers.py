@@ -89,6 +89,10 @@ class CompilerPool:
     def busy(self) -> bool:
         return bool(self._waiting) or any(worker.current for worker in self._workers)
 
+    def start(self) -> None:
+        """Starts the spare, before any client can notice that it is missing."""
+        self._spare.start()
+
     def submit(self, compilation: Compilation) -> None:
         self._waiting.append(compilation)
         self._assign()
@@ -182,12 +186,11 @@ class _Spare:
         self._start = start
         self._pause_s = 0.0
         self._timer: Timer | None = None
-        self.wanted()
 
     def wanted(self) -> None:
         """Starts it as soon as it may be started; harmless when repeated."""
         if self._timer is None:
-            self._timer = self._reactor.after(self._pause_s, self._due)
+            self._timer = self._reactor.after(self._pause_s, self.start)
 
     def works(self) -> None:
         """A worker has done something: the next one need not wait."""
@@ -202,7 +205,8 @@ class _Spare:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _due(self) -> None:
+    def start(self) -> None:
+        """Starts it now, or later if that fails."""
         self._timer = None
         try:
             self._start()

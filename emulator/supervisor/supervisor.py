@@ -69,6 +69,7 @@ class Supervisor:
         try:
             for device in self.devices:
                 device.start()
+            self.compilers.start()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import openvino as ov
 import pytest
+
 from softnpu.tools.demo.digits import as_text, load_test_set, model_path
 
 _COMMITTED_BYTES_LIMIT = 1_000_000

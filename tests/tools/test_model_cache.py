@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from blake3 import blake3
+
 from softnpu.tools.models import fetch
 from softnpu.tools.models.catalogue import Member, ModelEntry
 from softnpu.tools.models.errors import CacheBusyError, FetchError

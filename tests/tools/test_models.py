@@ -12,12 +12,13 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
+
 from softnpu.tools.models.catalogue import CATALOGUE, lookup
 from softnpu.tools.models.cli import app
 from softnpu.tools.models.errors import UnknownModelError, WeightsError
 from softnpu.tools.models.fetch import DIRECTORY_VARIABLE, get
 from softnpu.tools.models.minilm import Weights
-from typer.testing import CliRunner
 
 # The first of these tests to ask for a model downloads it, up to 84 MB.
 pytestmark = pytest.mark.timeout(400)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from softnpu.tools.models.errors import ModelError, WeightsError
 from softnpu.tools.models.safetensors import read_safetensors
 

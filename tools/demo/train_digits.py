@@ -20,6 +20,7 @@ import typer
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 from sklearn.datasets import load_digits
+
 from softnpu.tools.demo.digits import IMAGE_SIDE, MAX_VALUE, MODEL_FILE, TEST_SET_FILE
 from softnpu.tools.demo.layers import Convolution, Dense, FloatArray, Layer, MaxPool, Relu
 

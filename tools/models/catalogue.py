@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
+
 from softnpu.tools.models.errors import UnknownModelError
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+
 from softnpu.tools.models.catalogue import CATALOGUE, ModelEntry
 from softnpu.tools.models.errors import ModelError
 from softnpu.tools.models.fetch import cached, directory, get

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 import platformdirs
 from blake3 import blake3
+
 from softnpu.tools.models.catalogue import Member, ModelEntry, lookup
 from softnpu.tools.models.errors import CacheBusyError, FetchError
 

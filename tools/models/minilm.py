@@ -17,6 +17,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
+
 from softnpu.tools.models.errors import WeightsError
 from softnpu.tools.models.safetensors import read_safetensors
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
 from softnpu.tools.models.errors import WeightsError
 
 _LENGTH_BYTES: Final = 8

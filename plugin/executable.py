@@ -1,0 +1,50 @@
+"""What the infer requests of one compiled model share: graph, queue, ports, and the count of copies."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from softnpu.driver import CommandList, CommandQueue, Context, Graph
+from softnpu.plugin.ports import make_ports
+from softnpu.plugin.properties import QueueProperties
+
+
+class Executable:
+    """A graph on the device and the queue that its inferences go through; safe for many threads."""
+
+    def __init__(self, context: Context, graph: Graph, queue: QueueProperties) -> None:
+        self.context = context
+        self.graph = graph
+        self.meta = graph.meta
+        self.inputs, self.outputs = make_ports(graph.meta)
+        self.staged_bytes = 0
+        self._queue_properties = queue
+        self._queue: CommandQueue | None = None
+        self._lock = threading.Lock()
+
+    def queue(self) -> CommandQueue:
+        """The queue of this model; a fresh one after the device gave up on the last."""
+        with self._lock:
+            if self._queue is not None and not self._queue.lost:
+                return self._queue
+            if self._queue is not None:
+                self._queue.destroy()
+            chosen = self._queue_properties
+            self._queue = self.context.create_command_queue(chosen.priority, chosen.turbo)
+            return self._queue
+
+    def record(self, places: list[Any]) -> CommandList:
+        """A closed command list with one inference on these places, in the order of the arguments."""
+        commands = self.context.create_command_list()
+        with self._lock:  # a graph has one set of arguments at a time
+            for index, place in enumerate(places):
+                self.graph.set_argument_value(index, place)
+            commands.append_graph_execute(self.graph)
+        commands.close()
+        return commands
+
+    def count_staged(self, size: int) -> None:
+        """Counts copied bytes."""
+        with self._lock:
+            self.staged_bytes += size

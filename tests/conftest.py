@@ -1,0 +1,158 @@
+"""Fixtures of all tests: a private daemon, a driver and a context of it, and the proof of cleanliness."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from softnpu.driver import Context, Driver
+from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from tests.support.client import ClientProcess
+from tests.support.daemon import Daemon, LastingDaemon
+from tests.support.leaks import Surroundings
+
+DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
+
+
+class StartDaemon(Protocol):
+    """Starts a daemon on the test's socket, or on another one; settings as in `DaemonSettings`."""
+
+    def __call__(self, *, patches: dict[str, float] | None = None, **settings: Any) -> Daemon: ...
+
+
+class StartPython(Protocol):
+    """Starts client code in another process; keyword arguments are its `given`."""
+
+    def __call__(
+        self, code: str, *, environment: Mapping[str, str] | None = None, **given: Any
+    ) -> ClientProcess: ...
+
+
+RunPython = Callable[..., Any]
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Notes that a test failed: its traceback keeps objects alive then."""
+    report = yield
+    if call.excinfo is not None and not report.skipped:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest.fixture
+def private_dir() -> Iterator[Path]:
+    """A directory of this test alone, with a path that is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="softnpu-test-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(
+    private_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Every test leaves the machine as it found it, and starts no daemon by accident."""
+    monkeypatch.setenv(ENV_SOCKET, str(private_dir / "npu.sock"))
+    monkeypatch.setenv(ENV_AUTOSTART, "0")
+    before = Surroundings(private_dir)
+    yield
+    if _failed not in request.node.stash:
+        request.node.funcargs.clear()  # they would keep what the fixtures returned
+        before.check()
+
+
+@pytest.fixture
+def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
+    """Starts daemons that end with the test; each has to end in order unless the test killed it."""
+    started: list[Daemon] = []
+
+    def start(*, patches: dict[str, float] | None = None, **settings: Any) -> Daemon:
+        settings.setdefault("socket", str(private_dir / "npu.sock"))
+        daemon = Daemon(DaemonSettings(**settings), patches)
+        started.append(daemon)
+        return daemon
+
+    yield start
+    for daemon in started:
+        daemon.close()
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Daemon:
+    """A daemon with one device of the default platform."""
+    return start_daemon()
+
+
+@pytest.fixture(scope="session")
+def lasting_daemon() -> Iterator[LastingDaemon]:
+    """The daemon behind `shared_daemon`."""
+    lasting = LastingDaemon(Path(tempfile.mkdtemp(prefix="softnpu-shared-")))
+    yield lasting
+    lasting.end()
+
+
+@pytest.fixture
+def shared_daemon(lasting_daemon: LastingDaemon) -> Iterator[Daemon]:
+    """A daemon for many tests that only use it: after each one it must be as it was before."""
+    with lasting_daemon.unchanged() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def driver(daemon: Daemon) -> Iterator[Driver]:
+    """A session of the test process."""
+    with Driver.open(daemon.socket) as driver:
+        yield driver
+
+
+@pytest.fixture
+def context(driver: Driver) -> Iterator[Context]:
+    """A context on the first device."""
+    with driver.devices[0].create_context() as context:
+        yield context
+
+
+@pytest.fixture
+def start_python() -> Iterator[StartPython]:
+    """Starts client programs that die with the test at the latest."""
+    started: list[ClientProcess] = []
+
+    def start(code: str, *, environment: Mapping[str, str] | None = None, **given: Any) -> ClientProcess:
+        client = ClientProcess(code, given, environment or {})
+        started.append(client)
+        return client
+
+    yield start
+    for client in started:
+        client.kill()
+
+
+@pytest.fixture
+def run_python(start_python: StartPython) -> RunPython:
+    """Runs client code in another process to its end; what it said last."""
+
+    def run(code: str, *, deadline_s: float = 30.0, **given: Any) -> Any:
+        client = start_python(code, **given)
+        result = client.hear(deadline_s)
+        client.finish(deadline_s)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def digits() -> Path:
+    """The IR of a small real network: 1x1x8x8 f32 in, 1x10 f32 out."""
+    assert DIGITS.exists(), json.dumps(str(DIGITS))
+    return DIGITS

@@ -1,0 +1,40 @@
+"""Fixtures of the plugin's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import Core
+from tests.support.daemon import Daemon
+
+
+@pytest.fixture
+def core(daemon: Daemon) -> Iterator[Core]:
+    """A core on a private daemon; it gives everything back at the end."""
+    core = Core(daemon.socket)
+    yield core
+    core.unload_plugin()
+
+
+@pytest.fixture
+def reference() -> ov.Core:
+    """OpenVINO itself."""
+    return ov.Core()
+
+
+@pytest.fixture
+def two_by_two() -> ov.Model:
+    """Two f32 inputs [2,3], two outputs: their sum, and the first one times two."""
+    left = ops.parameter([2, 3], ov.Type.f32, name="left")
+    right = ops.parameter([2, 3], ov.Type.f32, name="right")
+    left.output(0).set_names({"left"})
+    right.output(0).set_names({"right"})
+    total = ops.add(left, right)
+    total.output(0).set_names({"total", "sum"})
+    double = ops.multiply(left, ops.constant([2.0], ov.Type.f32))
+    double.output(0).set_names({"double"})
+    return ov.Model([ops.result(total), ops.result(double)], [left, right], "two_by_two")

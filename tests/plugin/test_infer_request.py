@@ -1,0 +1,213 @@
+"""`CompiledModel` and `InferRequest`: ports, tensors in place, copies that are counted, many threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.plugin import CompiledModel, Core, InferError, InferRequest, InputError
+from tests.support.daemon import Daemon
+
+LEFT = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+RIGHT = np.array([[10, 20, 30], [40, 50, 60]], np.float32)
+
+
+@pytest.fixture
+def compiled(core: Core, two_by_two: ov.Model) -> CompiledModel:
+    return core.compile_model(two_by_two)
+
+
+@pytest.fixture
+def request_(compiled: CompiledModel) -> InferRequest:
+    return compiled.create_infer_request()
+
+
+def test_ports_have_the_names_shapes_and_types_of_the_model(
+    compiled: CompiledModel, two_by_two: ov.Model
+) -> None:
+    for found, expected in ((compiled.inputs, two_by_two.inputs), (compiled.outputs, two_by_two.outputs)):
+        assert [port.get_names() for port in found] == [port.get_names() for port in expected]
+        assert [port.shape for port in found] == [port.shape for port in expected]
+        assert [port.element_type for port in found] == [port.element_type for port in expected]
+    assert compiled.input("right").any_name == "right"
+    assert compiled.output(1).any_name == "double"
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{"left": LEFT, "right": RIGHT}, {0: LEFT, 1: RIGHT}, [LEFT, RIGHT], (LEFT, RIGHT)],
+    ids=["names", "indices", "list", "tuple"],
+)
+def test_inputs_by_name_index_or_order(request_: InferRequest, inputs: Any) -> None:
+    results = request_.infer(inputs)
+    np.testing.assert_array_equal(results["total"], LEFT + RIGHT)
+    np.testing.assert_array_equal(results["sum"], results[0])
+    np.testing.assert_array_equal(results[1], LEFT * 2)
+
+
+def test_inputs_and_results_by_port(
+    request_: InferRequest, compiled: CompiledModel, two_by_two: ov.Model
+) -> None:
+    results = request_.infer({compiled.inputs[0]: LEFT, two_by_two.inputs[1]: RIGHT})
+    np.testing.assert_array_equal(results[compiled.outputs[0]], LEFT + RIGHT)
+    assert list(results) == compiled.outputs
+    assert len(results.to_tuple()) == 2
+
+
+def test_writing_into_a_tensor_is_the_input_and_copies_nothing(
+    request_: InferRequest, compiled: CompiledModel, daemon: Daemon
+) -> None:
+    request_.get_tensor("left").data[:] = LEFT
+    request_.get_input_tensor(1).data[:] = RIGHT
+    request_.infer()
+    np.testing.assert_array_equal(request_.get_output_tensor(0).data, LEFT + RIGHT)
+    assert compiled.staged_bytes == 0
+    assert daemon.engine().staged_bytes == 0
+
+
+def test_a_foreign_array_is_copied_and_counted(request_: InferRequest, compiled: CompiledModel) -> None:
+    request_.infer([LEFT, RIGHT])
+    assert compiled.staged_bytes == LEFT.nbytes + RIGHT.nbytes
+
+
+def test_the_own_tensor_given_as_input_is_not_copied(request_: InferRequest, compiled: CompiledModel) -> None:
+    mine = request_.get_tensor("left").data
+    mine[:] = LEFT
+    request_.infer({"left": mine})
+    assert compiled.staged_bytes == 0
+
+
+def test_a_tensor_of_another_request_is_used_in_place(compiled: CompiledModel) -> None:
+    first, second = compiled.create_infer_request(), compiled.create_infer_request()
+    first.get_tensor("left").data[:] = LEFT
+    first.get_tensor("right").data[:] = RIGHT
+    first.infer()
+    second.set_tensor("left", first.get_tensor("total"))
+    second.set_tensor("right", first.get_tensor("double"))
+    np.testing.assert_array_equal(second.infer()["total"], LEFT * 3 + RIGHT)
+    assert compiled.staged_bytes == 0
+
+
+def test_a_foreign_tensor_that_was_set_is_copied_at_every_inference(
+    request_: InferRequest, compiled: CompiledModel
+) -> None:
+    mine, out = LEFT.copy(), np.zeros((2, 3), np.float32)
+    request_.set_tensor("left", ov.Tensor(mine, shared_memory=True))
+    request_.set_tensor("total", ov.Tensor(out, shared_memory=True))
+    request_.get_tensor("right").data[:] = RIGHT
+    for factor in (1, 2):
+        mine[:] = LEFT * factor
+        request_.infer()
+        np.testing.assert_array_equal(out, LEFT * factor + RIGHT)
+    assert compiled.staged_bytes == 2 * (mine.nbytes + out.nbytes)
+
+
+def test_results_are_copies_unless_they_are_shared(request_: InferRequest) -> None:
+    copied = request_.infer([LEFT, RIGHT])["total"]
+    shared = request_.infer([RIGHT, RIGHT], share_outputs=True)["total"]
+    np.testing.assert_array_equal(copied, LEFT + RIGHT)
+    request_.infer([LEFT, LEFT])
+    np.testing.assert_array_equal(copied, LEFT + RIGHT)
+    np.testing.assert_array_equal(shared, LEFT * 2)
+
+
+def test_a_view_outlives_its_request_and_model(core: Core, two_by_two: ov.Model) -> None:
+    compiled = core.compile_model(two_by_two)
+    view = compiled([LEFT, RIGHT], share_outputs=True)[0]
+    del compiled
+    others = [core.compile_model(two_by_two)([RIGHT, RIGHT])[0] for _ in range(3)]
+    np.testing.assert_array_equal(view, LEFT + RIGHT)
+    np.testing.assert_array_equal(others[2], RIGHT * 2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ([LEFT], "1 inputs given; expected 2"),
+        (LEFT, "one array given; expected 2"),
+        ([LEFT, RIGHT[:1]], "input 'right': float32.1, 3. given; expected float32.2, 3."),
+        ([LEFT, RIGHT.astype(np.float64)], "input 'right': float64.*expected float32"),
+        ({"lefd": LEFT}, "no input 'lefd'; expected one of 0 'left', 1 'right'"),
+        ({2: LEFT}, "no input 2"),
+    ],
+)
+def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest, inputs: Any, says: str) -> None:
+    request_.infer([LEFT, RIGHT])
+    with pytest.raises(InputError, match=says):
+        request_.infer(inputs)
+    np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
+
+
+def test_a_tensor_of_the_wrong_shape_or_type_is_refused(request_: InferRequest) -> None:
+    for wrong in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.int32)):
+        with pytest.raises(InputError, match="input 'left'"):
+            request_.set_tensor("left", ov.Tensor(wrong))
+    with pytest.raises(InputError, match="no port 'middle'"):
+        request_.get_tensor("middle")
+
+
+def test_start_and_wait(request_: InferRequest) -> None:
+    request_.start_async([LEFT, RIGHT])
+    request_.wait()
+    request_.wait()
+    assert request_.wait_for(0)
+    np.testing.assert_array_equal(request_.results["total"], LEFT + RIGHT)
+
+
+def test_a_busy_request_refuses_a_second_start(core: Core, digits: Path) -> None:
+    model = core.compile_model(digits)
+    request = model.create_infer_request()
+    request.start_async(np.zeros((1, 1, 8, 8), np.float32))
+    with pytest.raises(InferError, match="busy"):
+        request.start_async()
+    request.wait()
+    request.start_async()
+    request.wait()
+
+
+def test_many_requests_from_many_threads(compiled: CompiledModel) -> None:
+    start = threading.Barrier(8)
+
+    def work(number: int) -> bool:
+        request = compiled.create_infer_request()
+        left = LEFT * number
+        start.wait(30)
+        return all(np.array_equal(request.infer([left, RIGHT])["total"], left + RIGHT) for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_many_requests_in_flight_at_once(compiled: CompiledModel) -> None:
+    requests = [compiled.create_infer_request() for _ in range(32)]
+    for number, request in enumerate(requests):
+        request.start_async([LEFT * number, RIGHT])
+    for number, request in enumerate(requests):
+        request.wait()
+        np.testing.assert_array_equal(request.results["total"], LEFT * number + RIGHT)
+
+
+def test_dropped_requests_and_models_give_their_memory_back(
+    core: Core, two_by_two: ov.Model, daemon: Daemon
+) -> None:
+    core.compile_model(two_by_two)([LEFT, RIGHT])
+    before = daemon.engine()
+    for _ in range(5):
+        compiled = core.compile_model(two_by_two)
+        requests = [compiled.create_infer_request() for _ in range(4)]
+        for request in requests:
+            request.infer([LEFT, RIGHT])
+        del requests, request, compiled
+    after = daemon.engine()
+    assert (after.memory_used, after.graphs, after.queues) == (
+        before.memory_used,
+        before.graphs,
+        before.queues,
+    )
+    assert after.images == before.images

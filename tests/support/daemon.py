@@ -1,0 +1,190 @@
+"""A daemon of the test's own: a child process with its own socket, log and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from softnpu.driver import Driver
+from softnpu.emulator.interface import places
+from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from tests.support.leaks import lasting
+from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
+
+_PROGRAM = Path(__file__).with_name("daemon_main.py")
+_START_S = 30.0
+_READY = re.compile(rb"ready (\d+)\n")
+
+
+class DaemonRefused(AssertionError):
+    """The daemon did not start; `fault` says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class Daemon:
+    """A running daemon. `stop` is its orderly end, `kill` the other one."""
+
+    def __init__(self, settings: DaemonSettings, patches: dict[str, float] | None = None) -> None:
+        self.socket = Path(settings.socket)
+        self.settings = settings
+        self.log_path = places.log_path(self.socket)
+        self.tracebacks_expected = False
+        read_end, write_end = os.pipe()
+        with open(self.log_path, "ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    str(_PROGRAM),
+                    msgspec.json.encode(settings).decode(),
+                    str(write_end),
+                    json.dumps(patches or {}),
+                    str(os.getpid()),
+                ],
+                pass_fds=(write_end,),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        os.close(write_end)
+        with open(read_end, "rb", buffering=0) as reader:
+            self._await_ready(reader.fileno())
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    @property
+    def fd_count(self) -> int:
+        """Open descriptors of the supervisor."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def base_fd_count(self) -> int:
+        """Open descriptors of the supervisor without those for compiler workers, which come and go."""
+        count = self.fd_count
+        return count - 2 * len(self.status().compiler_pids)
+
+    def status(self) -> StatusIs:
+        """The state of the daemon, through a monitor's connection."""
+        with Driver.open(self.socket, autostart=False, role="monitor") as monitor:
+            return monitor.status()
+
+    def engine(self, device: int = 0) -> EngineStatus:
+        return self.status().engines[device]
+
+    def memory_used(self, device: int = 0) -> int:
+        return self.engine(device).memory_used
+
+    def kill_engine(self, device: int = 0) -> int:
+        """SIGKILL to the engine, as soon as there is one; its pid."""
+        pid = wait_until(lambda: self.engine(device).engine_pid, what="an engine to kill")
+        os.kill(pid, signal.SIGKILL)
+        wait_gone(pid)
+        return pid
+
+    def wait_restarted(self, restarts: int, device: int = 0) -> None:
+        """Waits until the engine has been restarted so many times and is ready."""
+
+        def ready() -> bool:
+            engine = self.engine(device)
+            return engine.restarts == restarts and engine.state == "ready"
+
+        wait_until(ready, what=f"{restarts} restarts of the engine")
+
+    def stop(self) -> None:
+        """SIGTERM, and the proof of an orderly end: exit code 0 and no file left behind."""
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(DEADLINE_S)
+        assert code == 0, f"the daemon ended with {code}:\n{self.log}"
+        left = [path for path in (self.socket, places.lock_path(self.socket)) if path.exists()]
+        assert left == [], "an orderly end leaves neither socket nor lock file"
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor; engines and workers have to die with it."""
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """End of the test: stops the daemon if the test has not done so, and reads its log."""
+        try:
+            if self.process.returncode is None:
+                self.stop()
+        finally:
+            if self.alive:
+                self.process.kill()
+                self.process.wait(DEADLINE_S)
+        if not self.tracebacks_expected:
+            assert "Traceback" not in self.log, f"something in the daemon crashed:\n{self.log}"
+
+    def _await_ready(self, fd: int) -> None:
+        answer = b""
+        while wait_readable(fd, _START_S):
+            part = os.read(fd, 65536)
+            answer += part
+            if not part or _READY.fullmatch(answer):
+                break
+        if _READY.fullmatch(answer):
+            return
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        try:
+            raise DaemonRefused(msgspec.json.decode(answer, type=Fault))
+        except msgspec.DecodeError:
+            raise AssertionError(f"no daemon within {_START_S:g} s:\n{self.log}") from None
+
+
+class LastingDaemon:
+    """A daemon that is started when it is first needed, and again when a test has broken it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._daemon: Daemon | None = None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[Daemon]:
+        """The daemon; at the end of the block it lives, owns nothing, and has the same engine."""
+        daemon = self._daemon or Daemon(DaemonSettings(socket=str(self._folder / "npu.sock")))
+        self._daemon = None  # not to be used again unless it passes
+        lasting.add(daemon.pid)
+        try:
+            pid, descriptors = daemon.engine().engine_pid, daemon.base_fd_count()
+            yield daemon
+            assert daemon.alive, daemon.log
+            assert daemon.engine().engine_pid == pid, f"the engine died:\n{daemon.log}"
+            wait_until(lambda: daemon.memory_used() == 0, what="memory given back")
+            wait_until(lambda: daemon.base_fd_count() <= descriptors, what="descriptors closed")
+            assert "Traceback" not in daemon.log
+            self._daemon = daemon
+        finally:
+            if self._daemon is None:
+                daemon.kill()
+
+    def end(self) -> None:
+        """Stops the daemon and removes its files."""
+        if self._daemon is not None:
+            self._daemon.close()
+        shutil.rmtree(self._folder)

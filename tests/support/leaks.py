@@ -1,0 +1,104 @@
+"""Proof that a test left nothing behind: processes, descriptors, names in /dev/shm."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import psutil
+
+from tests.support.waiting import wait_until
+
+_SETTLE_S = 5.0
+# opened once by a library when it is first used, and kept
+_LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[eventpoll]", "/dev/pts")
+
+
+lasting: set[int] = set()
+"""Processes that outlive a test on purpose, by pid; what they start is theirs."""
+
+
+class Surroundings:
+    """What there was before a test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self._processes = _children()
+        self._descriptors = set(_descriptors().items())
+        self._names = set(os.listdir("/dev/shm"))
+
+    def check(self) -> None:
+        """Fails when there is more than before. What is about to end gets a moment to do so."""
+        gc.collect()
+        for look in (self._new_processes, self._new_descriptors, self._new_names):
+            try:
+                wait_until(lambda look=look: not look(), _SETTLE_S)  # type: ignore[misc]
+            except AssertionError:
+                gc.collect()
+                left = look()
+                assert left == [], f"left behind by the test: {left}"
+
+    def _new_processes(self) -> list[str]:
+        # what a program that a wider fixture started does in the meantime is not this test's
+        suspects = _children()
+        suspects.update(process for process in psutil.process_iter() if self._belongs(process.pid))
+        return [
+            f"{process.pid} {_words(process.pid, 'cmdline')!r}"
+            for process in suspects
+            if _lives(process) and not self._known(process)
+        ]
+
+    def _belongs(self, pid: int) -> bool:
+        # orphans are nobody's children any more, but they still have the environment of the test
+        return any(self._folder in _words(pid, part) for part in ("cmdline", "environ"))
+
+    def _known(self, process: psutil.Process) -> bool:
+        try:
+            line = [process, *process.parents()]
+            return any(one in self._processes or one.pid in lasting for one in line)
+        except psutil.NoSuchProcess:
+            return True
+
+    def _new_descriptors(self) -> list[str]:
+        return [
+            f"{fd} -> {target}"
+            for fd, target in _descriptors().items()
+            if (fd, target) not in self._descriptors and not target.startswith(_LIBRARIES)
+        ]
+
+    def _new_names(self) -> list[str]:
+        return sorted(set(os.listdir("/dev/shm")) - self._names)
+
+
+def descriptors_of(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _words(pid: int, part: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""  # it has ended meanwhile, or is another user's
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return found

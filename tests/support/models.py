@@ -1,0 +1,49 @@
+"""Models for tests: the small real one is in the repository, these are made where they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import opset15 as ops
+
+Array = npt.NDArray[Any]
+
+
+def write_chain(folder: Path, size: int, steps: int, name: str = "chain") -> Path:
+    """An IR without constants: a square matrix, multiplied with itself and scaled `steps` times.
+
+    One inference costs 2 * steps * size^3 operations, so a test can choose how long it takes.
+    """
+    matrix = ops.parameter([size, size], ov.Type.f32, name="matrix")
+    value: Any = matrix
+    for _ in range(steps):
+        value = ops.softmax(ops.matmul(value, matrix, False, False), axis=1)
+    path = folder / f"{name}.xml"
+    ov.serialize(ov.Model([value], [matrix], name), path)
+    return path
+
+
+def write_scale(folder: Path, factor: float, name: str = "scale", count: int = 4096) -> Path:
+    """An IR with weights: `count` numbers, each multiplied with its own constant (`factor`)."""
+    data = ops.parameter([count], ov.Type.f32, name="data")
+    weights = ops.constant(np.full(count, factor, np.float32) + np.arange(count, dtype=np.float32) / count)
+    path = folder / f"{name}.xml"
+    ov.serialize(ov.Model([ops.multiply(data, weights)], [data], name), path)
+    return path
+
+
+def on_cpu(xml: Path, *inputs: Array) -> list[Array]:
+    """The outputs of OpenVINO's own CPU device in f32 with the settings of a default compilation."""
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "EXECUTION_MODE_HINT": "ACCURACY",
+    }
+    compiled = ov.Core().compile_model(xml, "CPU", settings)
+    request = compiled.create_infer_request()
+    results = request.infer(list(inputs))
+    return [np.array(results[output]) for output in compiled.outputs]

@@ -1,0 +1,53 @@
+"""Waiting with a deadline. The only place of the tests that looks again and again."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+DEADLINE_S = 10.0
+T = TypeVar("T")
+
+
+def wait_until(predicate: Callable[[], T], deadline_s: float = DEADLINE_S, what: str = "") -> T:
+    """The first true value of `predicate`; `AssertionError` when none came within the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = 0.0005
+    while not (value := predicate()):
+        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what or predicate}"
+        time.sleep(pause)  # what tests wait for here has no event to sleep on
+        pause = min(pause * 2, 0.02)
+    return value
+
+
+def wait_gone(pid: int, deadline_s: float = DEADLINE_S) -> None:
+    """Waits until a process has ended (a zombie counts as ended), by its pidfd."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert wait_readable(pidfd, deadline_s), f"process {pid} still lives after {deadline_s:g} s"
+    finally:
+        os.close(pidfd)
+
+
+def wait_readable(fd: int, deadline_s: float = DEADLINE_S) -> bool:
+    """Whether a descriptor becomes readable, or its other end closes, within the deadline."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(max(0.0, deadline_s) * 1000))
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start

@@ -1,0 +1,217 @@
+"""A client that follows `docs/interface.md` by hand, without the driver: so it can also break every rule."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from softnpu.emulator.interface import frames, linux, places, records
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.shared import SharedMapping, Signal
+from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from tests.support.waiting import DEADLINE_S, wait_until
+
+M = TypeVar("M", bound=msg.Message)
+HELLO = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client="by hand")
+
+
+class Wire:
+    """One connection. `hello` greets, `ask` waits for the answer, `send` does not."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = places.new_socket()
+        self.socket.settimeout(DEADLINE_S)
+        with places.socket_address(path) as address:
+            self.socket.connect(address)
+        self.channel = Channel(self.socket)
+        self._number = 0
+        self._fds: list[int] = []
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection and every descriptor that came over it."""
+        self.channel.close()
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
+
+    def hello(self, role: str = "session") -> msg.Welcome:
+        return self.ask(msgspec.structs.replace(HELLO, role=role), msg.Welcome)
+
+    def send(self, message: msg.Message, fds: list[int] | None = None) -> int:
+        """Sends a request; its number."""
+        self._number += 1
+        self.channel.send(self._number, msg.encode(message), fds or [])
+        return self._number
+
+    def send_raw(self, frame: bytes) -> None:
+        self.socket.send(frame)
+
+    def send_body(self, body: bytes) -> int:
+        """Sends a frame with any body; its number."""
+        self._number += 1
+        self.send_raw(frames.encode(self._number, body))
+        return self._number
+
+    def receive(self) -> tuple[int, msg.Answer]:
+        """The next answer and its request; descriptors are kept until `close`."""
+        packet = self._packet()
+        assert packet is not None, "the daemon closed the connection"
+        with packet:
+            self._fds.extend(packet.take_fds(packet.fd_count))
+            return packet.request, msg.decode_answer(packet.body)
+
+    def closed(self) -> bool:
+        """Whether the daemon closes the connection without another word."""
+        return self._packet() is None
+
+    def answer(self, number: int) -> msg.Answer:
+        """The final answer to a request; answers to others are passed over."""
+        while True:
+            request, answer = self.receive()
+            if request == number and not isinstance(answer, msg.Progress):
+                return answer
+
+    def ask(self, message: msg.Message, kind: type[M], fds: list[int] | None = None) -> M:
+        answer = self.answer(self.send(message, fds))
+        assert isinstance(answer, kind), answer
+        return answer
+
+    def fault(self, message: msg.Message, fds: list[int] | None = None) -> Fault:
+        return self.ask(message, msg.Failed, fds).fault
+
+    def take_fd(self) -> int:
+        """The descriptor that came last; it stays owned by the connection."""
+        return self._fds[-1]
+
+    def _packet(self) -> Packet | None:
+        return self.channel.receive()
+
+
+class WireContext:
+    """A context with memory, made by hand."""
+
+    def __init__(self, wire: Wire, device: int = 0) -> None:
+        self.wire = wire
+        self.handle = wire.ask(msg.ContextCreate(device=device), msg.ContextCreated).context
+        self.doorbell = wire.take_fd()
+        self.segments: dict[int, SharedMapping] = {}
+
+    def alloc(self, size: int, kind: str = "host") -> WireMemory:
+        request = msg.MemAlloc(context=self.handle, kind=kind, size=size)
+        return self.adopt(self.wire.ask(request, msg.MemAllocated), size)
+
+    def adopt(self, placed: msg.MemAllocated, size: int) -> WireMemory:
+        if placed.fresh:
+            self.segments[placed.segment] = SharedMapping(self.wire.take_fd(), placed.segment_size)
+        return WireMemory(placed.memory, self.segments[placed.segment], placed.offset, size)
+
+    def queue(self, slots: int = 16) -> WireQueue:
+        return WireQueue(self, slots)
+
+
+class WireMemory:
+    """An allocation: bytes at `offset` of a mapping."""
+
+    def __init__(self, handle: int, mapping: SharedMapping, offset: int, size: int) -> None:
+        self.handle = handle
+        self.mapping = mapping
+        self.offset = offset
+        self.size = size
+
+    def write(self, data: bytes, at: int = 0) -> None:
+        self.mapping.buffer[self.offset + at : self.offset + at + len(data)] = data
+
+    def read(self, size: int | None = None, at: int = 0) -> bytes:
+        start = self.offset + at
+        return self.mapping.buffer[start : start + (self.size - at if size is None else size)]
+
+    def signal(self, at: int = 0) -> Signal:
+        return Signal(self.mapping, self.offset + at)
+
+
+class WireQueue:
+    """A queue; every field of every slot is the caller's."""
+
+    def __init__(self, context: WireContext, slots: int) -> None:
+        created = context.wire.ask(msg.QueueCreate(context=context.handle, slots=slots), msg.QueueCreated)
+        self.context = context
+        self.handle = created.queue
+        self.slots = slots
+        self.ring = context.adopt(created.ring, records.ring_size(slots))
+        self.tail = 0
+
+    def submit(
+        self,
+        buffer: WireMemory | int,
+        size: int,
+        offset: int = 0,
+        fence: WireMemory | int = 0,
+        fence_offset: int = 0,
+        sequence: int | None = None,
+    ) -> int:
+        """Writes a slot, stores the tail and rings the doorbell; the number of the submission."""
+        self.tail += 1
+        slot = records.SLOT.pack(
+            self.tail if sequence is None else sequence,
+            buffer if isinstance(buffer, int) else buffer.handle,
+            offset,
+            size,
+            0,
+            fence if isinstance(fence, int) else fence.handle,
+            fence_offset,
+        )
+        self.ring.write(slot, records.RING_HEADER + (self.tail - 1) % self.slots * records.SLOT_SIZE)
+        self.set_tail(self.tail)
+        return self.tail
+
+    def set_tail(self, tail: int) -> None:
+        """Stores any tail and rings."""
+        self.ring.write(struct.pack("=Q", tail & (2**64 - 1)), records.RING_TAIL)
+        linux.memory_fence()
+        os.eventfd_write(self.context.doorbell, 1)
+
+    def run(self, commands: bytes, buffer: WireMemory) -> int:
+        """Writes a command buffer, submits it, waits for its end; the result of the submission."""
+        buffer.write(commands)
+        return self.wait(self.submit(buffer, len(commands)))
+
+    @property
+    def completed(self) -> int:
+        return self._word("=Q", records.RING_COMPLETED)
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._word("=I", records.RING_LOST))
+
+    def wait(self, number: int) -> int:
+        """Waits until a submission has ended; its result, 0 for success."""
+        wait_until(lambda: self.completed >= number, what=f"the end of submission {number}")
+        return self._word("=I", records.RING_RESULT) if self._word("=Q", records.RING_FAILED) == number else 0
+
+    def _word(self, shape: str, at: int) -> int:
+        value: int = struct.unpack(shape, self.ring.read(struct.calcsize(shape), at))[0]
+        return value
+
+
+def raw_socket(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> socket.socket:
+    """A connected socket that has said nothing yet."""
+    sock = socket.socket(socket.AF_UNIX, kind)
+    sock.settimeout(DEADLINE_S)
+    sock.connect(str(path))
+    return sock

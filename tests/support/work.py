@@ -1,0 +1,98 @@
+"""Short forms of what many tests do with the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver import CommandList, CommandQueue, Context, Fence, GraphSource, ZeError, ZeResult
+from tests.support.models import Array
+
+SECOND = 1_000_000_000
+LONG = 20 * SECOND
+
+
+def recorded(context: Context, *records: Callable[[CommandList], None]) -> CommandList:
+    """A closed command list; each of `records` appends to it."""
+    commands = context.create_command_list()
+    for record in records:
+        record(commands)
+    commands.close()
+    return commands
+
+
+def barrier(context: Context) -> CommandList:
+    """A closed list that does nothing."""
+    return recorded(context, lambda commands: commands.append_barrier())
+
+
+def execute(queue: CommandQueue, *lists: CommandList) -> Fence:
+    """Submits the lists with a fence of their own."""
+    fence = queue.create_fence()
+    queue.execute_command_lists(lists, fence)
+    return fence
+
+
+def run(queue: CommandQueue, *lists: CommandList) -> None:
+    """Submits the lists and waits for their end."""
+    assert execute(queue, *lists).host_synchronize(LONG), "not done in time"
+
+
+def check_works(context: Context) -> None:
+    """A new queue of this context executes."""
+    with context.create_command_queue() as queue:
+        memory = context.alloc_host(64)
+        run(queue, recorded(context, lambda c: c.append_memory_fill(memory, b"\x5a", 64)))
+        assert bytes(memory.view()) == b"\x5a" * 64
+
+
+def failure(call: Callable[[], object], result: ZeResult) -> ZeError:
+    """The error that `call` has to raise, with this result."""
+    with pytest.raises(ZeError) as caught:
+        call()
+    assert caught.value.result == result, str(caught.value)
+    return caught.value
+
+
+class Loaded:
+    """A graph on the device, memory for its arguments, and a list that executes it `times` times."""
+
+    def __init__(self, context: Context, xml: Path, times: int = 1) -> None:
+        with GraphSource.from_ir(xml) as source:
+            self.graph = context.create_graph(source)
+        self.graph.initialize()
+        self.memory = [context.alloc_host(a.byte_size) for a in self.graph.meta.arguments]
+        for index, memory in enumerate(self.memory):
+            self.graph.set_argument_value(index, memory)
+        self.commands = recorded(context, *([lambda c: c.append_graph_execute(self.graph)] * times))
+
+    def feed(self, *inputs: Array) -> None:
+        """Writes the inputs into device memory."""
+        for memory, data in zip(self.memory, inputs, strict=False):
+            memory.view(data.dtype, data.shape)[...] = data
+
+    @property
+    def outputs(self) -> list[Array]:
+        """Copies of the outputs."""
+        arguments = self.graph.meta.arguments
+        return [
+            memory.view(np.dtype(np.float32), argument.shape).copy()
+            for memory, argument in zip(self.memory, arguments, strict=True)
+            if not argument.input
+        ]
+
+    def infer(self, queue: CommandQueue, *inputs: Array) -> list[Array]:
+        """One run of the list with these inputs."""
+        self.feed(*inputs)
+        run(queue, self.commands)
+        return self.outputs
+
+
+def same(found: list[Array], expected: list[Array]) -> bool:
+    """Whether all arrays are equal bit by bit."""
+    return len(found) == len(expected) and all(
+        a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True)
+    )

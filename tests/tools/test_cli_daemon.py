@@ -1,0 +1,213 @@
+"""`softnpu daemon`, `status`, `stop`: one daemon a socket, told in order, ended in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from softnpu.emulator.interface import places
+from softnpu.emulator.interface.places import DaemonRecord
+from tests.conftest import StartDaemon, StartPython
+from tests.support.cli import softnpu
+from tests.support.daemon import Daemon
+from tests.support.waiting import DEADLINE_S, Stopwatch, wait_gone, wait_until
+
+
+@pytest.fixture
+def socket(private_dir: Path) -> Iterator[Path]:
+    """The socket of this test; a daemon that a command started there is ended."""
+    path = private_dir / "npu.sock"
+    yield path
+    record = places.read_record(path)
+    if record is not None:
+        os.kill(record.pid, signal.SIGTERM)
+        wait_gone(record.pid)
+
+
+# ------------------------------------------------------------ daemon
+
+
+def test_a_daemon_in_the_background_says_where_and_who_it_is(socket: Path) -> None:
+    words = softnpu("daemon", "--device", "3720", "--device", "5010", "--memory", "1GiB").words
+    record = places.read_record(socket)
+    assert record is not None
+    lines = words.splitlines()
+    assert lines[0] == f"daemon {record.pid} serves {socket}"
+    assert lines[1].startswith("  NPU.0: platform 3720, 2 tiles, 1.0 GiB, engine ")
+    assert lines[2].startswith("  NPU.1: platform 5010, 3 tiles, 1.0 GiB, engine ")
+    assert all(line.endswith(" ready") for line in lines[1:])
+
+
+def test_a_socket_can_be_chosen(private_dir: Path) -> None:
+    other = private_dir / "other.sock"
+    try:
+        assert f"serves {other}" in softnpu("daemon", "--socket", other).words
+    finally:
+        assert "stopped" in softnpu("stop", "--socket", other).words
+    assert not other.exists()
+
+
+def test_a_second_daemon_on_a_socket_is_refused_with_the_pid_of_the_first(daemon: Daemon) -> None:
+    complaint = softnpu("daemon").complaint
+    assert f"pid {daemon.pid}" in complaint
+    assert "softnpu stop" in complaint
+    assert daemon.alive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--device", "1234"), "device platform: '1234'; expected 3720 or 4000 or 5010"),
+        (("--log-level", "loud"), "setting --log-level: 'loud'"),
+        (("--tdr-ms", "0"), "setting --tdr-ms: 0; expected 1 or more"),
+        (("--spin-us", "-1"), "setting --spin-us: -1"),
+        (("--device", "4000") * 9, "setting --device: 9 devices; expected 1 to 8"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(arguments: tuple[str, ...], said: str) -> None:
+    assert said in softnpu("daemon", *arguments).complaint
+
+
+@pytest.mark.parametrize("mode", [(), ("--foreground",)])
+def test_a_path_that_is_no_socket_is_left_alone(mode: tuple[str, ...], private_dir: Path) -> None:
+    file = private_dir / "notes.txt"
+    file.write_text("mine")
+    done = softnpu("daemon", *mode, "--socket", file)
+    assert done.code == 1
+    assert "a regular file; expected a socket or nothing" in done.err
+    assert file.read_text() == "mine"
+
+
+def test_a_daemon_in_the_foreground_tells_when_it_is_ready_and_ends_on_ctrl_c(socket: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "softnpu.tools.cli", "daemon", "--foreground", "--log-level", "error"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"softnpu: ready at {socket}, pid {process.pid}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 0
+    assert not socket.exists()
+
+
+def test_a_daemon_that_nobody_uses_ends_by_itself(socket: Path) -> None:
+    softnpu("daemon", "--idle-timeout", "0.5")
+    wait_until(lambda: not socket.exists(), what="the end of the idle daemon")
+
+
+# ------------------------------------------------------------ status
+
+
+def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
+    complaint = softnpu("status", SOFTNPU_AUTOSTART="1").complaint
+    assert complaint == (
+        f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
+    )
+    assert not socket.exists()
+
+
+def test_status_shows_the_daemon_its_devices_and_who_uses_them(
+    start_daemon: StartDaemon, start_python: StartPython
+) -> None:
+    daemon = start_daemon(devices=("4000", "3720"))
+    client = start_python(
+        """
+        driver = Driver.open(given["socket"])
+        context = driver.devices[1].create_context()
+        memory = context.alloc_host(5 << 20)
+        say("here")
+        hear()
+        """,
+        socket=str(daemon.socket),
+    )
+    client.hear()
+    words = softnpu("status").words
+    client.tell()
+    rows = {line.split("  ")[1]: line.split() for line in words.splitlines() if line.startswith("  ")}
+    assert f"daemon {daemon.pid} at {daemon.socket}" in words
+    assert rows["platform"][-2:] == ["4000", "3720"]
+    assert rows["state"][-2:] == ["ready", "ready"]
+    assert rows["memory used"][-4:] == ["0", "B", "5.0", "MiB"]
+    assert rows["contexts"][-2:] == ["0", "1"]
+    assert f" {client.pid} " in words
+    client.finish()
+
+
+def test_status_as_json_has_every_field_of_the_interface(daemon: Daemon) -> None:
+    state = json.loads(softnpu("status", "--json").words)
+    expected = daemon.status()
+    assert state["pid"] == daemon.pid
+    assert state["engines"][0]["engine_pid"] == expected.engines[0].engine_pid
+    assert state["engines"][0]["device"]["uuid"] == expected.engines[0].device.uuid.hex()
+    assert set(state["engines"][0]) == set(expected.engines[0].__struct_fields__)
+    assert set(state) >= set(expected.__struct_fields__) - {"must"}
+
+
+# ------------------------------------------------------------ stop
+
+
+def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
+    assert softnpu("stop").words == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
+    assert daemon.process.wait(0) == 0
+    assert not daemon.socket.exists()
+
+
+def test_stop_without_a_daemon_says_so(socket: Path) -> None:
+    assert f"daemon at {socket}: no socket there" in softnpu("stop").complaint
+
+
+def test_a_hung_daemon_is_not_killed_without_being_told_to(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        watch = Stopwatch()
+        assert "softnpu stop --force" in softnpu("stop").complaint
+        assert watch.seconds < DEADLINE_S
+        assert daemon.alive
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    assert daemon.status().pid == daemon.pid
+
+
+def test_force_kills_a_hung_daemon_and_leaves_nothing(daemon: Daemon) -> None:
+    engine = daemon.engine().engine_pid
+    daemon.process.send_signal(signal.SIGSTOP)
+    assert softnpu("stop", "--force").words == f"daemon {daemon.pid} at {daemon.socket} killed\n"
+    assert daemon.process.wait(DEADLINE_S) == -signal.SIGKILL
+    wait_gone(engine)
+    assert not daemon.socket.exists()
+    assert not places.lock_path(daemon.socket).exists()
+
+
+@pytest.mark.parametrize("field", ["start_time", "boot_id"])
+def test_force_never_kills_a_process_that_is_not_proven_to_be_the_daemon(
+    daemon: Daemon, start_python: StartPython, field: str
+) -> None:
+    stranger = start_python("say('here')\nhear()")
+    stranger.hear()
+    honest = DaemonRecord(
+        pid=stranger.pid,
+        start_time=places.process_start_time(stranger.pid),
+        boot_id=places.boot_id(),
+        status="",
+    )
+    wrong = {"start_time": honest.start_time + 1, "boot_id": "another boot"}[field]
+    lock = places.lock_path(daemon.socket)
+    before = lock.read_bytes()
+    lock.write_bytes(msgspec.json.encode(msgspec.structs.replace(honest, **{field: wrong})))
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        assert "names no living process" in softnpu("stop", "--force").complaint
+    finally:
+        lock.write_bytes(before)
+        daemon.process.send_signal(signal.SIGCONT)
+    stranger.tell()
+    stranger.finish()

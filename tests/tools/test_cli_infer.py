@@ -1,0 +1,239 @@
+"""`softnpu infer`: results, comparison, and what is wrong with what somebody typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.tools.models.catalogue import lookup
+from softnpu.tools.models.fetch import get
+from tests.conftest import StartDaemon
+from tests.support.cli import softnpu
+
+_needs_daemon = pytest.mark.usefixtures("daemon")
+_EQUAL = "every number equals, bit by bit"
+
+
+def _row(words: str, start: str) -> list[str]:
+    """The first table row that starts with this word."""
+    return next(line.split() for line in words.splitlines() if line.split()[:1] == [start])
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A model with inputs of several types; the first dimension of each is open."""
+    ids = ops.parameter([-1, 4], ov.Type.i64, name="ids")
+    mask = ops.parameter([-1, 4], ov.Type.boolean, name="mask")
+    half = ops.parameter([-1, 4], ov.Type.f16, name="half")
+    for node, name in ((ids, "ids"), (mask, "mask"), (half, "half")):
+        node.output(0).set_names({name})
+    chosen = ops.select(mask, ids, ops.constant(np.int64(-7)))
+    total = ops.add(ops.convert(chosen, "f32"), ops.convert(half, "f32"))
+    flags = ops.logical_not(mask)
+    for node, name in ((chosen, "chosen"), (total, "total"), (flags, "flags")):
+        node.output(0).set_names({name})
+    path = tmp_path / "mixed.onnx.xml"
+    ov.save_model(ov.Model([chosen, total, flags], [ids, mask, half], "mixed"), path, compress_to_fp16=False)
+    return path
+
+
+@_needs_daemon
+def test_a_model_runs_and_equals_the_cpu_device_with_nothing_copied(digits: Path) -> None:
+    words = softnpu("infer", digits, "--compare", "CPU", "-n", "3").words
+    assert _row(words, "probabilities")[1:3] == ["f32", "1x10"]
+    assert "times, 3 inferences after the first" in words
+    assert "staged bytes in 4 inferences: 0 by the driver, 0 by the engine" in words
+    assert _EQUAL in words
+
+
+@_needs_daemon
+@pytest.mark.timeout(400)
+def test_a_model_of_the_catalogue_equals_the_cpu_device() -> None:
+    entry = lookup("magika")
+    shapes = [f"--shape={name}={','.join(map(str, shape))}" for name, shape in entry.shapes.items()]
+    words = softnpu("infer", get(entry.name), *shapes, "--compare", "CPU", "-n", "2").words
+    assert _row(words, "target_label")[2] == "1x214"
+    assert _EQUAL in words
+
+
+@_needs_daemon
+def test_inputs_of_every_kind_are_made_up_and_compared(mixed: Path) -> None:
+    shapes = [f"--shape={name}=2,4" for name in ("ids", "mask", "half")]
+    words = softnpu("infer", mixed, *shapes, "--compare", "CPU").words
+    assert [_row(words, name)[1:3] for name in ("chosen", "total", "flags")] == [
+        ["i64", "2x4"],
+        ["f32", "2x4"],
+        ["boolean", "2x4"],
+    ]
+    assert _EQUAL in words
+
+
+@_needs_daemon
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others(digits: Path) -> None:
+    def numbers(seed: str) -> list[str]:
+        return _row(softnpu("infer", digits, "-n", "1", "--seed", seed).words, "probabilities")
+
+    assert numbers("1") == numbers("1") != numbers("2")
+
+
+@_needs_daemon
+def test_values_come_from_a_file_and_give_an_open_input_its_shape(mixed: Path, tmp_path: Path) -> None:
+    values = {
+        "ids": np.arange(12, dtype=np.int64).reshape(3, 4),
+        "mask": np.ones((3, 4), bool),
+        "half": np.full((3, 4), 0.5, np.float16),
+    }
+    options = []
+    for name, array in values.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        options.append(f"--input={name}={tmp_path / name}.npy")
+    words = softnpu("infer", mixed, *options).words
+    assert _row(words, "total")[2:] == ["3x4", "0.5", "6", "11.5"]
+
+
+def test_the_second_device_is_named(start_daemon: StartDaemon, private_dir: Path, digits: Path) -> None:
+    other = start_daemon(socket=str(private_dir / "two.sock"), devices=("4000", "3720"))
+    softnpu("infer", digits, "--device", "NPU.1", "-n", "2", "--socket", other.socket)
+    assert [engine.inferences for engine in other.status().engines] == [0, 3]
+
+
+@_needs_daemon
+def test_another_precision_is_used_on_both_sides_or_refused_by_name(digits: Path) -> None:
+    done = softnpu("infer", digits, "--precision", "bf16", "--compare", "CPU")
+    if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        assert "NPU against CPU, both bf16" in done.words
+    else:
+        assert "INFERENCE_PRECISION_HINT: 'bf16'" in done.complaint
+
+
+@_needs_daemon
+def test_a_wrong_number_fails_the_comparison_and_names_its_output(digits: Path) -> None:
+    program = """
+    import sys
+    from softnpu.tools import cli, runs
+
+    honest = runs.on_openvino
+
+    def seeded(*arguments):
+        run = honest(*arguments)
+        run.outputs["probabilities"][0, 3] += 0.01
+        return run
+
+    runs.on_openvino = seeded
+    sys.argv = ["softnpu", "infer", sys.argv[1], "--compare", "CPU"]
+    cli.main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(program), digits],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "differs by more than a relative 0.001 in probabilities" in done.stdout
+
+
+# ------------------------------------------------------------ what is wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--shape", "image"), "--shape: 'image'; expected NAME=D,D,..."),
+        (("--shape", "image=1,a"), "--shape image: '1,a'; expected positive integers"),
+        (("--shape", "image=1,0,8,8"), "--shape image: '1,0,8,8'; expected positive integers"),
+        (("--shape", "image=1", "--shape", "image=2"), "--shape image: given twice; expected once"),
+        (("--shape", "x=1"), "--shape x: the model has no such input; expected one of: image"),
+        (("--input", "image"), "--input: 'image'; expected NAME=FILE.npy"),
+        (("--input", "image=/no/such.npy"), "/no/such.npy: No such file or directory"),
+        (("--compare", "TPU"), "--compare: 'TPU'; expected a device that OpenVINO has here: CPU"),
+        (("--config", "SPEED"), "--config: 'SPEED'; expected KEY=VALUE"),
+        (
+            ("--precision", "f32", "--config", "INFERENCE_PRECISION_HINT=bf16"),
+            "--precision: f32, and --config INFERENCE_PRECISION_HINT=bf16",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert said in softnpu("infer", digits, *arguments).complaint
+
+
+@_needs_daemon
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--shape", "image=1,8"), "image"),
+        (("--device", "NPU.1"), "device 'NPU.1'"),
+        (("--device", "GPU"), "device 'GPU': not an NPU"),
+        (("--precision", "f64"), "property INFERENCE_PRECISION_HINT: 'f64'; expected f32 or bf16 or f16"),
+        (("--config", "SPEED=9"), "property SPEED: unknown to the compiler"),
+    ],
+)
+def test_what_the_device_does_not_take_is_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert said in softnpu("infer", digits, *arguments).complaint
+
+
+def _no_array(path: Path) -> None:
+    path.write_bytes(b"hello, not numpy")
+
+
+def _an_archive(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, np.zeros(3))
+
+
+def _objects(path: Path) -> None:
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+
+
+@pytest.mark.parametrize("write", [_no_array, _an_archive, _objects])
+def test_a_file_that_holds_no_array_is_refused(
+    digits: Path, tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    file = tmp_path / "values.npy"
+    write(file)
+    complaint = softnpu("infer", digits, "--input", f"image={file}").complaint
+    assert f"--input image, {file}: no array" in complaint
+    assert "expected a .npy file" in complaint
+
+
+@_needs_daemon
+@pytest.mark.parametrize(
+    ("array", "found"),
+    [
+        (np.zeros((1, 1, 8, 8)), "float64 [1, 1, 8, 8]"),
+        (np.zeros((1, 8, 8), np.float32), "float32 [1, 8, 8]"),
+    ],
+)
+def test_an_array_of_the_wrong_type_or_shape_is_refused(
+    digits: Path, tmp_path: Path, array: np.ndarray, found: str
+) -> None:
+    file = tmp_path / "values.npy"
+    np.save(file, array)
+    complaint = softnpu("infer", digits, "--input", f"image={file}").complaint
+    assert complaint == f"--input image, {file}: {found}; expected float32 [1, 1, 8, 8]"
+
+
+def test_an_open_shape_is_refused_with_the_option_that_closes_it(mixed: Path) -> None:
+    complaint = softnpu("infer", mixed, "--shape", "mask=1,4").complaint
+    assert "input 'ids': shape [?,4]; expected a static shape. Give one with --shape ids=1,4" in complaint
+
+
+@pytest.mark.parametrize("name", ["broken.xml", "broken.onnx"])
+def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\x08\x07garbage" * 9)
+    done = softnpu("infer", path)
+    assert done.code == 1
+    # OpenVINO's frontends may have had their say before
+    assert f"softnpu: model {path}: OpenVINO cannot read it" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err

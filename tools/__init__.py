@@ -1,0 +1,1 @@
+"""The `softnpu` command line and its parts."""

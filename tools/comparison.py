@@ -1,0 +1,53 @@
+"""How far two results of one computation lie apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+TOLERANCE: Final = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1}
+"""Largest relative difference that counts as the same result, by the precision of the arithmetic."""
+
+# Beside an output's large values its tiny ones are noise: a relative difference is taken to at least this
+# share of the largest magnitude.
+_FLOOR: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`value` against `reference`: largest absolute and relative difference, NaN where only one is NaN.
+
+    `relative` is taken to the reference's magnitude at that place, but at least to a thousandth of its
+    largest one. `identical` says that every bit is the same, which two equal NaNs are as well.
+    """
+
+    absolute: float
+    relative: float
+    identical: bool
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the two count as the same result."""
+        return self.identical or self.relative <= tolerance  # False for NaN
+
+
+def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Difference:
+    """The difference of two arrays of one shape and type; `ValueError` when they are not."""
+    if value.shape != reference.shape or value.dtype != reference.dtype:
+        raise ValueError(
+            f"{value.dtype} {list(value.shape)} against {reference.dtype} {list(reference.shape)}"
+        )
+    if value.tobytes() == reference.tobytes():
+        return Difference(0.0, 0.0, True)
+    ours, theirs = value.astype(np.float64), reference.astype(np.float64)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    finite = np.abs(theirs[np.isfinite(theirs)])
+    floor = max(_FLOOR * float(finite.max(initial=0.0)), np.finfo(np.float64).tiny)
+    # infinity less or by infinity is no number: at places that are the same it does not count, at others
+    # it says rightly that they are not within any tolerance
+    with np.errstate(invalid="ignore"):
+        gap = np.where(same, 0.0, np.abs(ours - theirs))
+        relative = np.where(same, 0.0, gap / np.maximum(np.abs(theirs), floor))
+    return Difference(float(gap.max()), float(relative.max()), False)

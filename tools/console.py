@@ -1,0 +1,49 @@
+"""The two consoles of the command line, and quantities as a person reads them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import typer
+from rich.console import Console
+
+out: Final = Console()
+err: Final = Console(stderr=True)
+
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def format_bytes(size: float) -> str:
+    """`23.4 GiB`; exact below 1 KiB."""
+    for unit in _BINARY:
+        if size < 1024 or unit == _BINARY[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def format_time(seconds: float) -> str:
+    """`850 us`, `12.3 ms`, `4.1 s`, `3 min 20 s`, `5 h 12 min`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.2f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `4GiB`, `4G` (both binary), `500MB` (decimal) or `1048576`; `typer.BadParameter` otherwise."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r}; expected a size such as 4GiB, 512MiB, 500MB or 1048576")
+    number, prefix, binary = match.groups()
+    decimal = not binary and text.strip().upper().endswith("B") and prefix
+    return int(float(number) * (1000 if decimal else 1024) ** _POWERS[prefix.upper()])

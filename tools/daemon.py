@@ -1,0 +1,231 @@
+"""`softnpu daemon` and `softnpu stop`: the life of a daemon, seen from a shell."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from softnpu.tools.console import err, format_bytes, out, parse_size
+from softnpu.tools.failures import ToolError
+from softnpu.tools.status import SocketOption, connect, device_name, place_of
+
+if TYPE_CHECKING:
+    from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+    from softnpu.emulator.interface.places import DaemonRecord
+    from softnpu.emulator.supervisor.settings import DaemonSettings
+
+_ANSWER_S: Final = 5.0
+# The supervisor gives each engine and worker two seconds to end before it kills them.
+_END_S: Final = 15.0
+
+
+def daemon(
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
+    ] = None,
+    socket: SocketOption = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and log to stderr.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    memory: Annotated[
+        int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Memory of each device, like 4GiB.")
+    ] = None,
+    session_memory: Annotated[
+        int | None, typer.Option(parser=parse_size, metavar="SIZE", help="What one session may allocate.")
+    ] = None,
+    tdr_ms: Annotated[
+        int | None, typer.Option(help="Abort a submission that waits this long without progress [2000].")
+    ] = None,
+    spin_us: Annotated[
+        int | None, typer.Option(envvar="SOFTNPU_SPIN_US", help="Longest busy wait of an engine [50].")
+    ] = None,
+    idle_timeout: Annotated[
+        float, typer.Option(help="End after this many seconds without a client; 0: stay.")
+    ] = 0.0,
+) -> None:
+    """Start a daemon with emulated NPUs, in the background unless told otherwise."""
+    import msgspec
+
+    from softnpu.emulator.daemon import start_background
+    from softnpu.emulator.supervisor.settings import DaemonSettings
+
+    path = place_of(socket)
+    chosen = {
+        "devices": tuple(device) if device else None,
+        "memory": memory,
+        "session_memory": session_memory,
+        "tdr_ms": tdr_ms,
+        "spin_us": spin_us,
+    }
+    settings = msgspec.structs.replace(
+        DaemonSettings(socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout),
+        **{name: value for name, value in chosen.items() if value is not None},
+    )
+    if foreground:
+        _serve(settings)
+        return
+    start_background(settings)
+    with connect(path) as driver:
+        _announce(driver.status())
+
+
+def stop(
+    socket: SocketOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Kill a daemon that does not answer.")] = False,
+) -> None:
+    """Ask the daemon to end, and wait until it has."""
+    from softnpu.emulator.interface import places
+
+    path = place_of(socket)
+    record = places.read_record(path)  # it removes its record when it ends
+    ending, how = _ask(path), "stopped"
+    if ending is None and not force:
+        raise ToolError(
+            f"daemon at {path}",
+            f"no answer within {_ANSWER_S:g} s",
+            "a daemon that answers",
+            "kill it with 'softnpu stop --force'",
+        )
+    if ending is None:
+        ending, how = _kill(path, record), "killed"
+    _await_end(ending)
+    if how == "killed":
+        _tidy(path)
+    out.print(f"daemon {ending.pid} at {path} {how}", markup=False, highlight=False, soft_wrap=True)
+
+
+# ------------------------------------------------------------ starting
+
+
+def _serve(settings: DaemonSettings) -> None:
+    from softnpu.emulator.daemon import configure_logging, serve
+
+    settings.check()
+    configure_logging(settings.log_level)
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_tell_ready, args=(read_end, settings.socket), daemon=True).start()
+    serve(settings, write_end)
+
+
+def _tell_ready(fd: int, socket: str) -> None:
+    with os.fdopen(fd, "rb") as reader:
+        if reader.readline():
+            err.print(f"softnpu: ready at {socket}, pid {os.getpid()}", markup=False, highlight=False)
+
+
+def _announce(status: StatusIs) -> None:
+    out.print(f"daemon {status.pid} serves {status.socket}", markup=False, highlight=False, soft_wrap=True)
+    for engine in status.engines:
+        out.print(f"  {_device_line(engine, status)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _device_line(engine: EngineStatus, status: StatusIs) -> str:
+    info = engine.device
+    return (
+        f"{device_name(engine, status)}: platform {info.platform}, {info.tiles} tiles, "
+        f"{format_bytes(info.memory_total)}, engine {engine.engine_pid} {engine.state}"
+    )
+
+
+# ------------------------------------------------------------ stopping
+
+
+class _Ending(NamedTuple):
+    """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it."""
+
+    pid: int
+    pidfd: int
+
+
+def _ask(path: Path) -> _Ending | None:
+    """Asks the daemon to end; None when it does not answer. Raises `ToolError` when there is none."""
+    from softnpu.driver import ZeError
+
+    endings: list[_Ending] = []
+    failures: list[ToolError | ZeError] = []
+
+    def ask() -> None:
+        try:
+            with connect(path) as driver:
+                ending = _Ending(driver.daemon_pid, _open_process(driver.daemon_pid))
+                driver.stop_daemon()
+                endings.append(ending)
+        except (ToolError, ZeError) as error:
+            failures.append(error)
+
+    # the driver gives a silent daemon half a minute, which is too long for a person
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_ANSWER_S)
+    if failures:
+        raise failures[0]
+    return endings[0] if endings else None
+
+
+def _kill(path: Path, record: DaemonRecord | None) -> _Ending:
+    """Kills the process of the lock record, once it is proven to be that daemon."""
+    # first hold the process, then look who it is: its pid cannot go to another one in between
+    pidfd = -1 if record is None else _open_process(record.pid)
+    if record is None or pidfd < 0 or not _is_the_daemon(record):
+        raise ToolError(
+            f"daemon at {path}",
+            "it does not answer, and its lock file names no living process",
+            "the lock file of a running daemon",
+            f"find out who serves the socket with 'fuser {path}'",
+        )
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    return _Ending(record.pid, pidfd)
+
+
+def _open_process(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _is_the_daemon(record: DaemonRecord) -> bool:
+    """Whether the record's process still runs: a pid is used again after a while, its start time is not."""
+    from softnpu.emulator.interface import places
+
+    try:
+        same_start = places.process_start_time(record.pid) == record.start_time
+    except OSError:
+        return False
+    return same_start and places.boot_id() == record.boot_id
+
+
+def _await_end(ending: _Ending) -> None:
+    if ending.pidfd < 0:
+        return
+    poller = select.poll()
+    poller.register(ending.pidfd, select.POLLIN)
+    ended = poller.poll(_END_S * 1000)
+    os.close(ending.pidfd)
+    if not ended:
+        raise ToolError(f"daemon {ending.pid}", f"still runs after {_END_S:g} s", "its end", "read its log")
+
+
+def _tidy(path: Path) -> None:
+    """Removes what a killed daemon left, unless a new one has come already."""
+    from softnpu.emulator.daemon import DaemonLock
+    from softnpu.emulator.interface.result import Refused
+
+    try:
+        lock = DaemonLock(path)
+    except Refused:
+        return
+    try:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+    except FileNotFoundError:
+        return
+    finally:
+        lock.release()

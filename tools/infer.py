@@ -1,0 +1,85 @@
+"""`softnpu infer`: one model on the emulated NPU, and if asked beside OpenVINO's own device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from softnpu.tools.failures import ToolError
+from softnpu.tools.status import SocketOption
+
+if TYPE_CHECKING:
+    from softnpu.tools.runs import Run
+
+
+def infer(
+    model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
+    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE.npy", help="Values of an input; others are random. Repeatable."),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")] = 20,
+    compare: Annotated[
+        str | None, typer.Option(metavar="CPU", help="Run the same on a device of OpenVINO, and compare.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Arithmetic on both sides: f32 (default), bf16 or f16.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    socket: SocketOption = None,
+) -> None:
+    """Run a model on the emulated NPU: outputs, times, staged bytes, and how it compares."""
+    from softnpu.tools import inputs, report, runs
+
+    files = inputs.parse_pairs("--input", input or [], "NAME=FILE.npy")
+    job = runs.Job(
+        model=model,
+        shapes=inputs.parse_shapes(shape or []),
+        files={name: Path(file) for name, file in files.items()},
+        config=_config(config or [], precision),
+        seed=seed,
+        count=n,
+    )
+    peer = None if compare is None else runs.peer_device(compare)
+    ours = runs.on_npu(job, device, socket)
+    report.outputs(ours)
+    theirs = None if peer is None else runs.on_openvino(job, peer, ours)
+    report.times([ours] if theirs is None else [ours, theirs])
+    report.staged(ours)
+    if theirs is not None and not _agree(ours, theirs):
+        raise typer.Exit(1)
+
+
+def _config(pairs: Sequence[str], precision: str | None) -> dict[str, str]:
+    from softnpu.driver.compiler.options import PRECISION
+    from softnpu.tools.inputs import parse_pairs
+
+    config = parse_pairs("--config", pairs, "KEY=VALUE")
+    if precision is not None and config.setdefault(PRECISION, precision) != precision:
+        raise ToolError("--precision", f"{precision}, and --config {PRECISION}={config[PRECISION]}", "one")
+    return config
+
+
+def _agree(ours: Run, theirs: Run) -> bool:
+    from softnpu.tools import report
+    from softnpu.tools.comparison import TOLERANCE, compare
+
+    tolerance = TOLERANCE.get(ours.precision, TOLERANCE["f32"])
+    differences = {}
+    for name, value in ours.outputs.items():
+        try:
+            differences[name] = compare(value, theirs.outputs[name])
+        except (KeyError, ValueError) as error:
+            raise ToolError(f"output '{name}' against {theirs.device}", str(error), "the same") from error
+    report.differences(ours, theirs, differences, tolerance)
+    return all(difference.within(tolerance) for difference in differences.values())

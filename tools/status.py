@@ -1,0 +1,154 @@
+"""`softnpu status`: what a running daemon does. It never starts one."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from softnpu.tools.console import format_bytes, format_time, out
+from softnpu.tools.failures import ToolError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from softnpu.driver import Driver
+    from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+
+SocketOption = Annotated[
+    Path | None,
+    typer.Option("--socket", help="Control socket; default: SOFTNPU_SOCKET, else this user's own."),
+]
+
+
+def status(
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Show the running daemon, its devices and their counters, and who uses them."""
+    with connect(place_of(socket)) as driver:
+        state = driver.status()
+    if json_output:
+        typer.echo(as_json(state))
+        return
+    line = (
+        f"{state.server}, interface {state.interface}, daemon {state.pid} at {state.socket}, "
+        f"up {format_time(state.uptime_s)}, compiler workers: {_numbers(state.compiler_pids)}"
+    )
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
+    out.print(_devices(state))
+    if state.session_count:
+        out.print(_sessions(state))
+    else:
+        out.print("no sessions")
+
+
+def place_of(socket: Path | None) -> Path:
+    """The socket that was asked for, or this user's own."""
+    from softnpu.emulator.interface.places import default_socket
+
+    return default_socket() if socket is None else socket.absolute()
+
+
+def connect(path: Path) -> Driver:
+    """A monitor's connection to the daemon at `path`; `ToolError` when none runs there."""
+    from softnpu.driver import Driver, ZeError, ZeResult
+
+    try:
+        return Driver.open(path, autostart=False, role="monitor")
+    except ZeError as error:
+        if error.result != ZeResult.ERROR_UNINITIALIZED:
+            raise
+        fault = error.fault
+        raise ToolError(
+            fault.object, fault.found, "a running daemon", "start one with 'softnpu daemon'"
+        ) from error
+
+
+def device_name(engine: EngineStatus, state: StatusIs) -> str:
+    """`NPU`, or `NPU.1` when there are several: the name that the plugin takes."""
+    return "NPU" if len(state.engines) == 1 else f"NPU.{engine.device.index}"
+
+
+def as_json(state: StatusIs) -> str:
+    """The state as indented JSON: the fields of the interface's `status_is`, uuids as hex."""
+    import msgspec
+
+    fields = msgspec.to_builtins(state, builtin_types=(bytes,))
+    del fields["t"]  # the tag of the message is no field
+    return json.dumps(fields, indent=2, default=bytes.hex)
+
+
+def _devices(state: StatusIs) -> Table:
+    """A column for each device: there are at most 8 of them, but many things to say of each."""
+    table = _table("devices", "")
+    columns = [_rows_of(engine) for engine in state.engines]
+    for engine in state.engines:
+        table.add_column(device_name(engine, state), justify="right", no_wrap=True)
+    for label in columns[0]:
+        table.add_row(label, *(column[label] for column in columns))
+    return table
+
+
+def _rows_of(engine: EngineStatus) -> dict[str, str]:
+    quiet_s = (time.monotonic_ns() - engine.heartbeat_ns) / 1e9
+    return {
+        "platform": engine.device.platform,
+        "tiles": str(engine.device.tiles),
+        "engine pid": str(engine.engine_pid or "-"),
+        "state": _coloured(engine.state),
+        "restarts": str(engine.restarts),
+        "memory used": format_bytes(engine.memory_used),
+        "memory in all": format_bytes(engine.device.memory_total),
+        "contexts": str(engine.contexts),
+        "queues": str(engine.queues),
+        "graphs": str(engine.graphs),
+        "loaded images": str(engine.images),
+        "submissions": str(engine.submissions),
+        "commands": str(engine.commands),
+        "inferences": str(engine.inferences),
+        "faults": str(engine.faults),
+        "busy": format_time(engine.busy_ns / 1e9),
+        "staged bytes": str(engine.staged_bytes),
+        "last active": f"{format_time(quiet_s)} ago" if engine.heartbeat_ns else "-",
+    }
+
+
+def _sessions(state: StatusIs) -> Table:
+    title = f"sessions: {state.session_count}"
+    if state.session_count > len(state.sessions):
+        title += f", the first {len(state.sessions)}"
+    table = _table(title, "session", "pid", "program")
+    for heading in ("memory", "contexts", "allocations", "queues", "graphs"):
+        table.add_column(heading, justify="right")
+    for session in state.sessions:
+        table.add_row(
+            str(session.session),
+            str(session.pid),
+            session.client,
+            format_bytes(session.memory_used),
+            *map(str, (session.contexts, session.allocations, session.queues, session.graphs)),
+        )
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
+def _coloured(state: str) -> str:
+    colour = {"ready": "green", "failed": "red"}.get(state, "yellow")
+    return f"[{colour}]{state}[/]"
+
+
+def _numbers(pids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, pids)) or "none"
