@@ -52,6 +52,16 @@ class Fence(Handle):
         """
         return self._wait("zeFenceHostSynchronize", timeout_ns)
 
+    def cancel(self) -> None:
+        """Asks that the submission of this fence is not begun; one that waits for an event ends as well.
+
+        Not a call of Level Zero. The fence is signalled with ERROR_NOT_AVAILABLE then; a submission that
+        computes already goes on to its end.
+        """
+        self.check("cancel")
+        self._signal.cancel()
+        self._queue.context.ring_doorbell()
+
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on."""
         self.check("zeFenceReset")

@@ -5,11 +5,13 @@
 >>> results = compiled({"input": array})
 """
 
+from softnpu.plugin.async_infer_queue import AsyncInferQueue
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core import Core
 from softnpu.plugin.errors import (
     CompileError,
     DeviceLostError,
+    InferCancelled,
     InferError,
     InputError,
     ModelError,
@@ -20,10 +22,12 @@ from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.results import Results
 
 __all__ = [
+    "AsyncInferQueue",
     "CompileError",
     "CompiledModel",
     "Core",
     "DeviceLostError",
+    "InferCancelled",
     "InferError",
     "InferRequest",
     "InputError",

@@ -35,6 +35,10 @@ class InferError(NpuError):
     """An inference failed."""
 
 
+class InferCancelled(InferError):
+    """An inference was cancelled."""
+
+
 class DeviceLostError(NpuError):
     """The daemon is gone, or the device gave up on the work of this model."""
 

@@ -6,6 +6,8 @@ import threading
 from typing import Any
 
 from softnpu.driver import CommandList, CommandQueue, Context, Graph
+from softnpu.driver.profiling import ProfilingQuery
+from softnpu.plugin.completions import Completions
 from softnpu.plugin.ports import make_ports
 from softnpu.plugin.properties import QueueProperties
 
@@ -19,6 +21,7 @@ class Executable:
         self.meta = graph.meta
         self.inputs, self.outputs = make_ports(graph.meta)
         self.staged_bytes = 0
+        self.completions = Completions(graph.meta.name)
         self._queue_properties = queue
         self._queue: CommandQueue | None = None
         self._lock = threading.Lock()
@@ -34,13 +37,13 @@ class Executable:
             self._queue = self.context.create_command_queue(chosen.priority, chosen.turbo)
             return self._queue
 
-    def record(self, places: list[Any]) -> CommandList:
+    def record(self, places: list[Any], query: ProfilingQuery | None = None) -> CommandList:
         """A closed command list with one inference on these places, in the order of the arguments."""
         commands = self.context.create_command_list()
         with self._lock:  # a graph has one set of arguments at a time
             for index, place in enumerate(places):
                 self.graph.set_argument_value(index, place)
-            commands.append_graph_execute(self.graph)
+            commands.append_graph_execute(self.graph, query)
         commands.close()
         return commands
 

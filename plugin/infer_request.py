@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
 from softnpu.driver import CommandList, Fence
 from softnpu.driver.waiting import FOREVER
-from softnpu.plugin.errors import InferError, InputError, translated
-from softnpu.plugin.ports import PortKey, Ports
+from softnpu.plugin.errors import InferCancelled, InferError, InputError, NpuError, translated
+from softnpu.plugin.ports import Port, PortKey, Ports
+from softnpu.plugin.profiling import Profiler
 from softnpu.plugin.results import Results
 from softnpu.plugin.tensors import Slot
 
 if TYPE_CHECKING:
     from softnpu.plugin.executable import Executable
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[Any], None]
 
 
 class InferRequest:
@@ -28,10 +35,18 @@ class InferRequest:
         self._inputs = executable.inputs
         self._outputs = executable.outputs
         self._slots = [Slot(executable.context, meta) for meta in executable.meta.arguments]
+        self._profiler = Profiler(executable.graph) if executable.graph.profiled else None
         self._commands: CommandList | None = None
         self._fence: Fence | None = None
         self._lock = threading.Lock()
         self._busy = False
+        self._cancelled = False
+        self._failure: NpuError | None = None
+        self._callback: Callback | None = None
+        self._called_back = threading.Event()
+        self._started_ns = 0
+        self._ended_ns = 0
+        self.userdata: Any = None
 
     # ------------------------------------------------------------ tensors
 
@@ -47,6 +62,11 @@ class InferRequest:
         self._check_idle("set_tensor")
         if self._slot(key).set(tensor):
             self._commands = None
+
+    def set_tensors(self, tensors: Mapping[PortKey, ov.Tensor]) -> None:
+        """`set_tensor` for several ports."""
+        for key, tensor in tensors.items():
+            self.set_tensor(key, tensor)
 
     def get_input_tensor(self, index: int = 0) -> ov.Tensor:
         """The tensor of an input."""
@@ -64,6 +84,26 @@ class InferRequest:
         """As `set_tensor`, for an output by its index."""
         self.set_tensor(self._outputs[self._outputs.find(index)], tensor)
 
+    @property
+    def input_tensors(self) -> list[ov.Tensor]:
+        """The tensors of all inputs."""
+        return [slot.tensor for slot in self._slots[: len(self._inputs)]]
+
+    @property
+    def output_tensors(self) -> list[ov.Tensor]:
+        """The tensors of all outputs."""
+        return [slot.tensor for slot in self._slots[len(self._inputs) :]]
+
+    @property
+    def model_inputs(self) -> list[Port]:
+        """The input ports of the model."""
+        return list(self._inputs)
+
+    @property
+    def model_outputs(self) -> list[Port]:
+        """The output ports of the model."""
+        return list(self._outputs)
+
     # ------------------------------------------------------------ inference
 
     def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False) -> Results:
@@ -72,13 +112,13 @@ class InferRequest:
         `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in the order of
         the inputs, or one array. Raises `InputError`, `InferError`, `DeviceLostError`.
         """
-        self.start_async(inputs, share_inputs)
+        self.start_async(inputs, share_inputs=share_inputs)
         self.wait()
-        arrays = [slot.tensor.data for slot in self._slots[len(self._inputs) :]]
+        arrays = [tensor.data for tensor in self.output_tensors]
         return Results(self._outputs, arrays if share_outputs else [array.copy() for array in arrays])
 
-    def start_async(self, inputs: Any = None, share_inputs: bool = False) -> None:
-        """Starts one inference; `wait` tells when it has ended. Arguments and errors as `infer`."""
+    def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        """Starts one inference; `wait` or the callback tell when it has ended. Otherwise as `infer`."""
         del share_inputs  # an array in device memory is used where it is, any other has to be copied
         with self._lock:
             if self._busy:
@@ -87,27 +127,80 @@ class InferRequest:
                     "Wait for it, or use another request"
                 )
             self._busy = True
+            self._cancelled = False
+            self._failure = None
         try:
+            if userdata is not None:
+                self.userdata = userdata
             if inputs is not None:
                 self._take_inputs(inputs)
+            self._called_back.clear()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
         except BaseException:
             self._busy = False
             raise
+        if self._callback is not None:
+            self._executable.completions.expect(self._complete)
 
     def wait(self) -> None:
-        """Waits until the inference has ended. Raises `InferError` with its reason, `DeviceLostError`."""
+        """Waits until the inference has ended and its callback has returned.
+
+        Raises `InferError` with the reason of a failure, `InferCancelled`, `DeviceLostError`.
+        """
         self._wait(FOREVER)
 
     def wait_for(self, timeout_ms: int) -> bool:
-        """Waits at most `timeout_ms` milliseconds; whether the inference has ended."""
+        """Waits at most `timeout_ms` milliseconds; whether the inference has ended. Raises as `wait`."""
         return self._wait(max(0, timeout_ms) * 1_000_000)
+
+    def cancel(self) -> None:
+        """Gives an inference up: it is not begun any more; one that computes ends, and its results are void.
+
+        `wait` raises `InferCancelled` then. Nothing happens when the request is idle.
+        """
+        with self._lock:
+            if self._busy and self._fence is not None:
+                self._cancelled = True
+                self._fence.cancel()
+
+    def set_callback(self, callback: Callback, userdata: Any = None) -> None:
+        """Calls `callback(userdata)` in a thread of the plugin when an inference has ended."""
+        self._check_idle("set_callback")
+        self._callback = callback
+        self.userdata = userdata
 
     @property
     def results(self) -> Results:
         """The outputs of the last inference, as views of device memory."""
-        return Results(self._outputs, [slot.tensor.data for slot in self._slots[len(self._inputs) :]])
+        return Results(self._outputs, [tensor.data for tensor in self.output_tensors])
+
+    @property
+    def failure(self) -> NpuError | None:
+        """Why the last inference failed; None if it did not."""
+        return self._failure
+
+    @property
+    def latency(self) -> float:
+        """Milliseconds that the last inference took, from `start_async` to the notice of its end."""
+        return (self._ended_ns - self._started_ns) / 1e6
+
+    def get_profiling_info(self) -> list[ov.ProfilingInfo]:
+        """What the last inference spent in each layer.
+
+        Raises `InferError` unless the model was compiled with PERF_COUNT and an inference has ended.
+        """
+        if self._profiler is None:
+            raise InferError(
+                f"model '{self._name}', profiling: compiled without PERF_COUNT; expected PERF_COUNT=YES"
+            )
+        with translated(f"model '{self._name}', profiling", InferError):
+            return self._profiler.info()
+
+    @property
+    def profiling_info(self) -> list[ov.ProfilingInfo]:
+        """`get_profiling_info()`."""
+        return self.get_profiling_info()
 
     # ------------------------------------------------------------
 
@@ -128,38 +221,71 @@ class InferRequest:
             if isinstance(value, ov.Tensor) and slot.set(value):
                 self._commands = None
             elif not isinstance(value, ov.Tensor):
-                self._executable.count_staged(slot.fill(value))
+                self._count(slot.fill(value))
 
     def _submit(self) -> None:
         queue = self._executable.queue()
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
         if self._commands is None:
-            self._commands = self._executable.record([slot.place for slot in self._slots])
+            query = self._profiler.query if self._profiler is not None else None
+            self._commands = self._executable.record([slot.place for slot in self._slots], query)
         for slot in self._slots[: len(self._inputs)]:
-            staged = slot.stage_in()
-            if staged:
-                self._executable.count_staged(staged)
+            self._count(slot.stage_in())
+        self._started_ns = time.monotonic_ns()
         queue.execute_command_lists([self._commands], self._fence)
 
+    def _count(self, staged: int) -> None:
+        if staged:
+            self._executable.count_staged(staged)
+
     def _wait(self, timeout_ns: int) -> bool:
+        end = time.monotonic_ns() + timeout_ns
+        if not self._settle(timeout_ns):
+            return False
+        if self._callback is not None and self._started_ns:
+            left = None if timeout_ns == FOREVER else max(0, end - time.monotonic_ns()) / 1e9
+            if not self._called_back.is_set() and not self._called_back.wait(left):
+                return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def _settle(self, timeout_ns: int) -> bool:
+        """Waits for the device and takes over what it has done; False when the time has passed."""
         fence = self._fence
         if not self._busy or fence is None:
             return True
+        failure: NpuError | None = None
         try:
             with translated(f"model '{self._name}', inference", InferError):
                 if not fence.host_synchronize(timeout_ns):
                     return False
-        except BaseException:
-            self._busy = False
-            raise
-        if self._busy:
-            for slot in self._slots[len(self._inputs) :]:
-                staged = slot.stage_out()
-                if staged:
-                    self._executable.count_staged(staged)
-            self._busy = False
+        except NpuError as error:
+            failure = error
+        with self._lock:
+            if self._busy:
+                self._ended_ns = time.monotonic_ns()
+                if self._cancelled:
+                    failure = InferCancelled(f"model '{self._name}', inference: cancelled")
+                if failure is None:
+                    for slot in self._slots[len(self._inputs) :]:
+                        self._count(slot.stage_out())
+                self._failure = failure
+                self._busy = False
         return True
+
+    def _complete(self) -> None:
+        """In the thread of the callbacks: waits for the end, then calls back."""
+        self._settle(FOREVER)
+        callback = self._callback
+        try:
+            if callback is not None:
+                callback(self.userdata)
+        except Exception:
+            log.exception("model '%s': the callback raised", self._name)
+        finally:
+            self._called_back.set()
 
     def _check_idle(self, call: str) -> None:
         if self._busy:
@@ -168,7 +294,7 @@ class InferRequest:
             )
 
 
-def _by_key(inputs: Any, ports: Ports, name: str) -> list[tuple[PortKey, Any]]:
+def _by_key(inputs: Any, ports: Ports, name: str) -> Sequence[tuple[PortKey, Any]]:
     if isinstance(inputs, Mapping):
         return list(inputs.items())
     if isinstance(inputs, (list, tuple)):

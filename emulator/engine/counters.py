@@ -9,6 +9,15 @@ from softnpu.emulator.interface.records import StatusWord
 
 _EVERY_NS = 1_000_000
 
+# plain integers: reading a member of an enumeration takes 50 ns, and all are written before every sleep
+_HEARTBEAT = int(StatusWord.HEARTBEAT)
+_SUBMISSIONS = int(StatusWord.SUBMISSIONS)
+_COMMANDS = int(StatusWord.COMMANDS)
+_INFERENCES = int(StatusWord.INFERENCES)
+_FAULTS = int(StatusWord.FAULTS)
+_BUSY = int(StatusWord.BUSY)
+_STAGED = int(StatusWord.STAGED)
+
 
 class Counters:
     """Counters of one device; they go on from what an earlier engine of this daemon counted."""
@@ -17,12 +26,12 @@ class Counters:
         buffer = linux.map_shared(page_fd, records.status_size(devices))
         base = records.status_offset(device) // 8
         self._words = memoryview(buffer).cast("Q")[base : base + records.STATUS_DEVICE_SIZE // 8]
-        self.submissions = self._words[StatusWord.SUBMISSIONS]
-        self.commands = self._words[StatusWord.COMMANDS]
-        self.inferences = self._words[StatusWord.INFERENCES]
-        self.faults = self._words[StatusWord.FAULTS]
-        self.busy_ns = self._words[StatusWord.BUSY]
-        self.staged = self._words[StatusWord.STAGED]
+        self.submissions = self._words[_SUBMISSIONS]
+        self.commands = self._words[_COMMANDS]
+        self.inferences = self._words[_INFERENCES]
+        self.faults = self._words[_FAULTS]
+        self.busy_ns = self._words[_BUSY]
+        self.staged = self._words[_STAGED]
         self._due_ns = 0
 
     def tick(self, now_ns: int) -> None:
@@ -34,11 +43,11 @@ class Counters:
         """Writes the counters and the heartbeat out."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         words = self._words
-        words[StatusWord.HEARTBEAT] = now
-        words[StatusWord.SUBMISSIONS] = self.submissions
-        words[StatusWord.COMMANDS] = self.commands
-        words[StatusWord.INFERENCES] = self.inferences
-        words[StatusWord.FAULTS] = self.faults
-        words[StatusWord.BUSY] = self.busy_ns
-        words[StatusWord.STAGED] = self.staged
+        words[_HEARTBEAT] = now
+        words[_SUBMISSIONS] = self.submissions
+        words[_COMMANDS] = self.commands
+        words[_INFERENCES] = self.inferences
+        words[_FAULTS] = self.faults
+        words[_BUSY] = self.busy_ns
+        words[_STAGED] = self.staged
         self._due_ns = now + _EVERY_NS

@@ -17,7 +17,7 @@ from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.context import EngineContext, Mapping
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import ImageLoader
-from softnpu.emulator.engine.queue import EngineQueue, condemned_fault
+from softnpu.emulator.engine.queue import EngineQueue, cancelled_fault, condemned_fault
 from softnpu.emulator.engine.scheduler import pick
 from softnpu.emulator.engine.steps import BLOCKED, LOADING
 from softnpu.emulator.interface import commands, linux
@@ -82,13 +82,14 @@ class Engine:
 
     def _poll(self, timeout_s: float) -> None:
         for fd, _ in self._poller.poll(timeout_s):
-            if fd == self._kick:
+            context = self._doorbells.get(fd)
+            if context is not None:
+                self._answer_doorbell(context)
+            elif fd == self._kick:
                 os.eventfd_read(self._kick)
                 self.retry_blocked()
             elif fd == self._channel.fileno():
                 self._read_orders()
-            elif (context := self._doorbells.get(fd)) is not None:
-                self._answer_doorbell(context)
         self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
     def _answer_doorbell(self, context: EngineContext) -> None:
@@ -141,9 +142,12 @@ class Engine:
             return
         self._counters.write()
         self._poll(self._time_to_deadline())
-        self._abort_overdue()
+        if self._blocked:
+            self._abort_overdue()
 
     def _time_to_deadline(self) -> float:
+        if not self._blocked:
+            return -1.0
         deadlines = [queue.give_up_ns for queue in self._blocked if queue.give_up_ns]
         return max(0.0, (min(deadlines) - time.monotonic_ns()) / 1e9) if deadlines else -1.0
 
@@ -168,6 +172,8 @@ class Engine:
                 fault = queue.lost
             elif queue.condemned == submission.sequence:
                 fault = condemned_fault()
+            elif fence is not None and fence.cancelled:
+                fault = cancelled_fault()
             else:
                 queue.begin(start)
                 if queue.blocked is None:

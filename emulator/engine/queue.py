@@ -201,6 +201,13 @@ def condemned_fault() -> Fault:
     return _lost_fault("the engine died while it ran this submission, and again when it was tried once more")
 
 
+def cancelled_fault() -> Fault:
+    """The fault of a submission whose driver did not want it any more."""
+    return Fault(
+        result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
+    )
+
+
 def _lost_fault(found: str) -> Fault:
     return Fault(
         result=ZeResult.ERROR_DEVICE_LOST,

@@ -6,6 +6,7 @@ Signal (64 bytes): a fence or an event. Fields and who writes them:
     0       4     state       both (see `SignalState`); also the futex word to sleep on
     4       4     waiters     waiter: 1 before it sleeps; engine: 0 before it signals
     8       4     result      engine: ze_result_t of the submission that signalled it
+    12      4     cancel      driver: 1 asks that its submission is not begun any more
     16      8     submission  driver: sequence number of the submission that will signal it, 0 none
     24      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
 
@@ -37,6 +38,7 @@ SIGNAL_SIZE = 64
 SIGNAL_STATE = 0
 SIGNAL_WAITERS = 4
 SIGNAL_RESULT = 8
+SIGNAL_CANCEL = 12
 SIGNAL_SUBMISSION = 16
 SIGNAL_TIME = 24
 

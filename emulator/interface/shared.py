@@ -16,6 +16,7 @@ from softnpu.emulator.interface.records import SignalState
 # half of a look at a signal.
 _WAITERS = records.SIGNAL_WAITERS // 4
 _RESULT = records.SIGNAL_RESULT // 4
+_CANCEL = records.SIGNAL_CANCEL // 4
 _SUBMISSION = records.SIGNAL_SUBMISSION // 8
 _TIME = records.SIGNAL_TIME // 8
 _DEVICE_RESET = int(SignalState.DEVICE_RESET)
@@ -66,6 +67,11 @@ class Signal:
         return self._words[self._word + _RESULT]
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the driver asks that the submission of this fence is not begun any more."""
+        return bool(self._words[self._word + _CANCEL])
+
+    @property
     def submission(self) -> int:
         """The submission that will signal it, as the driver announced it; 0 for none."""
         return self._longs[self._long + _SUBMISSION]
@@ -79,7 +85,12 @@ class Signal:
         """Host: not signalled; `submission` will signal it (0: nobody yet)."""
         self._longs[self._long + _SUBMISSION] = submission
         self._words[self._word + _RESULT] = 0
+        self._words[self._word + _CANCEL] = 0
         self._words[self._word] = state
+
+    def cancel(self) -> None:
+        """Host: the submission of this fence need not begin any more."""
+        self._words[self._word + _CANCEL] = 1
 
     def host_signal(self) -> None:
         """Host: signalled from now on; wakes every waiter."""

@@ -1,0 +1,192 @@
+"""Kinds of property values: what is accepted from a user, what is given back, how the compiler spells it.
+
+A value comes as an OpenVINO object, as text, or as a Python value. It is kept as the type that OpenVINO's
+Python API returns for the property.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from openvino._pyopenvino import OVAny
+
+INT_MAX = 2**31 - 1
+
+
+class NotAllowed(ValueError):
+    """A value that a kind does not accept. Its text replaces the allowed values in the message, if given."""
+
+
+class Kind:
+    """Base. `type` is the Python type of a value, `allowed` says in words what is accepted."""
+
+    type: type
+    allowed: str
+
+    def accept(self, value: Any) -> Any:
+        """`value` as it is kept. Raises `NotAllowed`."""
+        raise NotImplementedError
+
+    def text(self, value: Any) -> str:
+        """A kept value as OpenVINO writes it."""
+        return str(value)
+
+
+def plain(value: Any) -> Any:
+    """`value` out of OpenVINO's wrapper (`ov.properties.hint.model_priority(...)[1]`) or numpy's."""
+    if isinstance(value, OVAny):
+        return value.value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass(frozen=True)
+class Switch(Kind):
+    """True or False; as text YES, NO, TRUE or FALSE."""
+
+    type: type = bool
+    allowed: str = "YES or NO"
+
+    def accept(self, value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        named = {"YES": True, "TRUE": True, "NO": False, "FALSE": False}
+        if isinstance(value, str) and value.upper() in named:
+            return named[value.upper()]
+        raise NotAllowed
+
+    def text(self, value: Any) -> str:
+        return "YES" if value else "NO"
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """An integer from `low` to `high`."""
+
+    low: int
+    high: int = INT_MAX
+    type: type = int
+
+    @property
+    def allowed(self) -> str:  # type: ignore[override]
+        return f"an integer from {self.low} to {self.high}"
+
+    def accept(self, value: Any) -> int:
+        if isinstance(value, bool):
+            raise NotAllowed
+        try:
+            number = int(value) if isinstance(value, str) else operator.index(value)
+        except (TypeError, ValueError):
+            raise NotAllowed from None
+        if not self.low <= number <= self.high:
+            raise NotAllowed
+        return number
+
+
+def _any_text(_: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """Text. `check` raises `NotAllowed` with what it expected."""
+
+    allowed: str = "text"
+    check: Callable[[str], object] = _any_text
+    type: type = str
+
+    def accept(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise NotAllowed
+        self.check(value)
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Place(Kind):
+    """A path, as text or as a path object; empty for none."""
+
+    allowed: str = "a path, or empty"
+    type: type = str
+
+    def accept(self, value: Any) -> str:
+        if not isinstance(value, str | os.PathLike):
+            raise NotAllowed
+        path = os.fspath(value)
+        if not isinstance(path, str) or "\0" in path:
+            raise NotAllowed
+        return path
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of the values of `options`, by itself or by its text. `also` are further texts that are accepted."""
+
+    options: Mapping[str, Any]
+    also: Mapping[str, Any]
+    type: type
+
+    @property
+    def allowed(self) -> str:  # type: ignore[override]
+        return " or ".join(self.options)
+
+    def accept(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for text, option in (*self.options.items(), *self.also.items()):
+                if text.casefold() == value.casefold():
+                    return option
+            raise NotAllowed
+        for option in self.options.values():
+            # the enumerations of OpenVINO refuse to be compared with other types
+            if type(option) is type(value) and option == value:
+                return option
+        raise NotAllowed
+
+    def text(self, value: Any) -> str:
+        return next(text for text, option in self.options.items() if option == value)
+
+
+def choice(options: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> Choice:
+    """A choice of OpenVINO objects."""
+    return Choice(options, also or {}, type(next(iter(options.values()))))
+
+
+def words(*texts: str) -> Choice:
+    """A choice of texts."""
+    return choice({text: text for text in texts})
+
+
+@dataclass(frozen=True)
+class Names(Kind):
+    """A list of texts; as text separated by commas or blanks."""
+
+    allowed: str
+    check: Callable[[Sequence[str]], object]
+    type: type = list
+
+    def accept(self, value: Any) -> list[str]:
+        if isinstance(value, str):
+            value = value.replace(",", " ").split()
+        if not isinstance(value, list | tuple | set) or not all(isinstance(name, str) for name in value):
+            raise NotAllowed
+        names = sorted({str(name) for name in value})
+        self.check(names)
+        return names
+
+    def text(self, value: Any) -> str:
+        return " ".join(value)
+
+
+@dataclass(frozen=True)
+class Fact(Kind):
+    """What can only be read."""
+
+    type: type
+    allowed: str = "nothing: it can only be read"
+
+    def accept(self, value: Any) -> Any:
+        raise NotAllowed

@@ -1,0 +1,137 @@
+"""Callbacks, queues of requests, cancellation and profiles."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.plugin import AsyncInferQueue, CompiledModel, Core, InferCancelled, InferError, InferRequest
+from tests.support.waiting import DEADLINE_S, wait_until
+
+LEFT = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+@pytest.fixture
+def compiled(core: Core, two_by_two: ov.Model) -> CompiledModel:
+    return core.compile_model(two_by_two)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Any:
+    yield
+    wait_until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("callbacks of")],
+        what="the end of the thread of the callbacks",
+    )
+
+
+def test_a_callback_gets_its_userdata_when_the_results_are_there(compiled: CompiledModel) -> None:
+    request = compiled.create_infer_request()
+    seen: list[tuple[object, bool]] = []
+    request.set_callback(
+        lambda data: seen.append((data, np.array_equal(request.results["total"], LEFT * 2))), "mine"
+    )
+    request.start_async([LEFT, LEFT])
+    request.wait()
+    assert seen == [("mine", True)]
+    request.start_async([LEFT, LEFT], userdata="yours")
+    request.wait()
+    assert seen[1] == ("yours", True)
+
+
+def test_a_callback_may_start_the_next_inference(compiled: CompiledModel) -> None:
+    request = compiled.create_infer_request()
+    ended = threading.Event()
+    totals: list[float] = []
+
+    def again(_: Any) -> None:
+        totals.append(float(request.results["total"][0, 0]))
+        if len(totals) < 5:
+            request.start_async([LEFT * len(totals), LEFT])
+        else:
+            ended.set()
+
+    request.set_callback(again)
+    request.start_async([LEFT * 0, LEFT])
+    assert ended.wait(DEADLINE_S)
+    assert totals == [1, 2, 3, 4, 5]
+
+
+def test_a_callback_that_raises_harms_nobody(
+    compiled: CompiledModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = compiled.create_infer_request()
+    request.set_callback(lambda _: 1 / 0)
+    request.infer([LEFT, LEFT])
+    assert "ZeroDivisionError" in caplog.text
+    caplog.clear()  # the record of the traceback keeps the request alive
+    np.testing.assert_array_equal(request.infer([LEFT, LEFT])["total"], LEFT * 2)
+
+
+def test_a_queue_runs_more_work_than_it_has_requests(compiled: CompiledModel) -> None:
+    results: dict[int, bool] = {}
+
+    def check(request: InferRequest, number: int) -> None:
+        results[number] = np.array_equal(request.results["total"], LEFT * (number + 1))
+
+    queue = AsyncInferQueue(compiled, 3)
+    queue.set_callback(check)
+    for number in range(40):
+        queue.start_async([LEFT * number, LEFT], number)
+    queue.wait_all()
+    assert results == dict.fromkeys(range(40), True)
+    assert len(queue) == 3
+    assert queue.is_ready()
+    assert [request.get_tensor("left").shape for request in queue] == [[2, 3]] * 3
+
+
+def test_a_queue_reports_what_a_callback_raised(compiled: CompiledModel) -> None:
+    queue = AsyncInferQueue(compiled, 2)
+    queue.set_callback(lambda request, data: 1 / data)
+    queue.start_async([LEFT, LEFT], 0)
+    with pytest.raises(ZeroDivisionError):
+        queue.wait_all()
+    queue.start_async([LEFT, LEFT], 1)
+    queue.wait_all()
+
+
+def test_a_cancelled_request_says_so_and_can_be_used_again(core: Core, compiled: CompiledModel) -> None:
+    event = compiled.context.create_event()
+    gate = compiled.context.create_command_list()
+    gate.append_wait_on_events([event])
+    gate.close()
+    request = compiled.create_infer_request()
+    request.infer([LEFT, LEFT])
+    request._executable.queue().execute_command_lists([gate])
+    request.start_async([LEFT, LEFT])
+    request.cancel()
+    assert not request.wait_for(0)
+    event.host_signal()
+    with pytest.raises(InferCancelled):
+        request.wait()
+    np.testing.assert_array_equal(request.infer([LEFT, LEFT])["total"], LEFT * 2)
+    request.cancel()
+    request.wait()
+
+
+def test_a_profile_has_times_for_every_layer_that_ran(core: Core, digits: Path) -> None:
+    compiled = core.compile_model(digits, "NPU", {"PERF_COUNT": "YES"})
+    request = compiled.create_infer_request()
+    with pytest.raises(InferError, match="no inference"):
+        request.get_profiling_info()
+    request.infer(np.ones((1, 1, 8, 8), np.float32))
+    infos = request.profiling_info
+    ran = [info for info in infos if info.status == ov.ProfilingInfo.Status.EXECUTED]
+    assert any(info.node_type == "Convolution" and info.exec_type == "DPU" for info in ran)
+    assert sum(info.real_time.total_seconds() for info in ran) > 0
+    assert len({info.node_name for info in infos}) == len(infos)
+
+
+def test_without_perf_count_there_is_no_profile(compiled: CompiledModel) -> None:
+    with pytest.raises(InferError, match="PERF_COUNT"):
+        compiled.create_infer_request().get_profiling_info()
