@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
+
+from openvino.properties import WorkloadType
 
 from softnpu.driver import Context, Graph
 from softnpu.emulator.interface.blob import GraphMeta
+from softnpu.plugin import optimal_requests
+from softnpu.plugin.core_properties import Pairs, checked_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
 from softnpu.plugin.executable import Executable
 from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.ports import Port, PortKey
-from softnpu.plugin.properties import QueueProperties
+from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
 from softnpu.plugin.results import Results
 
 
 class CompiledModel:
     """A model on the device. Ports and results are those of `openvino`; safe to use from many threads."""
 
-    def __init__(self, context: Context, graph: Graph, queue: QueueProperties) -> None:
-        self._executable = Executable(context, graph, queue)
+    def __init__(self, context: Context, graph: Graph, properties: ModelProperties) -> None:
+        self._executable = Executable(context, graph, properties.for_queue())
+        self._properties = properties.compiled_as(graph.meta)
+        self._throughput: dict[int, float] = {}
+        self._throughput_lock = threading.Lock()
         self._own_request: InferRequest | None = None
 
     # ------------------------------------------------------------ as in openvino
@@ -44,6 +53,7 @@ class CompiledModel:
     def create_infer_request(self) -> InferRequest:
         """A request with tensors of its own in device memory. It keeps the model on the device."""
         with translated(f"model '{self.meta.name}', infer request", NpuError):
+            self._executable.graph.initialize()  # not done yet with NPU_DEFER_WEIGHTS_LOAD
             return InferRequest(self._executable)
 
     def __call__(
@@ -54,14 +64,25 @@ class CompiledModel:
             self._own_request = self.create_infer_request()
         return self._own_request.infer(inputs, share_inputs=share_inputs, share_outputs=share_outputs)
 
-    def get_property(self, name: str) -> Any:
-        """A property of the compiled model, as it was compiled. Raises `PropertyError` for an unknown one."""
-        known = {"NETWORK_NAME": self.meta.name, **self.meta.config}
-        if name not in known:
-            raise PropertyError(
-                f"property {name}: not known of a compiled model; expected one of {', '.join(sorted(known))}"
-            )
-        return known[name]
+    def get_property(self, property: str) -> Any:
+        """A property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
+        record = find_at(Level.MODEL, property)
+        reader = _READERS.get(record.name)
+        return self._properties[record.name] if reader is None else reader(self)
+
+    def set_property(self, properties: Pairs) -> None:
+        """Sets what can change after compiling: WORKLOAD_TYPE. Raises `PropertyError` for all others."""
+        values = parse(checked_pairs(properties))
+        for name in values:
+            if find_at(Level.MODEL, name).access_at(Level.MODEL) is Access.RO:
+                raise PropertyError(
+                    f"property {name}: set on the compiled model '{self.meta.name}', where it is read-only;"
+                    " expected it in the config of compile_model"
+                )
+        if "WORKLOAD_TYPE" in values:
+            with translated(f"model '{self.meta.name}', WORKLOAD_TYPE", NpuError):
+                self._executable.set_background(values["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT)
+        self._properties = self._properties.with_values(values)
 
     # ------------------------------------------------------------ beyond openvino
 
@@ -82,10 +103,36 @@ class CompiledModel:
 
     @property
     def load_ms(self) -> float:
-        """Milliseconds that the device took to load it; 0 when another model of this content was there."""
+        """Milliseconds that the device took to load it.
+
+        0 when another model of this content was there, and before it is loaded (NPU_DEFER_WEIGHTS_LOAD).
+        """
         return self._executable.graph.load_ms
 
     @property
     def staged_bytes(self) -> int:
         """Bytes that were copied because a tensor of the user did not lie in device memory."""
         return self._executable.staged_bytes
+
+    # ------------------------------------------------------------ properties
+
+    def _measured_throughput(self) -> dict[int, float]:
+        with self._throughput_lock:
+            if not self._throughput:
+                self._throughput = optimal_requests.measure(self.create_infer_request)
+            return dict(self._throughput)
+
+    def _optimal_requests(self) -> int:
+        if self._properties["NPU_MEASURE_OPTIMAL_REQUESTS"]:
+            return optimal_requests.fewest(self._measured_throughput())
+        return self._properties.optimal_requests()
+
+
+_READERS: dict[str, Callable[[CompiledModel], Any]] = {
+    "SUPPORTED_PROPERTIES": lambda _: access_of(Level.MODEL),
+    "NETWORK_NAME": lambda model: model.meta.name,
+    "NUM_STREAMS": lambda _: 1,
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,
+    "EXECUTION_DEVICES": lambda model: model._properties.device_name,
+    "NPU_MEASURED_THROUGHPUT": CompiledModel._measured_throughput,
+}

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openvino as ov
 
 from softnpu.driver import Driver
-from softnpu.plugin import model_source, properties
+from softnpu.plugin import log, model_source
 from softnpu.plugin.compiled_model import CompiledModel
-from softnpu.plugin.devices import devices_at
-from softnpu.plugin.errors import CompileError, PropertyError, translated
+from softnpu.plugin.core_properties import CoreProperties, Pairs
+from softnpu.plugin.devices import check_name, devices_at
+from softnpu.plugin.errors import CompileError, ModelError, translated
+from softnpu.plugin.openvino_runtime import runtime
+from softnpu.plugin.properties import PROPERTIES, ModelProperties
+from softnpu.plugin.version import Version, plugin_version
 
 
 class Core:
@@ -23,6 +27,7 @@ class Core:
 
     def __init__(self, socket: str | Path | None = None) -> None:
         self._devices = devices_at(None if socket is None else Path(socket).absolute())
+        self._properties = CoreProperties(self._devices)
 
     @property
     def available_devices(self) -> list[str]:
@@ -40,9 +45,38 @@ class Core:
         Compiled models and infer requests cannot be used any more. Raises `PropertyError` for a device
         that is no NPU.
         """
-        if device_name.partition(".")[0] != "NPU":
-            raise PropertyError(f"device {device_name!r}: not an NPU; expected NPU")
+        check_name(device_name)
         self._devices.close()
+
+    def get_versions(self, device_name: str = "NPU") -> dict[str, Version]:
+        """The version of this plugin, by the device's name. Raises `PropertyError` for another device."""
+        check_name(device_name)
+        return {device_name: plugin_version()}
+
+    # ------------------------------------------------------------ properties
+
+    def get_property(
+        self, device_name: str, property: str | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> Any:
+        """A property of a device; with one name alone, of `NPU`. `docs/plugin.md` has the table.
+
+        `arguments` are values that hold for this question only. Raises `PropertyError`.
+        """
+        device, name = (device_name, property) if property is not None else ("NPU", device_name)
+        return self._properties.get(device, name, arguments or {})
+
+    def set_property(self, device_name: str | Pairs, properties: Pairs | None = None) -> None:
+        """Sets what holds for later `compile_model` calls on a device, on all of them without a number.
+
+        `properties` maps names to values, or is one pair. Without a device's name it holds for all. Raises
+        `PropertyError`, and sets nothing then.
+        """
+        if properties is None:
+            self._properties.set("NPU", cast(Pairs, device_name))
+        else:
+            self._properties.set(cast(str, device_name), properties)
+
+    # ------------------------------------------------------------ models
 
     def read_model(self, model: str | Path, weights: str | Path | None = None) -> ov.Model:
         """Reads a model of any format that OpenVINO reads. Raises `ModelError`."""
@@ -64,18 +98,55 @@ class Core:
         static shapes, `progress(stage, done)` is called on the way and cancels by raising.
         Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`.
         """
-        compiler_config, queue = properties.split(config or {})
-        context = self._devices.context(device_name)
+        index, properties = self._properties.resolve(device_name, config or {})
+        properties.check()
+        context = self._devices.context(index)
         if isinstance(model, ov.Model):
             source = model_source.from_model(model, model.get_friendly_name())
         else:
             source = model_source.from_path(Path(model), None if weights is None else Path(weights))
         asked = f"compile model '{source.name}' for {device_name}"
         with source, translated(asked, CompileError):
-            graph = context.create_graph(source, compiler_config, shapes, progress)
+            graph = context.create_graph(source, properties.for_compiler(), shapes, progress)
             try:
-                graph.initialize()
-                return CompiledModel(context, graph, queue)
+                if not properties["NPU_DEFER_WEIGHTS_LOAD"]:
+                    graph.initialize()
+                compiled = CompiledModel(context, graph, properties)
             except BaseException:
                 graph.destroy()
                 raise
+        _tell(compiled, graph.build_log, properties)
+        return compiled
+
+    def query_model(
+        self, model: ov.Model, device_name: str = "NPU", properties: Mapping[str, Any] | None = None
+    ) -> dict[str, str]:
+        """The operations of a model that the device can run: `NPU` by friendly name.
+
+        The engine computes with OpenVINO's CPU runtime, so that is what answers. Raises `PropertyError`, and
+        `ModelError` for a model that cannot be asked about.
+        """
+        _, found = self._properties.resolve(device_name, properties or {})
+        precision = PROPERTIES["INFERENCE_PRECISION_HINT"].text(found["INFERENCE_PRECISION_HINT"])
+        try:
+            supported = runtime().query_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+        except RuntimeError as failure:
+            raise ModelError(f"query model '{model.get_friendly_name()}': {failure}") from failure
+        return dict.fromkeys(supported, device_name)
+
+
+def _tell(compiled: CompiledModel, build_log: str, properties: ModelProperties) -> None:
+    """The messages of a compilation."""
+    level = properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.given else None
+    logger, name = log.model_log(level), compiled.meta.name
+    logger.info(
+        "model '%s': compiled for %s in %.1f ms, loaded in %.1f ms",
+        name,
+        properties.device_name,
+        compiled.compile_ms,
+        compiled.load_ms,
+    )
+    for line in build_log.splitlines():
+        logger.info("model '%s', compiler: %s", name, line)
+    for given in sorted(properties.given):
+        logger.debug("model '%s', property %s: %s", name, given, PROPERTIES[given].text(properties[given]))

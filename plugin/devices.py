@@ -31,14 +31,22 @@ class Devices:
         with self._lock:
             return self._connected()
 
-    def context(self, device_name: str) -> Context:
-        """The context on the device of this name (`NPU` is the first). Raises `NpuError` for others."""
+    def index(self, device_name: str, device_id: str = "") -> int:
+        """The device of this name; `device_id` says which one `NPU` means (the first if empty).
+
+        Raises `PropertyError` for a name or an id that no device has, and when the two contradict.
+        """
+        with self._lock:
+            return _index_of(device_name, device_id, self._connected())
+
+    def context(self, device: str | int) -> Context:
+        """The context on the device of this name or index (`NPU` is the first). `NpuError` for others."""
         with self._lock:
             driver = self._connected()
-            index = _index_of(device_name, len(driver.devices))
+            index = device if isinstance(device, int) else _index_of(device, "", driver)
             context = self._contexts.get(index)
             if context is None:
-                with translated(f"device {device_name}", NpuError):
+                with translated(f"device {device}", NpuError):
                     context = driver.devices[index].create_context()
                 self._contexts[index] = context
             return context
@@ -73,11 +81,31 @@ def devices_at(socket: Path | None) -> Devices:
         return _shared.setdefault(socket, Devices(socket))
 
 
-def _index_of(name: str, count: int) -> int:
-    kind, dot, number = name.partition(".")
-    if kind != "NPU" or (dot and not number.isdecimal()):
+def check_name(name: str) -> str:
+    """What follows `NPU.` in a device's name, empty for `NPU`. Raises `PropertyError` for other names."""
+    kind, dot, number = name.partition(".") if isinstance(name, str) else ("", "", "")
+    if kind != "NPU" or bool(dot) != bool(number):
         raise PropertyError(f"device {name!r}: not an NPU; expected NPU or NPU.N")
-    index = int(number) if dot else 0
-    if index >= count:
-        raise PropertyError(f"device {name!r}: the daemon has {count}; expected NPU.0 to NPU.{count - 1}")
+    return number
+
+
+def _index_of(name: str, device_id: str, driver: Driver) -> int:
+    number = check_name(name)
+    if not number:
+        return _find(f"property DEVICE_ID: value {device_id!r}", device_id, driver) if device_id else 0
+    index = _find(f"device {name!r}", number, driver)
+    if device_id and _find(f"property DEVICE_ID: value {device_id!r}", device_id, driver) != index:
+        raise PropertyError(f"device {name!r}, property DEVICE_ID: value {device_id!r}; expected {number!r}")
     return index
+
+
+def _find(asked: str, number: str, driver: Driver) -> int:
+    """A device by its number, or the first one of a platform."""
+    devices = driver.devices
+    if number.isascii() and number.isdecimal() and int(number) < len(devices):
+        return int(number)
+    for device in devices:
+        if device.info.platform == number:
+            return device.info.index
+    known = ", ".join(f"{device.info.index} (platform {device.info.platform})" for device in devices)
+    raise PropertyError(f"{asked}: no such device; expected one of {known}")

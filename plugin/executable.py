@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
+
 from softnpu.driver import CommandList, CommandQueue, Context, Graph
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.plugin.completions import Completions
@@ -35,7 +37,16 @@ class Executable:
                 self._queue.destroy()
             chosen = self._queue_properties
             self._queue = self.context.create_command_queue(chosen.priority, chosen.turbo)
+            if chosen.background:
+                self._queue.set_workload_type(True)
             return self._queue
+
+    def set_background(self, background: bool) -> None:
+        """WORKLOAD_TYPE for later inferences, also on the queue that replaces a lost one."""
+        with self._lock:
+            self._queue_properties = msgspec.structs.replace(self._queue_properties, background=background)
+            if self._queue is not None and not self._queue.lost:
+                self._queue.set_workload_type(background)
 
     def record(self, places: list[Any], query: ProfilingQuery | None = None) -> CommandList:
         """A closed command list with one inference on these places, in the order of the arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -283,7 +284,8 @@ class InferRequest:
             if callback is not None:
                 callback(self.userdata)
         except Exception:
-            log.exception("model '%s': the callback raised", self._name)
+            # as text: a record with the traceback itself would keep the request alive
+            log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:
             self._called_back.set()
 

@@ -11,8 +11,7 @@ import openvino as ov
 from softnpu.driver import GraphSource
 from softnpu.emulator.interface import linux
 from softnpu.plugin.errors import ModelError
-
-_reader: ov.Core | None = None
+from softnpu.plugin.openvino_runtime import runtime
 
 
 def from_path(path: Path, weights: Path | None = None) -> GraphSource:
@@ -30,14 +29,11 @@ def from_path(path: Path, weights: Path | None = None) -> GraphSource:
 
 def read_model(path: Path, weights: Path | None = None) -> ov.Model:
     """A model in any format that OpenVINO reads. Raises `ModelError` with OpenVINO's reason."""
-    global _reader
     for file in (path, weights):
         if file is not None and not file.exists():
             raise ModelError(f"model {file}: no such file; expected a model that OpenVINO reads")
-    if _reader is None:
-        _reader = ov.Core()
     try:
-        return _reader.read_model(path) if weights is None else _reader.read_model(path, weights)
+        return runtime().read_model(path) if weights is None else runtime().read_model(path, weights)
     except RuntimeError as failure:
         lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
         reason = lines[-1] if lines else "no reason given"

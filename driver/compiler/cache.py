@@ -26,9 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from blake3 import blake3
-
-from softnpu.driver.compiler import cache_files, cache_record
+from softnpu.driver.compiler import cache_files, cache_key, cache_record
 from softnpu.driver.compiler.cache_files import BadEntry
 from softnpu.emulator.interface.messages import CacheOptions
 
@@ -70,7 +68,7 @@ class ModelCache:
 
     def key(self, input_digest: bytes, configuration: bytes) -> str:
         """The name of an entry: 64 characters over the model, 16 over all else that makes the result."""
-        return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
+        return cache_key.key(input_digest, configuration)
 
     @contextmanager
     def claim(self, key: str, deadline_s: float) -> Iterator[bool]:

@@ -94,9 +94,20 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
+def key(input_digest: bytes, configuration: bytes) -> str:
+    """The name of an entry: 64 characters over the model, 16 over all else that makes the result."""
+    return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
+
+
 def input_digest(xml: bytes, weights_digest: bytes) -> bytes:
     """The content of a model: its XML, and the blake3 of its weights (empty without weights)."""
     return blake3(blake3(xml).digest() + weights_digest).digest()
+
+
+def prepare() -> None:
+    """Looks up what every key needs, so that no job has to wait for it."""
+    openvino_version()
+    host()
 
 
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from softnpu.driver.compiler import cache_key
 from softnpu.driver.compiler.faults import not_text, out_of_memory, sendable, system_fault
 from softnpu.driver.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Stages
 from softnpu.emulator.interface import messages
@@ -25,6 +26,7 @@ def serve(channel: Channel) -> None:
     An exception that is no refusal, no failed system call and no lack of memory is a defect of the worker:
     it ends the process with its traceback, and the supervisor fails the one job.
     """
+    cache_key.prepare()
     compiler: Compiler | None = None
     while True:
         try:

@@ -165,5 +165,7 @@ class Client:
             self._deadline = None
         if request.role == "session":
             self.session = Session(self.number, self.pid, request.client, self._supervisor, self._post)
-        log.info("client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role)
+        log.info(
+            "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
+        )
         self._post(number, welcome, [self._supervisor.status_fd])

@@ -26,7 +26,8 @@ COMPILER_MODULE = "softnpu.driver.compiler"
 _WORKERS = max(1, min(4, os.cpu_count() or 1))
 _IDLE_S = 10.0
 _ATTEMPTS = 2
-_FIRST_PAUSE_S = 0.25
+_SPARE_AFTER_S = 0.5
+_FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 
 
@@ -176,9 +177,11 @@ class CompilerPool:
 
 
 class _Spare:
-    """When the spare is started: at once, but later and later if workers die before they do anything.
+    """When the next spare is started: soon, but later and later if workers die before they do anything.
 
-    Only the first of such deaths is a warning: the reason is most likely the same until one worker works.
+    Soon, not at once: on two cores a process that starts made the compilation beside it half as slow again,
+    and a job that the cache answers is done before, so that its worker is free again.
+    Only the first death is a warning: the reason is most likely the same until one worker works.
     """
 
     def __init__(self, reactor: Reactor, start: Callable[[], None]) -> None:
@@ -190,7 +193,7 @@ class _Spare:
     def wanted(self) -> None:
         """Starts it as soon as it may be started; harmless when repeated."""
         if self._timer is None:
-            self._timer = self._reactor.after(self._pause_s, self.start)
+            self._timer = self._reactor.after(max(_SPARE_AFTER_S, self._pause_s), self.start)
 
     def works(self) -> None:
         """A worker has done something: the next one need not wait."""

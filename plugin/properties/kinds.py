@@ -124,7 +124,7 @@ class Place(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of the values of `options`, by itself or by its text. `also` are further texts that are accepted."""
+    """One of the values of `options`, by itself or by its text. `also` has further texts."""
 
     options: Mapping[str, Any]
     also: Mapping[str, Any]
@@ -189,4 +189,4 @@ class Fact(Kind):
     allowed: str = "nothing: it can only be read"
 
     def accept(self, value: Any) -> Any:
-        raise NotAllowed
+        raise NotAllowed(f"nothing in place of {value!r}")

@@ -148,6 +148,7 @@ def test_signal_offsets_and_states_are_documented() -> None:
         "state": records.SIGNAL_STATE,
         "waiters": records.SIGNAL_WAITERS,
         "result": records.SIGNAL_RESULT,
+        "cancel": records.SIGNAL_CANCEL,
         "submission": records.SIGNAL_SUBMISSION,
         "time": records.SIGNAL_TIME,
     }

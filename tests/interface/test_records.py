@@ -31,6 +31,7 @@ def test_signal_offsets() -> None:
         "SIGNAL_STATE": 0,
         "SIGNAL_WAITERS": 4,
         "SIGNAL_RESULT": 8,
+        "SIGNAL_CANCEL": 12,
         "SIGNAL_SUBMISSION": 16,
         "SIGNAL_TIME": 24,
     }
