@@ -130,6 +130,7 @@ class CompiledModel:
 
 _READERS: dict[str, Callable[[CompiledModel], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.MODEL),
+    "LOADED_FROM_CACHE": lambda model: model._executable.graph.origin == "cache",
     "NETWORK_NAME": lambda model: model.meta.name,
     "NUM_STREAMS": lambda _: 1,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,

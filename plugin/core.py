@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -9,13 +10,15 @@ from typing import Any, cast
 import openvino as ov
 
 from softnpu.driver import Driver
+from softnpu.driver.cache_options import cache_options_from_environment
+from softnpu.driver.graph_creation import compile_source
 from softnpu.plugin import log, model_source
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core_properties import CoreProperties, Pairs
 from softnpu.plugin.devices import check_name, devices_at
-from softnpu.plugin.errors import CompileError, ModelError, translated
-from softnpu.plugin.openvino_runtime import runtime
+from softnpu.plugin.errors import CompileError, translated
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
+from softnpu.plugin.query import supported_operations
 from softnpu.plugin.version import Version, plugin_version
 
 
@@ -107,7 +110,15 @@ class Core:
             source = model_source.from_path(Path(model), None if weights is None else Path(weights))
         asked = f"compile model '{source.name}' for {device_name}"
         with source, translated(asked, CompileError):
-            graph = context.create_graph(source, properties.for_compiler(), shapes, progress)
+            graph = compile_source(
+                context,
+                source,
+                config=properties.for_compiler(),
+                shapes=shapes,
+                flags=properties.for_graph(),
+                cache=cache_options_from_environment(os.environ),
+                progress=progress,
+            )
             try:
                 if not properties["NPU_DEFER_WEIGHTS_LOAD"]:
                     graph.initialize()
@@ -121,17 +132,14 @@ class Core:
     def query_model(
         self, model: ov.Model, device_name: str = "NPU", properties: Mapping[str, Any] | None = None
     ) -> dict[str, str]:
-        """The operations of a model that the device can run: `NPU` by friendly name.
+        """The operations of a model that the device can run: `device_name` by friendly name.
 
-        The engine computes with OpenVINO's CPU runtime, so that is what answers. Raises `PropertyError`, and
-        `ModelError` for a model that cannot be asked about.
+        Raises `PropertyError`, and `CompileError` for a model that the compiler cannot read.
         """
-        _, found = self._properties.resolve(device_name, properties or {})
-        precision = PROPERTIES["INFERENCE_PRECISION_HINT"].text(found["INFERENCE_PRECISION_HINT"])
-        try:
-            supported = runtime().query_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
-        except RuntimeError as failure:
-            raise ModelError(f"query model '{model.get_friendly_name()}': {failure}") from failure
+        index, found = self._properties.resolve(device_name, properties or {})
+        found.check()
+        with translated(f"query model '{model.get_friendly_name()}' for {device_name}", CompileError):
+            supported = supported_operations(self._devices.context(index), model, found.for_compiler())
         return dict.fromkeys(supported, device_name)
 
 

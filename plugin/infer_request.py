@@ -283,7 +283,7 @@ class InferRequest:
         try:
             if callback is not None:
                 callback(self.userdata)
-        except Exception:
+        except Exception:  # noqa: BLE001 - code of the user, in a thread where nobody could catch it
             # as text: a record with the traceback itself would keep the request alive
             log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:

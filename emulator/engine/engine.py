@@ -55,6 +55,7 @@ class Engine:
         self._poller.register(self._kick, select.EPOLLIN)
         self._alive = True
         self._poll_due_ns = 0
+        self._spent_ns = 0  # of the context that ran last: where the others' count begins
         self.ns_per_tick = check_platform(setup.platform).timer_ns_per_tick
 
     def run(self) -> None:
@@ -103,6 +104,8 @@ class Engine:
         self.retry_blocked()
 
     def _heat(self, queue: EngineQueue) -> None:
+        # who comes back from idleness has no claim on the time that others have had meanwhile
+        queue.context.spent_ns = max(queue.context.spent_ns, self._spent_ns)
         queue.set_asleep(False)
         self._hot.append(queue)
 
@@ -154,7 +157,9 @@ class Engine:
     # ------------------------------------------------------------ running
 
     def _run_submission(self, queue: EngineQueue) -> None:
-        start = time.monotonic_ns()
+        start = queue.ran_ns = time.monotonic_ns()
+        context = queue.context
+        self._spent_ns = max(self._spent_ns, context.spent_ns)
         fence: Signal | None = None
         fault: Fault | None = None
         try:
@@ -194,7 +199,7 @@ class Engine:
         self._end_submission(queue, fence, fault)
         spent = time.monotonic_ns() - start
         self._counters.busy_ns += spent
-        queue.context.spent_ns += spent
+        context.spent_ns += spent
 
     def _end_submission(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
         queue.blocked = None

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator import link
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta, Section
-from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.profiling import LayerRecord
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.weight_space import WeightSpace
+from softnpu.emulator.interface.weights import Placement, offsets_in_space, placed
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -84,24 +86,19 @@ class Binding:
 
 
 class LoadedImage:
-    """A compiled model on the device, shared by all graphs of this content."""
+    """A compiled model on the device, shared by all graphs of this content.
 
-    def __init__(self, blob: memoryview, weights: Bytes | None) -> None:
+    Constants are used where they lie: sources and blob stay mapped as long as the image lives.
+    """
+
+    def __init__(self, blob: memoryview, placement: Placement | None, space: WeightSpace) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
-        if weights is None and reader.has(Section.WEIGHTS):
-            weights = np.frombuffer(bytearray(reader.read(Section.WEIGHTS)), dtype=np.uint8)
-        self._weights = weights  # OpenVINO reads constants in place
-        xml = bytes(reader.read(Section.IR))
-        model = (
-            core().read_model(xml)
-            if weights is None
-            else core().read_model(xml, ov.Tensor(weights, shared_memory=True))
-        )
-        if self.meta.shapes:
-            inputs = enumerate(self.meta.inputs)
-            shapes = self.meta.shapes
-            model.reshape({index: list(shapes[a.name]) for index, a in inputs if a.name in shapes})
+        reference = reader.weights_reference()
+        actual = offsets_in_space(reference, placement, space.layout, space.embedded)
+        xml = placed(bytes(reader.read(Section.IR)), actual)
+        self._weights = np.frombuffer(space.view, dtype=np.uint8)
+        model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self._compiled = core().compile_model(model, "CPU", _properties(self.meta))
 
     def bind(self, views: Sequence[Bytes]) -> Binding:
@@ -109,12 +106,17 @@ class LoadedImage:
         return Binding(self._compiled, self.meta, views)
 
 
-def load(blob_fd: int, blob_length: int, weights_fd: int | None, weights: WeightSource | None) -> LoadedImage:
+def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
     """Loads an image from its descriptors (closed here). Raises `Refused` with the reason."""
     try:
-        blob = mmap.mmap(blob_fd, blob_length, prot=mmap.PROT_READ)
-        view = None if weights is None or weights_fd is None else _map_weights(weights_fd, weights)
-        return LoadedImage(memoryview(blob), view)
+        blob = memoryview(mmap.mmap(fds[0], order.blob_length, prot=mmap.PROT_READ))
+        section = BlobReader(blob).place(Section.WEIGHTS)
+        sources = fds[len(fds) - len(order.weights) :]
+        space = WeightSpace(order.weights, sources, "graph", None if section is None else (fds[0], *section))
+        placement = None
+        if order.placement_length:
+            placement = Placement.decode(os.pread(fds[1], order.placement_length, 0))
+        return LoadedImage(blob, placement, space)
     except (RuntimeError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise Refused(
@@ -126,36 +128,15 @@ def load(blob_fd: int, blob_length: int, weights_fd: int | None, weights: Weight
             )
         ) from error
     finally:
-        os.close(blob_fd)
-        if weights_fd is not None:
-            os.close(weights_fd)
+        for fd in fds:
+            os.close(fd)
 
 
-def timed_load(
-    blob_fd: int, blob_length: int, weights_fd: int | None, weights: WeightSource | None
-) -> tuple[LoadedImage, float]:
+def timed_load(order: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:
     """`load`, and how many milliseconds it took."""
     start = time.perf_counter()
-    image = load(blob_fd, blob_length, weights_fd, weights)
+    image = load(order, fds)
     return image, (time.perf_counter() - start) * 1e3
-
-
-def _map_weights(fd: int, source: WeightSource) -> Bytes:
-    start = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
-    end = source.offset + source.length
-    size = os.fstat(fd).st_size
-    if end > size:
-        raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT,
-            "weights file",
-            f"{size} bytes now",
-            f"at least the {end} bytes that it had when the model was compiled",
-            "do not change a weights file while a model uses it",
-        )
-    # ACCESS_COPY: a private mapping that numpy calls writable, as ov.Tensor asks; nobody writes to it,
-    # so its pages stay those of the page cache
-    mapped = mmap.mmap(fd, end - start, access=mmap.ACCESS_COPY, offset=start)
-    return np.frombuffer(mapped, dtype=np.uint8, count=source.length, offset=source.offset - start)
 
 
 def _properties(meta: GraphMeta) -> dict[str, str]:

@@ -56,8 +56,7 @@ class ImageLoader:
             image, order, fds = self._jobs.get()
             load_ms = 0.0
             try:
-                weights_fd = fds[1] if len(fds) > 1 else None
-                image.loaded, load_ms = timed_load(fds[0], order.blob_length, weights_fd, order.weights)
+                image.loaded, load_ms = timed_load(order, fds)
             except Refused as error:
                 image.fault = error.fault.shortened()
                 log.warning("image %d: %s", order.image, error)

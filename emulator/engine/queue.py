@@ -44,6 +44,7 @@ class EngineQueue:
         self.turbo = order.turbo
         self.condemned = order.condemned
         self.closed = False
+        self.ran_ns = 0  # when it ran last
         # a submission that cannot go on yet: its program, the next step, and when to give up
         self.blocked: Program | None = None
         self.step = 0

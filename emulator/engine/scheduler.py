@@ -1,4 +1,7 @@
-"""Which queue runs next: the highest priority first, then the context that has had the least time."""
+"""Which queue runs next: the highest priority first, then the context that has had the least time.
+
+Among the queues of one context it is the one that has waited longest.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ def pick(queues: list[EngineQueue]) -> EngineQueue | None:
     for queue in queues:
         if not queue.pending():
             continue
-        if best is None or (queue.priority, -queue.context.spent_ns) > (
+        if best is None or (queue.priority, -queue.context.spent_ns, -queue.ran_ns) > (
             best.priority,
             -best.context.spent_ns,
+            -best.ran_ns,
         ):
             best = queue
     return best

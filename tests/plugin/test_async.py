@@ -91,7 +91,7 @@ def test_a_queue_runs_more_work_than_it_has_requests(compiled: CompiledModel) ->
 
 def test_a_queue_reports_what_a_callback_raised(compiled: CompiledModel) -> None:
     queue = AsyncInferQueue(compiled, 2)
-    queue.set_callback(lambda request, data: 1 / data)
+    queue.set_callback(lambda _, data: 1 / data)
     queue.start_async([LEFT, LEFT], 0)
     with pytest.raises(ZeroDivisionError):
         queue.wait_all()
@@ -99,7 +99,7 @@ def test_a_queue_reports_what_a_callback_raised(compiled: CompiledModel) -> None
     queue.wait_all()
 
 
-def test_a_cancelled_request_says_so_and_can_be_used_again(core: Core, compiled: CompiledModel) -> None:
+def test_a_cancelled_request_says_so_and_can_be_used_again(compiled: CompiledModel) -> None:
     event = compiled.context.create_event()
     gate = compiled.context.create_command_list()
     gate.append_wait_on_events([event])

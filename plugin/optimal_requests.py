@@ -1,0 +1,57 @@
+"""How many infer requests keep the device busy, measured: throughput with 1, 2, 4 and 8 in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from softnpu.plugin.errors import NpuError
+from softnpu.plugin.infer_request import InferRequest
+
+COUNTS = (1, 2, 4, 8)
+ENOUGH = 0.95
+_SLICE_S = 0.25
+_LIMIT_S = 2.0
+
+
+def measure(create: Callable[[], InferRequest]) -> dict[int, float]:
+    """Inferences a second by the number of requests in flight.
+
+    Each number gets a quarter of a second. Numbers that would take the whole beyond 2 s are left out, and
+    those whose tensors the device has no room for; 1 is always measured. Raises `NpuError` when it fails.
+    """
+    end = time.monotonic() + _LIMIT_S
+    requests = [create()]
+    requests[0].infer()  # the first inference of a model takes longer than all others
+    found: dict[int, float] = {}
+    for count in COUNTS:
+        if found and time.monotonic() + max(_SLICE_S, count / found[1]) > end:
+            break
+        try:
+            requests += [create() for _ in range(count - len(requests))]
+        except NpuError:
+            break
+        found[count] = _rate(requests)
+    return found
+
+
+def fewest(throughput: Mapping[int, float]) -> int:
+    """The smallest number of requests that comes near the best throughput."""
+    best = max(throughput.values())
+    return min(count for count, rate in throughput.items() if rate >= ENOUGH * best)
+
+
+def _rate(requests: list[InferRequest]) -> float:
+    """Inferences a second, with each request started again as soon as it is seen to have ended."""
+    begin = time.monotonic()
+    for request in requests:
+        request.start_async()
+    done = 0
+    while time.monotonic() < begin + _SLICE_S:
+        request = requests[done % len(requests)]
+        request.wait()
+        request.start_async()
+        done += 1
+    for request in requests:
+        request.wait()
+    return (done + len(requests)) / (time.monotonic() - begin)

@@ -1,0 +1,29 @@
+"""The properties of the NPU plugin: one record each, how they are read, and what setting one does.
+
+python -m softnpu.plugin.properties     prints them as the table of docs/plugin.md
+"""
+
+from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles
+from softnpu.plugin.properties.readers import DeviceView, access_of, read
+from softnpu.plugin.properties.record import Access, Level, Property, Use
+from softnpu.plugin.properties.settings import Settings, in_effect
+from softnpu.plugin.properties.table import PROPERTIES, find, find_at, parse
+
+__all__ = [
+    "PROPERTIES",
+    "Access",
+    "DeviceView",
+    "Level",
+    "ModelProperties",
+    "Property",
+    "QueueProperties",
+    "Settings",
+    "Use",
+    "access_of",
+    "check_tiles",
+    "find",
+    "find_at",
+    "in_effect",
+    "parse",
+    "read",
+]

@@ -1,0 +1,251 @@
+"""Properties of compiling: what the compiler gets, and what decides where its result comes from."""
+
+from __future__ import annotations
+
+import os
+
+import openvino as ov
+from openvino.properties import CacheMode
+from openvino.properties.hint import ExecutionMode, PerformanceMode
+from openvino.properties.intel_npu import CompilerType
+
+from softnpu.plugin.properties import mode_params
+from softnpu.plugin.properties.hints import DMA_ENGINES_MAX
+from softnpu.plugin.properties.kinds import INT_MAX, Place, Switch, Text, Whole, choice, words
+from softnpu.plugin.properties.record import Property, Use
+
+COMPILE_PROPERTIES = (
+    Property(
+        name="INFERENCE_PRECISION_HINT",
+        kind=choice({"f32": ov.Type.f32, "bf16": ov.Type.bf16, "f16": ov.Type.f16}),
+        default=ov.Type.f32,
+        use=Use.COMPILER,
+        cached=True,
+        doc="precision of the arithmetic; refused when this host's processor lacks it. The real device"
+        " computes in f16",
+    ),
+    Property(
+        name="EXECUTION_MODE_HINT",
+        kind=choice({"ACCURACY": ExecutionMode.ACCURACY, "PERFORMANCE": ExecutionMode.PERFORMANCE}),
+        default=ExecutionMode.ACCURACY,
+        use=Use.COMPILER,
+        cached=True,
+        doc="handed to OpenVINO's CPU runtime, which does the arithmetic",
+    ),
+    Property(
+        name="PERFORMANCE_HINT",
+        kind=choice(
+            {"LATENCY": PerformanceMode.LATENCY, "THROUGHPUT": PerformanceMode.THROUGHPUT},
+            {"UNDEFINED": PerformanceMode.LATENCY},
+        ),
+        default=PerformanceMode.LATENCY,
+        use=Use.COMPILER,
+        cached=True,
+        doc="chooses tiles, DMA engines and the number of requests by the tables; also handed to OpenVINO's"
+        " CPU runtime. UNDEFINED is accepted and means LATENCY: this OpenVINO has no such value to return",
+    ),
+    Property(
+        name="INFERENCE_NUM_THREADS",
+        kind=Whole(0),
+        default=0,
+        use=Use.COMPILER,
+        cached=True,
+        doc="threads of the host for one inference, 0 for all cores. Not a property of the real NPU",
+    ),
+    Property(
+        name="PERF_COUNT",
+        kind=Switch(),
+        default=False,
+        use=Use.COMPILER,
+        cached=True,
+        doc="compiles the model to be profiled: `get_profiling_info` of its requests tells of every layer",
+    ),
+    Property(
+        name="NPU_PLATFORM",
+        kind=Text("a platform such as 4000, or AUTO_DETECT"),
+        default="AUTO_DETECT",
+        use=Use.COMPILER,
+        cached=True,
+        doc="platform to compile for: that of the device, another is refused",
+    ),
+    Property(
+        name="NPU_TILES",
+        kind=Whole(-1),
+        default=-1,
+        use=Use.COMPILER,
+        cached=True,
+        doc="tiles to compile for, at most NPU_MAX_TILES; -1 and 0 leave them to PERFORMANCE_HINT. A compiled"
+        " model tells its number",
+    ),
+    Property(
+        name="NPU_MAX_TILES",
+        kind=Whole(-1),
+        use=Use.PLUGIN,
+        cached=True,
+        doc="most tiles that NPU_TILES may ask for; -1 and 0 mean all that the device has",
+    ),
+    Property(
+        name="NPU_DMA_ENGINES",
+        kind=Whole(-1, DMA_ENGINES_MAX),
+        default=-1,
+        use=Use.RECORDED,
+        cached=True,
+        doc="DMA engines to compile for; no effect, the emulator has none. A compiled model tells what the"
+        " table gives",
+    ),
+    Property(
+        name="NPU_STEPPING",
+        kind=Whole(-1),
+        use=Use.RECORDED,
+        cached=True,
+        doc="revision of the device to compile for; no effect, revisions do not differ here",
+    ),
+    Property(
+        name="NPU_COMPILATION_MODE_PARAMS",
+        kind=Text("text of NAME=VALUE parameters", mode_params.parse),
+        default="",
+        use=Use.PLUGIN,
+        cached=True,
+        doc="optimization-level=0|1|2 has no effect, OpenVINO optimises in one way;"
+        " performance-hint-override=latency gives a model compiled for LATENCY all tiles",
+    ),
+    Property(
+        name="NPU_COMPILER_TYPE",
+        kind=choice({"DRIVER": CompilerType.DRIVER, "PREFER_PLUGIN": CompilerType.PREFER_PLUGIN}),
+        default=CompilerType.DRIVER,
+        use=Use.PLUGIN,
+        cached=True,
+        doc="the driver's compiler is the only one: PREFER_PLUGIN ends there too, PLUGIN is refused",
+    ),
+    Property(
+        name="NPU_BACKEND_COMPILATION_PARAMS",
+        kind=Text(),
+        default="",
+        use=Use.RECORDED,
+        cached=True,
+        doc="parameters of the real compiler's back end; no effect, there is none",
+    ),
+    Property(
+        name="NPU_COMPILER_DYNAMIC_QUANTIZATION",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        cached=True,
+        doc="lets the real compiler quantise on the way; no effect, numbers keep their precision",
+    ),
+    Property(
+        name="NPU_QDQ_OPTIMIZATION",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        cached=True,
+        doc="optimises quantised models on the real compiler; no effect, OpenVINO's CPU runtime does its own",
+    ),
+    Property(
+        name="NPU_QDQ_OPTIMIZATION_AGGRESSIVE",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        cached=True,
+        doc="as NPU_QDQ_OPTIMIZATION",
+    ),
+    Property(
+        name="COMPILATION_NUM_THREADS",
+        kind=Whole(1),
+        default=os.cpu_count() or 1,
+        use=Use.RECORDED,
+        doc="threads of a compilation; no effect, the compiler works with one. The default is the number of"
+        " cores",
+    ),
+    Property(
+        name="NPU_BATCH_MODE",
+        aliases=("BATCH_MODE",),
+        kind=words("AUTO", "COMPILER", "PLUGIN"),
+        default="AUTO",
+        use=Use.PLUGIN,
+        only=("AUTO", "COMPILER"),
+        cached=True,
+        doc="who splits a batch. The compiler takes every batch as it is",
+    ),
+    Property(
+        name="NPU_DYNAMIC_SHAPE_TO_STATIC",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        only=(False,),
+        cached=True,
+        doc="compiles a model with bounds as if they were its shape",
+    ),
+    Property(
+        name="NPU_ENABLE_STRIDES_FOR",
+        kind=Text("names of inputs and outputs, separated by commas"),
+        default="",
+        use=Use.COMPILER,
+        cached=True,
+        doc="inputs and outputs whose tensors may have gaps: the model is compiled for that. Requests of the"
+        " plugin still copy such tensors",
+    ),
+    Property(
+        name="NPU_COMPILATION_MODE",
+        kind=Text(),
+        default="",
+        use=Use.RECORDED,
+        cached=True,
+        doc="pipeline of the real compiler; no effect, there is one",
+    ),
+    Property(
+        name="NPU_BYPASS_UMD_CACHING",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        doc="compiles anew: the driver neither looks into its cache of compiled models nor adds to it",
+    ),
+    Property(
+        name="CACHE_DIR",
+        kind=Place(),
+        default="",
+        use=Use.PLUGIN,
+        only=("",),
+        doc="directory of OpenVINO's cache of compiled models",
+    ),
+    Property(
+        name="CACHE_MODE",
+        kind=choice({"OPTIMIZE_SPEED": CacheMode.OPTIMIZE_SPEED, "OPTIMIZE_SIZE": CacheMode.OPTIMIZE_SIZE}),
+        default=CacheMode.OPTIMIZE_SPEED,
+        use=Use.PLUGIN,
+        only=(CacheMode.OPTIMIZE_SPEED,),
+        doc="whether OpenVINO's cache keeps weights (speed) or not (size)",
+    ),
+    Property(
+        name="ENABLE_WEIGHTLESS",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        only=(False,),
+        doc="compiles without keeping weights in the blob",
+    ),
+    Property(
+        name="WEIGHTS_PATH",
+        kind=Place(),
+        default="",
+        use=Use.PLUGIN,
+        only=("",),
+        doc="the file of weights for a blob without weights",
+    ),
+    Property(
+        name="NPU_USE_BASE_MODEL_SERIALIZER",
+        kind=Switch(),
+        default=True,
+        use=Use.PLUGIN,
+        only=(True,),
+        doc="a model in memory goes to the compiler with its weights copied once",
+    ),
+    Property(
+        name="NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD",
+        kind=Whole(0, INT_MAX),
+        default=0,
+        use=Use.PLUGIN,
+        only=(0,),
+        doc="without the base serialiser: bytes from which a constant is not copied",
+    ),
+)

@@ -1,0 +1,118 @@
+"""Properties of running: queue, requests, log, choice of the device."""
+
+from __future__ import annotations
+
+from openvino.properties import WorkloadType
+from openvino.properties.hint import Priority
+from openvino.properties.log import Level as LogLevel
+
+from softnpu.plugin.properties.kinds import Switch, Text, Whole, choice
+from softnpu.plugin.properties.record import Level, Property, Use
+
+RUN_PROPERTIES = (
+    Property(
+        name="MODEL_PRIORITY",
+        kind=choice(
+            {"LOW": Priority.LOW, "MEDIUM": Priority.MEDIUM, "HIGH": Priority.HIGH},
+            {"DEFAULT": Priority.MEDIUM},
+        ),
+        default=Priority.MEDIUM,
+        use=Use.QUEUE,
+        doc="priority of the model's queue: the device takes the highest that waits first",
+    ),
+    Property(
+        name="WORKLOAD_TYPE",
+        kind=choice({"DEFAULT": WorkloadType.DEFAULT, "EFFICIENT": WorkloadType.EFFICIENT}),
+        default=WorkloadType.DEFAULT,
+        use=Use.QUEUE,
+        live=True,
+        doc="EFFICIENT: later inferences run in the background, below every priority. A compiled model can"
+        " change it at any time",
+    ),
+    Property(
+        name="NPU_TURBO",
+        kind=Switch(),
+        default=False,
+        use=Use.QUEUE,
+        doc="both sides of the model's queue wait busily for up to 15 ms before they sleep; clocks are fixed",
+    ),
+    Property(
+        name="PERFORMANCE_HINT_NUM_REQUESTS",
+        kind=Whole(0),
+        default=1,
+        use=Use.PLUGIN,
+        doc="requests that the application will use: once set, OPTIMAL_NUMBER_OF_INFER_REQUESTS is not more."
+        " 0 sets no bound",
+    ),
+    Property(
+        name="NPU_MEASURE_OPTIMAL_REQUESTS",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        doc="the compiled model answers OPTIMAL_NUMBER_OF_INFER_REQUESTS from NPU_MEASURED_THROUGHPUT: the"
+        " fewest requests with 95 % of the best throughput. Not in OpenVINO",
+    ),
+    Property(
+        name="NPU_RUN_INFERENCES_SEQUENTIALLY",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        doc="inferences of the model run one after the other, in the order in which they were started; no"
+        " effect, that is always so: a model has one queue, and a queue runs in order",
+    ),
+    Property(
+        name="EXCLUSIVE_ASYNC_REQUESTS",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        doc="requests of the model do not run at the same time; no effect, as with"
+        " NPU_RUN_INFERENCES_SEQUENTIALLY",
+    ),
+    Property(
+        name="NPU_DEFER_WEIGHTS_LOAD",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        doc="the device loads the model when its first request is created, not when it is compiled",
+    ),
+    Property(
+        name="NPU_DISABLE_IDLE_MEMORY_PRUNING",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        doc="keeps memory of idle models; no effect, it is never taken from them",
+    ),
+    Property(
+        name="ENABLE_CPU_PINNING",
+        kind=Switch(),
+        default=False,
+        use=Use.RECORDED,
+        doc="pins threads of the plugin; no effect, it starts none for an inference",
+    ),
+    Property(
+        name="LOG_LEVEL",
+        kind=choice(
+            {
+                "LOG_NONE": LogLevel.NO,
+                "LOG_ERROR": LogLevel.ERR,
+                "LOG_WARNING": LogLevel.WARNING,
+                "LOG_INFO": LogLevel.INFO,
+                "LOG_DEBUG": LogLevel.DEBUG,
+                "LOG_TRACE": LogLevel.TRACE,
+            }
+        ),
+        default=LogLevel.NO,
+        use=Use.COMPILER,
+        doc="level of Python's logger `softnpu.plugin`, in the whole process, or of one model's messages; the"
+        " compiler's log is among them. OV_NPU_LOG_LEVEL gives the default. Until the level is set, Python's"
+        " own configuration holds",
+    ),
+    Property(
+        name="DEVICE_ID",
+        kind=Text("empty, the number of a device, or its platform"),
+        default="",
+        level=Level.CORE,
+        use=Use.PLUGIN,
+        doc="which device `NPU` means: its number or its platform, empty for the first",
+    ),
+)

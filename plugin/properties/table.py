@@ -1,0 +1,102 @@
+"""All properties, found by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from softnpu.plugin.errors import PropertyError
+from softnpu.plugin.properties.compile_table import COMPILE_PROPERTIES
+from softnpu.plugin.properties.device_table import DEVICE_PROPERTIES
+from softnpu.plugin.properties.kinds import Names, NotAllowed, plain
+from softnpu.plugin.properties.record import Access, Level, Property, Use
+from softnpu.plugin.properties.run_table import RUN_PROPERTIES
+
+
+def _check_caching(names: Sequence[str]) -> None:
+    missing = sorted(set(cached_names()) - set(names))
+    unknown = [name for name in names if name not in PROPERTIES]
+    if unknown:
+        raise NotAllowed(f"names of properties, which {', '.join(unknown)} is not")
+    if missing:
+        raise NotAllowed(f"all that change a compiled model, also {', '.join(missing)}")
+
+
+_CACHING = Property(
+    name="CACHING_PROPERTIES",
+    kind=Names("names of properties", _check_caching),
+    level=Level.CORE,
+    use=Use.PLUGIN,
+    doc="the properties that OpenVINO's cache builds its key of. Names can be added to those that change a"
+    " compiled model, not taken away: the cache would return wrong models",
+)
+
+PROPERTIES: dict[str, Property] = {
+    record.name: record for record in (*DEVICE_PROPERTIES, *COMPILE_PROPERTIES, *RUN_PROPERTIES, _CACHING)
+}
+"""Every property by name."""
+
+_BY_ANY_NAME = PROPERTIES | {alias: record for record in PROPERTIES.values() for alias in record.aliases}
+
+
+def at(level: Level) -> list[Property]:
+    """The properties that can be read at `level`."""
+    return [record for record in PROPERTIES.values() if level in record.level]
+
+
+def cached_names() -> list[str]:
+    """The properties that change what a compiled model is."""
+    return sorted(record.name for record in PROPERTIES.values() if record.cached)
+
+
+def find(name: Any) -> Property:
+    """The property of this name. Raises `PropertyError` with names that are close to an unknown one."""
+    if not isinstance(name, str):
+        raise PropertyError(f"property {name!r}: {type(name).__name__} given; expected its name as text")
+    record = _BY_ANY_NAME.get(str(name))
+    if record is None:
+        near = difflib.get_close_matches(name[:100].upper(), _BY_ANY_NAME, n=3)
+        raise PropertyError(
+            f"property {name}: unknown; expected one of SUPPORTED_PROPERTIES"
+            + (f". Did you mean {' or '.join(near)}?" if near else "")
+        )
+    return record
+
+
+def find_at(level: Level, name: Any) -> Property:
+    """As `find`, for reading at `level`; `PropertyError` says where it can be read instead."""
+    record = find(name)
+    if level not in record.level:
+        here, there = ("the core", "CompiledModel.get_property(name)")
+        if level is Level.MODEL:
+            here, there = ("a compiled model", "Core.get_property(device, name)")
+        raise PropertyError(
+            f"property {record.name}: asked of {here}, which does not have it; expected {there}"
+        )
+    return record
+
+
+def accept(record: Property, value: Any) -> Any:
+    """`value` as the property keeps it. Raises `PropertyError` for RO and for a value that is not allowed."""
+    if record.access is Access.RO:
+        raise PropertyError(f"property {record.name}: set to {value!r}; expected no value, it is read-only")
+    found = plain(value)
+    try:
+        return record.kind.accept(found)
+    except NotAllowed as reason:
+        raise PropertyError(
+            f"property {record.name}: value {found!r}; expected {reason or record.kind.allowed}"
+        ) from None
+
+
+def parse(pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Values by property name, all checked. Raises `PropertyError`, also for two values of one property."""
+    values: dict[str, Any] = {}
+    for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        record = find(name)
+        accepted = accept(record, value)
+        if record.name in values and values[record.name] != accepted:
+            raise PropertyError(f"property {record.name}: given twice, also as {name}; expected one value")
+        values[record.name] = accepted
+    return values

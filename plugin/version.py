@@ -1,0 +1,34 @@
+"""What `Core.get_versions` returns: a record like `openvino.Version`, which cannot be made from Python."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+
+import openvino as ov
+
+DESCRIPTION = "softnpu_plugin"
+
+
+@dataclass(frozen=True, repr=False)
+class Version:
+    """The fields of `openvino.Version`."""
+
+    build_number: str
+    description: str
+    major: int
+    minor: int
+    patch: int
+
+    def __repr__(self) -> str:
+        return f"<Version: {self.build_number} {self.description}>"
+
+
+def plugin_version() -> Version:
+    """Version of this plugin; the build number also names the OpenVINO that it works with."""
+    try:
+        number = importlib.metadata.version("softnpu")
+    except importlib.metadata.PackageNotFoundError:
+        number = "0.0.0"
+    parts = [int(part) if part.isdecimal() else 0 for part in (*number.split("."), "0", "0")]
+    return Version(f"{number}-openvino-{ov.get_version()}", DESCRIPTION, *parts[:3])

@@ -1,0 +1,97 @@
+"""`bench lists`: what a command costs in a long command list, beside the same fills by numpy in this process.
+
+A list that was just closed is decoded by the engine; executed again it is not. Both are measured, and what
+it takes to record a command.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from softnpu.driver import Allocation, CommandList, CommandQueue, Context, Driver, Fence
+from softnpu.tools.bench import report
+from softnpu.tools.bench.daemon import private_session
+from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.rounds import Round, interleave, median
+from softnpu.tools.failures import ToolError
+
+BENCH = "lists"
+TARGET_US = 10.0
+_FILL = 64
+_DEADLINE_NS = 10_000_000_000
+_PEER = "numpy fill"
+
+
+def command(
+    n: Annotated[int, typer.Option("-n", min=1, help="Commands in a list.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=3, help="Lists that are recorded and executed.")] = 60,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
+) -> None:
+    """A long command list of small fills: time for each command."""
+    if not report.show(run(n, rounds), json) and check:
+        raise typer.Exit(1)
+
+
+def run(count: int, rounds: int) -> Iterator[Measurement]:
+    """Microseconds a command in lists of `count` fills; the target holds for executing them."""
+    with private_session() as driver:
+        fills = Fills(driver, count)
+        sides: dict[str, Round] = {
+            "record": fills.record,
+            "first": fills.execute,
+            "again": fills.execute,
+            "numpy": fills.on_host,
+        }
+        # the order must not turn: every list is recorded, executed for the first time, executed again
+        steps = interleave({"list": partial(_in_order, sides, times := {name: [] for name in sides})}, rounds)
+        assert len(steps["list"]) == rounds
+    mine = {name: median(values) / count * 1e6 for name, values in times.items()}
+    for name, metric in (("first", "first execution"), ("again", "executed again")):
+        yield _judged(f"{count} fills, {metric}", mine[name], mine["numpy"])
+    yield against(BENCH, f"{count} fills, recorded and closed", "us/command", mine["record"], _PEER, mine["numpy"])
+
+
+class Fills:
+    """A list of `count` fills of 64 bytes side by side, made anew for every round."""
+
+    def __init__(self, driver: Driver, count: int) -> None:
+        self._context: Context = driver.devices[0].create_context()
+        self._queue: CommandQueue = self._context.create_command_queue()
+        self._fence: Fence = self._queue.create_fence()
+        self._memory: Allocation = self._context.alloc_device(count * _FILL)
+        self._views = [self._memory.view(offset=index * _FILL, shape=(_FILL,)) for index in range(count)]
+        self._commands: CommandList = self._context.create_command_list()
+
+    def record(self) -> float:
+        """Seconds to record and to close a new list."""
+        self._commands.destroy()
+        start = time.perf_counter()
+        commands = self._context.create_command_list()
+        address = self._memory.address
+        for index in range(len(self._views)):
+            commands.append_memory_fill(address + index * _FILL, b"\x01", _FILL)
+        commands.close()
+        taken = time.perf_counter() - start
+        self._commands = commands
+        return taken
+
+    def execute(self) -> float:
+        """Seconds from the submission of the list to the return of the wait for its fence."""
+        start = time.perf_counter()
+        self._queue.execute_command_lists([self._commands], self._fence)
+        if not self._fence.host_synchronize(_DEADLINE_NS):
+            raise ToolError("command list", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+        return time.perf_counter() - start
+
+    def on_host(self) -> float:
+        """Seconds of the same fills in this process."""
+        start = time.perf_counter()
+        for view in self._views:
+            view.fill(2)
+        return time.perf_counter() - start

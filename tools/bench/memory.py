@@ -1,0 +1,113 @@
+"""`bench memory`: the memory of everything when several processes run one model, against one process.
+
+Counted is the proportional set size of supervisor, engines, compiler workers and clients: a page that
+several processes map counts once in all, also pages of the weights' file that are only mapped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from softnpu.driver import Driver
+from softnpu.tools.bench.client import ClientProcess
+from softnpu.tools.bench.daemon import private_daemon, process_tree
+from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.console import err
+
+BENCH = "memory"
+TARGET = 1.5
+# A compiler worker ends after 10 s without work; a spare one is there all the time.
+_WORKERS_END_S = 15.0
+_QUIET_S = 2.0
+_MIB = 1024 * 1024
+_PARTS = ("supervisor", "engine", "compiler", "clients")
+
+
+def run(model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement]:
+    """The totals for `processes` clients, through the driver (IR files only) and through the plugin.
+
+    `settle` waits until the compiler workers have ended; otherwise they count in both totals.
+    """
+    ways = ["driver"] * (model.path.suffix == ".xml") + ["plugin"]
+    for way in ways:
+        yield from _compare(way, model, processes, settle)
+
+
+def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement]:
+    with ExitStack() as stack:
+        socket = stack.enter_context(private_daemon())
+        observer = stack.enter_context(Driver.open(socket, autostart=False))
+        spare = _compilers(process_tree(observer.daemon_pid))
+        clients = [_start(stack, way, socket, model)]
+        clients[0].wait_until_ready()
+        one = _parts(observer, clients, spare if settle else None)
+        more = [_start(stack, way, socket, model) for _ in range(processes - 1)]
+        for client in more:
+            client.wait_until_ready()
+        clients += more
+        all_of_them = _parts(observer, clients, spare if settle else None)
+    name = f"{model.name}, {way}"
+    total, single = sum(all_of_them.values()), sum(one.values())
+    yield against(
+        BENCH,
+        f"{name}: total, {processes} processes",
+        "MiB",
+        total,
+        "one process",
+        single,
+        at_most=TARGET,
+    )
+    for part in _PARTS:
+        metric = f"{name}: {part}"
+        if one[part]:
+            yield against(BENCH, metric, "MiB", all_of_them[part], "one process", one[part])
+        elif all_of_them[part]:
+            yield alone(BENCH, metric, "MiB", all_of_them[part])
+
+
+def _start(stack: ExitStack, way: str, socket: Path, model: BenchModel) -> ClientProcess:
+    return stack.enter_context(ClientProcess(way, socket, model))
+
+
+def _parts(observer: Driver, clients: list[ClientProcess], spare: int | None) -> Counter[str]:
+    """MiB by part, at once (`spare` None) or when only `spare` compiler workers are left."""
+    if spare is not None and not _settled(observer, spare):
+        err.print(f"compiler workers did not end within {_WORKERS_END_S:g} s: they count")
+    sizes: Counter[str] = Counter()
+    for pid, part in process_tree(observer.daemon_pid).items():
+        sizes[part] += _pss(pid)
+    for client in clients:
+        sizes["clients"] += _pss(client.pid)
+    return Counter({part: size / _MIB for part, size in sizes.items()})
+
+
+def _settled(observer: Driver, spare: int) -> bool:
+    """Waits until no worker comes or goes any more; False when that takes too long."""
+    end = time.monotonic() + _WORKERS_END_S
+    tree, since = process_tree(observer.daemon_pid), time.monotonic()
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        now = process_tree(observer.daemon_pid)
+        if now != tree or _compilers(now) > spare:
+            tree, since = now, time.monotonic()
+        elif time.monotonic() - since > _QUIET_S:
+            return True
+    return False
+
+
+def _compilers(tree: dict[int, str]) -> int:
+    return sum(part == "compiler" for part in tree.values())
+
+
+def _pss(pid: int) -> int:
+    """Bytes of its proportional set size, as the kernel adds them up in smaps_rollup."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Pss":
+            return int(value.split()[0]) * 1024
+    return 0

@@ -1,0 +1,36 @@
+"""The model of a benchmark: a file, or a name of the catalogue, with its static shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from softnpu.tools.failures import ToolError
+from softnpu.tools.models.catalogue import CATALOGUE
+from softnpu.tools.models.fetch import get
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """`path` is what OpenVINO reads, `shapes` are by input name."""
+
+    name: str
+    path: Path
+    shapes: Shapes
+
+
+def find_model(text: str, shapes: Shapes) -> BenchModel:
+    """`text` is a path, or a name that `softnpu models ls` shows; that is fetched when the cache lacks it.
+
+    Raises `ToolError` when it is neither.
+    """
+    path = Path(text)
+    if path.is_file():
+        return BenchModel(path.stem, path, shapes)
+    entry = CATALOGUE.get(text)
+    if entry is None:
+        raise ToolError(f"model {text}", "no such file", f"a file, or one of {', '.join(sorted(CATALOGUE))}")
+    return BenchModel(text, get(text), {**entry.shapes, **shapes})

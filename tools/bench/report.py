@@ -1,0 +1,60 @@
+"""How figures are shown: an object a line for programs, a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from softnpu.tools.bench.result import Measurement
+from softnpu.tools.console import out
+
+
+def show(measurements: Iterable[Measurement], json: bool) -> bool:
+    """Prints all; whether no target was missed. As JSON each one appears as soon as it is there."""
+    met = True
+    if json:
+        for measurement in measurements:
+            print(msgspec.json.encode(measurement).decode(), flush=True)
+            met = met and measurement.ok is not False
+        return met
+    found = list(_with_status(measurements))
+    out.print(_table(found))
+    return all(measurement.ok is not False for measurement in found)
+
+
+def _with_status(measurements: Iterable[Measurement]) -> Iterator[Measurement]:
+    with out.status("measuring") as status:
+        for measurement in measurements:
+            status.update(f"measured {measurement.bench}: {measurement.metric}")
+            yield measurement
+
+
+def _table(measurements: Iterable[Measurement]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("bench")
+    table.add_column("metric", min_width=24)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("peer")
+    for heading in ("peer's", "ratio", "target"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    verdicts = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+    for row in measurements:
+        table.add_row(
+            row.bench,
+            row.metric,
+            f"{row.value:g} {row.unit}",
+            row.peer or "",
+            _number(row.peer_value),
+            _number(row.ratio),
+            _number(row.target),
+            verdicts[row.ok],
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,0 +1,164 @@
+"""Both sides of `bench infer`: requests on the emulated device, and on OpenVINO's CPU device in-process.
+
+All tensors are bound in place on both sides, and both compute from the same numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from softnpu.driver import CommandQueue, Context, Graph
+from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.bench.rounds import interleave, median, median_time
+from softnpu.tools.failures import ToolError
+from softnpu.tools.inputs import Array, random_array
+
+_DEADLINE_NS = 120_000_000_000
+
+
+class Request(ABC):
+    """One request with tensors of its own."""
+
+    outputs: list[Array]
+
+    @abstractmethod
+    def infer(self) -> None:
+        """Runs one inference."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts one inference."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Returns when it has ended."""
+
+
+class DeviceRequest(Request):
+    """A recorded command list on memory of the device."""
+
+    def __init__(self, context: Context, queue: CommandQueue, graph: Graph, inputs: Sequence[Array]) -> None:
+        self._queue = queue
+        self._fence = queue.create_fence()
+        self.outputs = []
+        for index, argument in enumerate(graph.meta.arguments):
+            memory = context.alloc_host(argument.byte_size)
+            graph.set_argument_value(index, memory)
+            view = memory.view(_dtype(argument.element_type), argument.shape)
+            if index < len(inputs):
+                view[...] = inputs[index]
+            else:
+                self.outputs.append(view)
+        commands = context.create_command_list()
+        commands.append_graph_execute(graph)
+        commands.close()
+        self._lists = [commands]
+
+    def infer(self) -> None:
+        self.start()
+        self.wait()
+
+    def start(self) -> None:
+        self._queue.execute_command_lists(self._lists, self._fence)
+
+    def wait(self) -> None:
+        if not self._fence.host_synchronize(_DEADLINE_NS):
+            raise ToolError("inference", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+
+
+class HostRequest(Request):
+    """OpenVINO's own request, on tensors that OpenVINO has allocated."""
+
+    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[Array]) -> None:
+        self._request = compiled.create_infer_request()
+        for index, (port, values) in enumerate(zip(compiled.inputs, inputs, strict=True)):
+            tensor = ov.Tensor(port.element_type, port.shape)
+            tensor.data[...] = values
+            self._request.set_input_tensor(index, tensor)
+        self.outputs = []
+        for index, port in enumerate(compiled.outputs):
+            tensor = ov.Tensor(port.element_type, port.shape)
+            self._request.set_output_tensor(index, tensor)
+            self.outputs.append(tensor.data)
+
+        self._way: Callable[[], None] = self._in_this_thread
+
+    def take_faster_way(self) -> None:
+        """Measures both ways in which OpenVINO runs one request, and keeps to the faster one."""
+        ways = {way: partial(median_time, way, 3) for way in (self._in_this_thread, self._in_its_own)}
+        times = interleave(ways, rounds=5)
+        self._way = min(times, key=lambda way: median(times[way]))
+
+    def infer(self) -> None:
+        self._way()
+
+    def _in_this_thread(self) -> None:
+        self._request.infer(share_outputs=True)
+
+    def _in_its_own(self) -> None:
+        self._request.start_async()
+        self._request.wait()
+
+    def start(self) -> None:
+        self._request.start_async()
+
+    def wait(self) -> None:
+        self._request.wait()
+
+
+def read_model(model: BenchModel) -> ov.Model:
+    """The model with its static shapes."""
+    read = ov.Core().read_model(model.path)
+    if model.shapes:
+        read.reshape({name: list(shape) for name, shape in model.shapes.items()})
+    dynamic = [port.any_name for port in read.inputs if port.partial_shape.is_dynamic]
+    if dynamic:
+        raise ToolError(
+            f"model {model.path}",
+            f"input '{dynamic[0]}' is dynamic",
+            "static shapes",
+            f"give --shape {dynamic[0]}=D,D,...",
+        )
+    return read
+
+
+def random_inputs(model: ov.Model) -> list[Array]:
+    """The same values for every input in every run."""
+    random = np.random.default_rng(7)
+    return [
+        random_array(random, port.any_name, port.element_type.to_dtype(), list(port.shape))
+        for port in model.inputs
+    ]
+
+
+def compile_on_host(model: ov.Model, config: Mapping[str, str]) -> ov.CompiledModel:
+    """The model on OpenVINO's CPU device with the properties of the device's graph."""
+    chosen = {
+        name: value for name, value in config.items() if (name, value) != ("INFERENCE_NUM_THREADS", "0")
+    }
+    return ov.Core().compile_model(model, "CPU", chosen)
+
+
+def run_in_turn(requests: Sequence[Request], count: int) -> None:
+    """`count` inferences with all requests in flight: the oldest is waited for and started again."""
+    flight: deque[Request] = deque()
+    for number in range(count):
+        if len(flight) == len(requests):
+            flight.popleft().wait()
+        request = requests[number % len(requests)]
+        request.start()
+        flight.append(request)
+    for request in flight:
+        request.wait()
+
+
+def _dtype(element_type: str) -> npt.DTypeLike:
+    kind: npt.DTypeLike = getattr(ov.Type, element_type).to_dtype()
+    return kind

@@ -1,0 +1,62 @@
+"""Interleaved rounds: every side runs a little, in turn, many times, so that all meet the same noise.
+
+A figure is the median over the rounds of one side; a verdict compares two medians of the same run.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+S = TypeVar("S", bound=Hashable)
+Round = Callable[[], float]
+"""One turn of one side; returns its figure, in seconds."""
+
+# Idle workers of OpenVINO's thread pool and a spinning engine go to sleep within this time, so the side
+# whose turn it is has the cores to itself.
+REST_S = 0.002
+
+
+def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) -> dict[S, list[float]]:
+    """Runs every side once a round; the figures of all rounds by side.
+
+    The order turns from round to round, so nobody always comes after the same neighbour.
+    """
+    times: dict[S, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            time.sleep(rest_s)
+            times[name].append(sides[name]())
+    return times
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def median_time(step: Callable[[], None], count: int) -> float:
+    """Median seconds of `step` over `count` runs: one that other programs interrupt does not count."""
+    clock = time.perf_counter
+    times = []
+    for _ in range(count):
+        start = clock()
+        step()
+        times.append(clock() - start)
+    return median(times)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` per cent of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def split(total: int, size: int, least: int = 3) -> tuple[int, int]:
+    """How many rounds, and how many steps in each, for about `total` steps in rounds of about `size`."""
+    rounds = max(least, round(total / size))
+    return rounds, max(1, round(total / rounds))

@@ -1,0 +1,116 @@
+"""`bench submit`: an empty command from Python through ring, engine and completion, and back.
+
+Both sides of each comparison are pinned the same way: the caller to one core, the engine or the peer
+process to another (or to the same one).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.emulator.interface.spin import SpinBudget
+from softnpu.emulator.supervisor.settings import DEFAULT_SPIN_US
+from softnpu.tools.bench import pairs
+from softnpu.tools.bench.daemon import private_session
+from softnpu.tools.bench.echo import EchoProcess
+from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.rounds import Round, interleave, median, median_time, split
+from softnpu.tools.failures import ToolError
+
+BENCH = "submit"
+ASLEEP_TARGET = 1.5
+SPIN_TARGET = 0.5
+_ROUND = 100
+_DEADLINE_NS = 10_000_000_000
+_PEERS = {
+    "semaphore": "semaphore pair",
+    "socket": "AF_UNIX SEQPACKET",
+    "word": "spinning word",
+    "iceoryx2": "iceoryx2 event pair",
+}
+
+
+def run(trips: int) -> Iterator[Measurement]:
+    """The figures of about `trips` round trips on every side of every comparison."""
+    cores = sorted(os.sched_getaffinity(0))
+    sleeping = ["semaphore", "socket"] + ["iceoryx2"] * pairs.has_iceoryx()
+    if len(cores) > 1:
+        yield from _asleep("two cores", cores[0], cores[1], sleeping, trips, ASLEEP_TARGET)
+        yield from _spinning(cores[0], cores[1], trips)
+    yield from _asleep("one core", cores[0], cores[0], sleeping, trips, None)
+
+
+class EmptySubmission:
+    """A barrier, submitted and waited for again and again. `spin_us` bounds the caller's busy wait."""
+
+    def __init__(self, driver: Driver, spin_us: int) -> None:
+        self._context = driver.devices[0].create_context()
+        self._queue: CommandQueue = self._context.create_command_queue()
+        # not what the environment says: the comparison is about this bound
+        self._queue.spin = SpinBudget(spin_us * 1000)
+        commands: CommandList = self._context.create_command_list()
+        commands.append_barrier()
+        commands.close()
+        self._lists = [commands]
+        self._fence: Fence = self._queue.create_fence()
+
+    def ask(self) -> None:
+        """One round trip."""
+        self._queue.execute_command_lists(self._lists, self._fence)
+        if not self._fence.host_synchronize(_DEADLINE_NS):
+            raise ToolError("empty command", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+
+    def round(self, count: int) -> float:
+        """Median seconds of `count` round trips."""
+        self.ask()  # as for the peers, the one that wakes the other side is not counted
+        return median_time(self.ask, count)
+
+
+def _asleep(
+    where: str, near: int, far: int, peers: list[str], trips: int, target: float | None
+) -> Iterator[Measurement]:
+    times = _measure(0, near, far, peers, trips)
+    metric = f"round trip asleep, {where}"
+    mine = times["device"]
+    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=target)
+    for name in peers[1:]:
+        yield against(BENCH, metric, "us", mine, _PEERS[name], times[name])
+
+
+def _spinning(near: int, far: int, trips: int) -> Iterator[Measurement]:
+    times = _measure(DEFAULT_SPIN_US, near, far, ["semaphore", "word"], trips)
+    metric = "round trip with spin, two cores"
+    mine = times["device"]
+    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=SPIN_TARGET)
+    yield against(BENCH, metric, "us", mine, _PEERS["word"], times["word"])
+
+
+def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) -> dict[str, float]:
+    """Median microseconds of a round trip, by side."""
+    rounds, count = split(trips, _ROUND)
+    with ExitStack() as stack:
+        driver = stack.enter_context(private_session(spin_us))
+        # made before this process is pinned: on one core a spin budget gives up at once
+        device = EmptySubmission(driver, spin_us)
+        os.sched_setaffinity(driver.status().engines[0].engine_pid, {far})
+        sides: dict[str, Round] = {"device": partial(device.round, count)}
+        for name in peers:
+            sides[name] = partial(stack.enter_context(EchoProcess(name, far)).round, count)
+        stack.enter_context(_pinned(near))
+        times = interleave(sides, rounds)
+    return {name: median(values) * 1e6 for name, values in times.items()}
+
+
+@contextmanager
+def _pinned(core: int) -> Iterator[None]:
+    """This thread runs on `core` only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
