@@ -327,3 +327,8 @@ class CommandList(Handle):
         block, offset = event.record()
         self._used.append(block)
         return MemoryAt(block.handle, offset)
+
+    def _let_go(self) -> None:
+        # submissions in flight have their own hold on both
+        self._buffer = None
+        self._used = []

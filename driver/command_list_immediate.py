@@ -24,6 +24,11 @@ class CommandListImmediate(CommandList):
         super().__init__(context)
         self._queue = queue
 
+    def destroy(self) -> None:
+        """`zeCommandListDestroy`: its queue ends with it."""
+        super().destroy()
+        self._queue.destroy()
+
     def close(self) -> None:
         """`zeCommandListClose`: UNINITIALIZED, an immediate list is never closed."""
         call = "zeCommandListClose"

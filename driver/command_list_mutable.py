@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from softnpu.driver.context import Context
     from softnpu.driver.memory import Block
 
-MUTABLE_GRAPH_ARGUMENTS = 64
+MUTABLE_GRAPH_ARGUMENTS = 128
 """`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
+_OLD_GRAPH_ARGUMENTS = 64  # its number before version 1.1 of the extension; the real driver takes both
 
 
 class MutationKind(enum.Enum):
@@ -54,7 +55,7 @@ class CommandListMutable(CommandList):
         """`zeCommandListGetNextCommandIdExp`: the id of the command that is appended next."""
         call = "zeCommandListGetNextCommandIdExp"
         self.check(call)
-        if self._closed or flags != MUTABLE_GRAPH_ARGUMENTS:
+        if self._closed or flags not in (MUTABLE_GRAPH_ARGUMENTS, _OLD_GRAPH_ARGUMENTS):
             raise error(
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,

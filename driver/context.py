@@ -215,14 +215,15 @@ class Context(Handle):
         shapes: Mapping[str, Sequence[int]] | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> Graph:
-        """`pfnCreate2` of the graph extension: compiles `source`.
+        """Compiles `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
 
         `config` holds OpenVINO property names and values, `shapes` static shapes by input name.
         `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled.
         Raises `ZeError` with the reason when the model cannot be compiled.
         """
-        self.check("pfnCreate2")
-        return Graph(self, source, dict(config or {}), dict(shapes or {}), progress)
+        from softnpu.driver.graph_creation import compile_source
+
+        return compile_source(self, source, config=config, shapes=shapes, progress=progress)
 
     # ------------------------------------------------------------ for the objects of this context
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from softnpu.driver.context import Context
+from softnpu.driver.extensions import PROFILING_VERSION
 from softnpu.driver.properties import (
     ComputeProperties,
     DeviceProperties,
@@ -133,6 +134,11 @@ class Device:
         """`zeDevicePciGetPropertiesExt`: where the NPU sits on the real platforms, 0000:00:0b.0."""
         self.driver.check("zeDevicePciGetPropertiesExt")
         return PciProperties(domain=0, bus=self.info.index, device=0x0B, function=0)
+
+    def get_profiling_data_properties(self) -> int:
+        """`pfnDeviceGetProfilingDataProperties`: the version of the profiling extension."""
+        self.driver.check("pfnDeviceGetProfilingDataProperties")
+        return PROFILING_VERSION
 
     # ------------------------------------------------------------ state
 

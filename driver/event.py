@@ -26,7 +26,7 @@ class EventPool(Handle):
             raise error(call, ZeResult.ERROR_INVALID_SIZE, "event pool", f"{count} events", "at least 1")
         self.context = context
         self.count = count
-        self.block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
+        self._block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
         self._used: set[int] = set()
         self._owns(context, context.connection, self._used.clear)
 
@@ -44,17 +44,21 @@ class EventPool(Handle):
                 f"a free index from 0 to {self.count - 1}",
             )
         self._used.add(index)
-        return Event(self, index, self._used)
+        return Event(self, index, self._block, self._used)
+
+    def _let_go(self) -> None:
+        del self._block
 
 
 class Event(Handle):
     """An event. It stays signalled until it is reset; nothing resets it by itself."""
 
-    def __init__(self, pool: EventPool, index: int, used: set[int]) -> None:
+    def __init__(self, pool: EventPool, index: int, block: Block, used: set[int]) -> None:
         self.pool = pool
         self._context = pool.context
-        self.block, self.offset = pool.block, index * SIGNAL_SIZE
-        self._signal = self.block.signal(self.offset)
+        self._block = block
+        self._offset = index * SIGNAL_SIZE
+        self._signal = block.signal(self._offset)
         self._signal.arm(SignalState.INITIAL, 0)
         self._spin = new_budget()
         self._lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
@@ -96,7 +100,11 @@ class Event(Handle):
 
     def record(self) -> tuple[Block, int]:
         """Where the event lies, for commands."""
-        return self.block, self.offset
+        self.check("zeCommandListAppendSignalEvent")
+        return self._block, self._offset
+
+    def _let_go(self) -> None:
+        del self._block
 
     def remember_list(self, entry: CommandList) -> None:
         """A list holds a command that signals this event."""

@@ -57,11 +57,13 @@ GRAPH_FUNCTIONS = (
     "pfnEvict",
 )
 
+PROFILING_VERSION = version(1, 0)
+
 _TABLES = (
     ExtensionTable(name="ZE_extension_graph", version=version(1, 16), functions=GRAPH_FUNCTIONS),
     ExtensionTable(
         name="ZE_extension_profiling_data",
-        version=version(1, 0),
+        version=PROFILING_VERSION,
         functions=(
             "pfnProfilingPoolCreate",
             "pfnProfilingPoolDestroy",

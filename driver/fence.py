@@ -65,7 +65,9 @@ class Fence(Handle):
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on."""
         self.check("zeFenceReset")
-        self._signal.arm(SignalState.HOST_RESET, 0)
+        # work in flight stays attached; what has ended must not signal again after an engine reset
+        sequence = self._flight.sequence
+        self._signal.arm(SignalState.HOST_RESET, 0 if self._queue.is_over(sequence) else sequence)
 
     def arm(self, sequence: int) -> None:
         """Submission `sequence` of the queue will signal this fence."""

@@ -5,24 +5,41 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy.typing as npt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from softnpu.driver.errors import error
+from softnpu.driver.graph_properties import (
+    ArgumentMetadata,
+    ArgumentProperties3,
+    GraphProperties3,
+    GraphPropertyFlag,
+    InitStage,
+    argument_metadata,
+    argument_properties,
+)
+from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Allocation, Block
-from softnpu.emulator.interface import linux
+from softnpu.driver.memory import Block
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.blob import BlobReader, GraphMeta
+from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta
+from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.weights import Placement
 
 if TYPE_CHECKING:
+    from softnpu.driver.command_list import Place
     from softnpu.driver.connection import Connection
     from softnpu.driver.context import Context
+
+__all__ = ["BoundArgument", "Graph", "GraphSource"]
+
+STRIDE_DIMS = 5
+_ORIGINS = {
+    "compiled": GraphPropertyFlag.COMPILED,
+    "cache": GraphPropertyFlag.LOADED_FROM_CACHE,
+    "native": GraphPropertyFlag.PRE_COMPILED,
+}
 
 
 class BoundArgument(NamedTuple):
@@ -33,121 +50,104 @@ class BoundArgument(NamedTuple):
     strides: tuple[int, ...] | None = None
 
 
-@dataclass
-class GraphSource:
-    """A model on its way to the compiler: descriptors of the IR's XML and of its weights.
+class Graph(Handle):
+    """A compiled model. `meta` describes its arguments: all inputs, then all outputs, index is global.
 
-    Nothing is copied: weights in a file go as the descriptor of that file. Owns the descriptors.
+    Made by `graph_creation`. `build_log` is what the compiler said, `flags` those of its creation.
     """
 
-    name: str
-    xml_fd: int
-    xml_length: int
-    weights_fd: int | None = None
-    weights: msg.WeightSource | None = None
-    _open: bool = field(default=True, repr=False)
-
-    @classmethod
-    def from_ir(cls, xml: Path, weights: Path | None = None, name: str | None = None) -> GraphSource:
-        """An IR in files. Without `weights`: the .bin beside the XML, if there is one.
-
-        Raises `OSError` when a file cannot be opened.
-        """
-        beside = xml.with_suffix(".bin")
-        chosen = weights if weights is not None else beside if beside.exists() else None
-        xml_fd = os.open(xml, os.O_RDONLY | os.O_CLOEXEC)
-        weights_fd = None
-        try:
-            if chosen is not None:
-                weights_fd = os.open(chosen, os.O_RDONLY | os.O_CLOEXEC)
-            return cls.from_descriptors(name or xml.stem, xml_fd, weights_fd)
-        except BaseException:
-            for fd in (xml_fd, weights_fd):
-                if fd is not None:
-                    os.close(fd)
-            raise
-
-    @classmethod
-    def from_descriptors(cls, name: str, xml_fd: int, weights_fd: int | None) -> GraphSource:
-        """An IR in descriptors, which now belong to the source; a memory file is used in place."""
-        xml_length = os.fstat(xml_fd).st_size
-        length = os.fstat(weights_fd).st_size if weights_fd is not None else 0
-        if weights_fd is not None and not length:
-            os.close(weights_fd)
-            weights_fd = None
-        weights = msg.WeightSource(offset=0, length=length) if weights_fd is not None else None
-        return cls(name, xml_fd, xml_length, weights_fd, weights)
-
-    @classmethod
-    def from_xml(cls, name: str, xml: bytes, weights_fd: int | None = None) -> GraphSource:
-        """An IR whose XML is in memory."""
-        return cls.from_descriptors(name, linux.sealed_copy("ir", xml), weights_fd)
-
-    @property
-    def fds(self) -> list[int]:
-        return [self.xml_fd] if self.weights_fd is None else [self.xml_fd, self.weights_fd]
-
-    def close(self) -> None:
-        """Closes the descriptors; harmless when repeated."""
-        if self._open:
-            self._open = False
-            for fd in self.fds:
-                os.close(fd)
-
-    def __enter__(self) -> GraphSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Graph(Handle):
-    """A compiled model. `meta` describes its arguments: all inputs, then all outputs, index is global."""
-
-    def __init__(
-        self,
-        context: Context,
-        source: GraphSource,
-        config: Mapping[str, str],
-        shapes: Mapping[str, Sequence[int]],
-        progress: Callable[[str, float], None] | None,
-    ) -> None:
+    def __init__(self, context: Context, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        request = msg.GraphCreate(
-            context=context.handle,
-            name=source.name,
-            xml_length=source.xml_length,
-            weights=source.weights,
-            config=dict(config),
-            shapes={name: tuple(shape) for name, shape in shapes.items()},
-        )
-        report = None if progress is None else lambda event: progress(event.stage, event.done)
-        created, (blob,) = context.connection.request(
-            "pfnCreate2", request, msg.GraphCreated, source.fds, report
-        )
         self.handle: int = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
-        self._arguments: dict[int, BoundArgument] = {}
-        self._owns(context, context.connection, _destroy, context.connection, self.handle, self._arguments)
+        self.origin = created.origin
+        self.flags = flags
         self.load_ms = 0.0
         self.shared = False
-        try:
-            with mmap.mmap(blob, created.blob_length, prot=mmap.PROT_READ) as data:
-                view = memoryview(data)
-                try:
-                    self.meta: GraphMeta = BlobReader(view).metadata()
-                finally:
-                    view.release()
-        finally:
-            os.close(blob)
+        self._arguments: dict[int, BoundArgument] = {}
+        self._owns(context, context.connection, _destroy, context.connection, self.handle, self._arguments)
         self._initialized = False
         self._lock = threading.Lock()
+        self._native: memoryview | None = None
+        self.meta: GraphMeta = _read_meta(blob, created.blob_length)
+
+    # ------------------------------------------------------------ what it is
 
     @property
     def profiled(self) -> bool:
         """Whether its inferences write a profile: every execute needs a query then."""
         return self.meta.config.get("PERF_COUNT") == "YES"
+
+    @property
+    def keeps_strides(self) -> bool:
+        """Whether strides outlive an argument value that comes without any (creation flag of 1.18)."""
+        return bool(self.flags & GraphFlag.OPTIMIZE_FOR_DYNAMIC_SHAPES)
+
+    def get_properties(self) -> GraphProperties3:
+        """`pfnGetProperties`, 2 and 3."""
+        self.check("pfnGetProperties3")
+        flags = _ORIGINS.get(self.origin, GraphPropertyFlag.NONE)
+        if self.flags & GraphFlag.INPUT_GRAPH_PERSISTENT:
+            # what the program gave was copied all the same: it need not keep it
+            flags |= GraphPropertyFlag.NO_STANDARD_ALLOCATION
+        if self.profiled:
+            flags |= GraphPropertyFlag.PROFILING_ENABLED
+        return GraphProperties3(
+            num_graph_args=len(self.meta.arguments), init_stage_required=InitStage.INITIALIZE, flags=flags
+        )
+
+    def get_argument_properties(self, index: int) -> ArgumentProperties3:
+        """`pfnGetArgumentProperties`, 2 and 3. INVALID_ARGUMENT for an unknown index."""
+        return argument_properties(self._argument("pfnGetArgumentProperties3", index))
+
+    def get_argument_metadata(self, index: int) -> ArgumentMetadata:
+        """`pfnGraphGetArgumentMetadata`. INVALID_ARGUMENT for an unknown index."""
+        return argument_metadata(self._argument("pfnGraphGetArgumentMetadata", index))
+
+    # ------------------------------------------------------------ its blob
+
+    def get_native_binary(self) -> bytes:
+        """`pfnGetNativeBinary`: a copy of `get_native_binary2`."""
+        return bytes(self._native_binary("pfnGetNativeBinary"))
+
+    def get_native_binary2(self) -> memoryview:
+        """`pfnGetNativeBinary2`: a blob with all weights inside, valid as long as the graph lives.
+
+        It is made at the first call. A graph made of these bytes needs no weights.
+        """
+        return self._native_binary("pfnGetNativeBinary2")
+
+    def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
+        """The blob without the weights that are outside, and where these lie in the weights space.
+
+        With the same weights both make the same graph: see `graph_creation.import_blob`.
+        """
+        call = "pfnGetNativeBinary2"
+        self.check(call)
+        told, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
+        try:
+            blob = os.pread(fds[0], told.blob_length, 0)
+            if not told.placement_length:
+                return blob, None
+            return blob, Placement.decode(os.pread(fds[1], told.placement_length, 0))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _native_binary(self, call: str) -> memoryview:
+        self.check(call)
+        with self._lock:
+            if self._native is None:
+                request = msg.GraphExport(graph=self.handle)
+                told, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
+                try:
+                    self._native = memoryview(mmap.mmap(fd, told.blob_length, prot=mmap.PROT_READ))
+                finally:
+                    os.close(fd)
+            return self._native
+
+    # ------------------------------------------------------------ on the device
 
     def initialize(self) -> None:
         """`pfnGraphInitialize`: loads the graph onto the device; harmless when repeated.
@@ -164,12 +164,115 @@ class Graph(Handle):
                 self.load_ms, self.shared = answer.load_ms, answer.shared
                 self._initialized = True
 
-    def set_argument_value(self, index: int, place: Allocation | npt.NDArray[Any] | int) -> None:
-        """`pfnSetArgumentValue`: argument `index` is the memory at `place` from the next append on.
+    def evict(self) -> None:
+        """`pfnEvict`: the device keeps what it has room for, so this has no effect today."""
+        self.check("pfnEvict")
+
+    # ------------------------------------------------------------ arguments
+
+    def set_argument_value(self, index: int, place: Place) -> None:
+        """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
 
         Raises `ZeError`: INVALID_ARGUMENT for an unknown index, foreign memory, or too few bytes.
         """
-        call = "pfnSetArgumentValue"
+        self._arguments[index] = self._bound("pfnSetArgumentValue", index, place, None)
+
+    def set_argument_value2(
+        self, index: int, place: Place = None, strides: Sequence[int] | None = None
+    ) -> None:
+        """`pfnSetArgumentValue2`: memory, strides (in elements, innermost first), or both.
+
+        Strides without memory are those of the memory that is set. Memory without strides is dense, unless
+        the graph was optimised for dynamic shapes. Raises `ZeError` as `set_argument_value`, and
+        INVALID_ARGUMENT for strides of an argument that was not compiled to take them.
+        """
+        call = "pfnSetArgumentValue2"
+        argument = self._argument(call, index)
+        if place is None and strides is None:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                self._name(index),
+                "nothing to set",
+                "memory or strides",
+            )
+        now = self._arguments.get(index)
+        chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
+        if chosen is None and now is not None and self.keeps_strides:
+            chosen = now.strides
+        if place is not None:
+            self._arguments[index] = self._bound(call, index, place, chosen)
+            return
+        if now is None:
+            raise error(
+                call,
+                ZeResult.ERROR_UNINITIALIZED,
+                self._name(index),
+                "strides only",
+                "memory that was set before",
+            )
+        self._check_room(call, index, now.block.size - now.offset, chosen)
+        self._arguments[index] = now._replace(strides=chosen)
+
+    def arguments_now(self, call: str) -> list[BoundArgument]:
+        """The places of all arguments; refuses a missing one by name."""
+        places = []
+        for index in range(len(self.meta.arguments)):
+            place = self._arguments.get(index)
+            if place is None:
+                raise error(
+                    call,
+                    ZeResult.ERROR_UNINITIALIZED,
+                    self._name(index),
+                    "not set",
+                    "memory",
+                    "call set_argument_value first",
+                )
+            places.append(place)
+        return places
+
+    def _bound(self, call: str, index: int, place: Place, strides: tuple[int, ...] | None) -> BoundArgument:
+        self._argument(call, index)
+        block, offset = self.context.memory.find(call, place)
+        self._check_room(call, index, block.size - offset, strides)
+        return BoundArgument(block, offset, strides)
+
+    def _check_room(self, call: str, index: int, room: int, strides: tuple[int, ...] | None) -> None:
+        argument = self.meta.arguments[index]
+        needed = argument.byte_size if strides is None else _extent(argument, strides)
+        if room < needed:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                self._name(index),
+                f"{room} bytes of memory",
+                f"{needed} bytes at least",
+            )
+
+    def _checked_strides(
+        self, call: str, index: int, argument: ArgumentMeta, strides: Sequence[int]
+    ) -> tuple[int, ...]:
+        rank = len(argument.shape)
+        if not argument.strides:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                self._name(index),
+                "strides",
+                "an argument that the graph was compiled to take strides for",
+                f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
+            )
+        if not rank <= len(strides) <= STRIDE_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                self._name(index),
+                f"strides {list(strides)}",
+                f"{rank} strides of at least 1, innermost first",
+            )
+        return tuple(strides[:rank])
+
+    def _argument(self, call: str, index: int) -> ArgumentMeta:
         self.check(call)
         arguments = self.meta.arguments
         if not 0 <= index < len(arguments):
@@ -180,34 +283,29 @@ class Graph(Handle):
                 f"argument {index}",
                 f"0 to {len(arguments) - 1}",
             )
-        block, offset = self.context.memory.find(call, place)
-        needed = arguments[index].byte_size
-        if block.size - offset < needed:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                f"graph '{self.meta.name}', argument '{arguments[index].name}'",
-                f"{block.size - offset} bytes of memory",
-                f"{needed} bytes at least",
-            )
-        self._arguments[index] = BoundArgument(block, offset)
+        return arguments[index]
 
-    def arguments_now(self, call: str) -> list[BoundArgument]:
-        """The places of all arguments; refuses a missing one by name."""
-        places = []
-        for index, argument in enumerate(self.meta.arguments):
-            place = self._arguments.get(index)
-            if place is None:
-                raise error(
-                    call,
-                    ZeResult.ERROR_UNINITIALIZED,
-                    f"graph '{self.meta.name}', argument {index} '{argument.name}'",
-                    "not set",
-                    "memory",
-                    "call set_argument_value first",
-                )
-            places.append(place)
-        return places
+    def _name(self, index: int) -> str:
+        return f"graph '{self.meta.name}', argument {index} '{self.meta.arguments[index].name}'"
+
+
+def _extent(argument: ArgumentMeta, strides: tuple[int, ...]) -> int:
+    """Bytes from the first to behind the last element."""
+    steps = zip(reversed(argument.shape), strides, strict=True)
+    return (1 + sum((dim - 1) * step for dim, step in steps)) * argument.alignment
+
+
+def _read_meta(blob: int, length: int) -> GraphMeta:
+    """The metadata of a blob, whose descriptor is closed."""
+    try:
+        with mmap.mmap(blob, length, prot=mmap.PROT_READ) as data:
+            view = memoryview(data)
+            try:
+                return BlobReader(view).metadata()
+            finally:
+                view.release()
+    finally:
+        os.close(blob)
 
 
 def _destroy(connection: Connection, handle: int, arguments: dict[int, BoundArgument]) -> None:

@@ -49,6 +49,7 @@ class Handle:
         if self._finalizer.detach() is not None:
             self._end_children()
             self._release()
+            self._let_go()
 
     @property
     def destroyed(self) -> bool:
@@ -66,9 +67,13 @@ class Handle:
             if child is not None and child._finalizer.detach() is not None:
                 child._end_children()
                 child._forget()
+                child._let_go()
 
     def _forget(self) -> None:
         """Ended with its owner: lets go of what only this process holds. The daemon does the rest."""
+
+    def _let_go(self) -> None:
+        """Destroyed, by itself or with its owner: drops what would keep memory of the device."""
 
     def _unusable(self, call: str) -> ZeError:
         name = type(self).__name__

@@ -108,6 +108,9 @@ class ProfilingPool(Handle):
         self._used.add(index)
         return ProfilingQuery(self, index, self._used)
 
+    def _let_go(self) -> None:
+        del self.block
+
     def destroy(self) -> None:
         """`pfnProfilingPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
         if not self.destroyed and self._used:

@@ -94,11 +94,15 @@ class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
 
 
 class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
-    """Load a compiled model; answered by `ImageLoaded`. Descriptors: the blob, then the weights."""
+    """Load a compiled model; answered by `ImageLoaded`.
+
+    Descriptors: the blob, the placement if it has a length, then the sources of the weights.
+    """
 
     image: int
     blob_length: int
-    weights: WeightSource | None = None
+    placement_length: int = 0
+    weights: tuple[WeightSource, ...] = ()
 
 
 class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):

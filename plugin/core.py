@@ -59,7 +59,10 @@ class Core:
     # ------------------------------------------------------------ properties
 
     def get_property(
-        self, device_name: str, property: str | None = None, arguments: Mapping[str, Any] | None = None
+        self,
+        device_name: str = "NPU",
+        property: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Any:
         """A property of a device; with one name alone, of `NPU`. `docs/plugin.md` has the table.
 
@@ -68,7 +71,7 @@ class Core:
         device, name = (device_name, property) if property is not None else ("NPU", device_name)
         return self._properties.get(device, name, arguments or {})
 
-    def set_property(self, device_name: str | Pairs, properties: Pairs | None = None) -> None:
+    def set_property(self, device_name: str | Pairs = "NPU", properties: Pairs | None = None) -> None:
         """Sets what holds for later `compile_model` calls on a device, on all of them without a number.
 
         `properties` maps names to values, or is one pair. Without a device's name it holds for all. Raises

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from softnpu.driver import Context, Driver
+from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.support.client import ClientProcess
@@ -65,6 +66,7 @@ def nothing_left_behind(
     """Every test leaves the machine as it found it, and starts no daemon by accident."""
     monkeypatch.setenv(ENV_SOCKET, str(private_dir / "npu.sock"))
     monkeypatch.setenv(ENV_AUTOSTART, "0")
+    monkeypatch.setenv(ENV_CACHE_DIR, "")  # what tests compile is not for the user's cache
     before = Surroundings(private_dir)
     yield
     if _failed not in request.node.stash:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import openvino as ov
 
+from softnpu.driver.compiler.arguments import Original, find, originals
 from softnpu.driver.compiler.faults import openvino_faults
-from softnpu.driver.compiler.options import PRECISION
+from softnpu.driver.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.blob import ArgumentMeta
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -17,6 +19,9 @@ _TYPES = {
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 _ARGUMENT_LIMIT = 1 << 40
+_LARGE = 1 << 20
+_STRIDE_DIMS = 5
+_LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
 
 
@@ -25,31 +30,59 @@ def input_names(model: ov.Model) -> list[str]:
     return _unique_names(model)[: len(model.inputs)]
 
 
-def arguments(model: ov.Model, subject: str) -> tuple[ArgumentMeta, ...]:
+def arguments(
+    model: ov.Model,
+    subject: str,
+    before: Sequence[Original] | None = None,
+    strides_for: Sequence[str] = (),
+) -> tuple[ArgumentMeta, ...]:
     """All inputs, then all outputs, in model order; byte sizes are those of dense tensors.
 
-    Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no static shape or an element type that is no whole
-    number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
+    `before` is what the arguments were before shapes and flags were applied, `strides_for` names those that
+    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no static shape or an element type that is
+    no whole number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
     """
     names = _unique_names(model)
     count = len(model.inputs)
     ports = [*model.inputs, *model.outputs]
+    before = originals(model) if before is None else before
+    strided = _strided(strides_for, ports, before, names, subject)
     return tuple(
-        _argument(port, name, index < count, subject)
-        for index, (port, name) in enumerate(zip(ports, names, strict=True))
+        _argument(port, name, index < count, subject, original, index in strided)
+        for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
     )
+
+
+def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
+    """The operations of a model that the host cannot execute.
+
+    Large constants are asked about as inputs first: given as they are OpenVINO folds those of 16 bits into
+    f32, three times their memory. Only a model that then has something unsupported is asked about as it is,
+    because a few operations want constants.
+    """
+    light = model.clone()
+    inputs = []
+    for operation in light.get_ordered_ops():
+        if operation.get_type_name() == "Constant" and operation.get_byte_size() >= _LARGE:
+            stand_in = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
+            stand_in.set_friendly_name(operation.friendly_name)
+            ov.utils.replace_node(operation, stand_in)
+            inputs.append(stand_in)
+    if inputs:
+        light.add_parameters(inputs)
+        if not _unsupported(core, light, precision, subject):
+            return []
+    return _unsupported(core, model, precision, subject)
 
 
 def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
     """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
-    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
-        supported = core.query_model(model, "CPU", {PRECISION: precision})
-        left = [op for op in model.get_ordered_ops() if op.friendly_name not in supported]
-        # an input is left out as well when its only reader is, and would be named first
-        bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
-        if not bad:
-            return
-        first, kind = bad[0].friendly_name, bad[0].get_type_name()
+    left = unsupported_operations(core, model, precision, subject)
+    # an input is left out as well when its only reader is, and would be named first
+    bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
+    if not bad:
+        return
+    first, kind = bad[0].friendly_name, bad[0].get_type_name()
     raise refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, operation '{first}'",
@@ -58,7 +91,36 @@ def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: st
     )
 
 
-def _argument(port: ov.Output, name: str, is_input: bool, subject: str) -> ArgumentMeta:
+def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
+    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+        supported = core.query_model(model, "CPU", {PRECISION: precision})
+        return [op for op in model.get_ordered_ops() if op.friendly_name not in supported]
+
+
+def _strided(
+    wanted: Sequence[str],
+    ports: Sequence[ov.Output],
+    before: Sequence[Original],
+    names: Sequence[str],
+    subject: str,
+) -> set[int]:
+    strided = set()
+    for name in wanted:
+        index = names.index(name) if name in names else find(name, ports, before, by_index=False)
+        if index is None or len(ports[index].partial_shape) > _STRIDE_DIMS:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"{subject}, property {STRIDES_FOR}",
+                f"'{name}'",
+                f"arguments of at most {_STRIDE_DIMS} dimensions: {', '.join(names[:_LISTED])}",
+            )
+        strided.add(index)
+    return strided
+
+
+def _argument(
+    port: ov.Output, name: str, is_input: bool, subject: str, original: Original, strides: bool
+) -> ArgumentMeta:
     kind = port.get_element_type().get_type_name()
     thing = f"{subject}, {'input' if is_input else 'output'} '{name}'"
     if kind not in _TYPES:
@@ -84,6 +146,10 @@ def _argument(port: ov.Output, name: str, is_input: bool, subject: str) -> Argum
         shape=shape,
         layout="" if layout.empty else layout.to_string(),
         byte_size=size,
+        friendly_name=original.friendly_name,
+        model_type=original.element_type,
+        model_shape=shape if original.shape is None else original.shape,
+        strides=strides,
     )
 
 

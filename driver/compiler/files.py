@@ -9,44 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
-from collections.abc import Callable
-
-from blake3 import blake3
 
 from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.weight_space import check_range
 
 XML_LIMIT = 256 << 20
 """Bytes that an IR's XML may have; a YOLOv8n with 537 operations has 0.3 MB."""
-
-_DIGEST_CHUNK = 64 << 20  # large enough for all threads of blake3, small enough to report progress
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
-
-
-def check_range(fd: int, offset: int, length: int, subject: str) -> None:
-    """Refuses bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
-
-    `ERROR_INVALID_ARGUMENT` for what is no regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
-    """
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "a descriptor without content")
-        raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, subject, kind, "a regular file or a memory file")
-    size = info.st_size
-    if offset < 0 or length <= 0 or offset > size or length > size - offset:
-        raise refuse(
-            ZeResult.ERROR_INVALID_SIZE,
-            subject,
-            f"{length} bytes at offset {offset} of a file of {size} bytes",
-            "a range of at least one byte that lies inside the file",
-        )
 
 
 def read_xml(fd: int, length: int, subject: str) -> bytes:
@@ -67,27 +36,16 @@ def read_xml(fd: int, length: int, subject: str) -> bytes:
 def map_range(fd: int, offset: int, length: int, subject: str) -> memoryview:
     """`length` bytes from `offset` of `fd`, mapped and not copied; unmapped when the last view is gone.
 
-    The mapping is private and nothing is written to it. It is writable all the same, because OpenVINO
-    shares memory with writable arrays only.
+    The mapping is private, and nothing is written to it.
     """
     check_range(fd, offset, length, subject)
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     skipped = offset - start
     try:
-        whole = mmap.mmap(fd, skipped + length, access=mmap.ACCESS_COPY, offset=start)
+        whole = mmap.mmap(fd, skipped + length, access=mmap.ACCESS_READ, offset=start)
     except ValueError as error:  # the file has shrunk since it was checked
         raise refuse(ZeResult.ERROR_INVALID_SIZE, subject, str(error), f"{length} bytes") from error
     return memoryview(whole)[skipped:]
-
-
-def digest(data: memoryview, advance: Callable[[float], None]) -> bytes:
-    """The blake3 of `data`, computed with all cores; `advance` is called with the finished share."""
-    hasher = blake3(max_threads=blake3.AUTO)
-    for start in range(0, len(data), _DIGEST_CHUNK):
-        chunk = data[start : start + _DIGEST_CHUNK]
-        hasher.update(chunk)
-        advance((start + len(chunk)) / len(data))
-    return hasher.digest()
 
 
 def immutable(fd: int, length: int, subject: str) -> int:
@@ -98,7 +56,7 @@ def immutable(fd: int, length: int, subject: str) -> int:
     check_range(fd, 0, length, subject)
     if linux.has_seals(fd, linux.SEALS_IMMUTABLE) and os.fstat(fd).st_size == length:
         return os.dup(fd)
-    _check_fits(length, subject)
+    check_fits(length, subject)
     copy = linux.memfd("blob")
     try:
         _copy(fd, copy, length, subject)
@@ -118,8 +76,11 @@ def _copy(source: int, target: int, length: int, subject: str) -> None:
         done += sent
 
 
-def _check_fits(length: int, subject: str) -> None:
-    """A sparse file of a petabyte costs its sender nothing, but its copy would cost us all memory."""
+def check_fits(length: int, subject: str) -> None:
+    """Refuses with `ERROR_OUT_OF_HOST_MEMORY` a copy that no host could hold.
+
+    A sparse file of a petabyte costs its sender nothing, but its copy would cost us all memory.
+    """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if length > total:

@@ -12,6 +12,7 @@ from softnpu.driver.compiler import files
 from softnpu.driver.compiler.checks import input_names
 from softnpu.driver.compiler.faults import openvino_faults
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.weight_space import WeightSpace
 
 # OpenVINO tries every frontend that it has, and others than the IR's follow paths that are written in the
 # model (external data of ONNX). So only what begins like an IR is shown to it.
@@ -23,11 +24,13 @@ _DIM_MAX = 2**31 - 1
 def read(
     core: ov.Core,
     xml: bytes,
-    weights: memoryview | None,
+    weights: WeightSpace | None,
     subject: str,
     result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE,
 ) -> ov.Model:
     """The model in `xml` with its constants in `weights`, which it shares and does not copy.
+
+    The space has to stay alive as long as the model.
 
     Refuses with `result` what is no readable IR, or has no outputs. The real driver answers an invalid IR
     with `ERROR_UNSUPPORTED_FEATURE`.
@@ -35,12 +38,12 @@ def read(
     if not _IR_START.match(xml) or len(xml) > files.XML_LIMIT:
         raise refuse(result, f"{subject}, IR", f"begins with {xml[:16]!r}", "the XML of an OpenVINO IR")
     expected = "an OpenVINO IR of a version that this compiler reads, with the weights that belong to it"
-    hint = "" if weights else "the model came without weights"
+    hint = "" if weights is not None and weights.layout.sources else "the model came without weights"
     with openvino_faults(result, f"{subject}, IR", expected, hint):
         if weights is None:
             model = core.read_model(xml)
         else:
-            array = np.frombuffer(weights, dtype=np.uint8)
+            array = np.frombuffer(weights.view, dtype=np.uint8)
             model = core.read_model(xml, ov.Tensor(array, shared_memory=True))
         outputs = len(model.outputs)
     if outputs == 0:
@@ -48,13 +51,11 @@ def read(
     return model
 
 
-def reshape(
-    model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
-) -> dict[str, tuple[int, ...]]:
-    """Gives inputs the shapes asked for, in elements; returns those that the model did not have already.
+def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str) -> None:
+    """Gives inputs the shapes asked for, in elements.
 
-    Keys are any tensor name or the friendly name of an input; keys of the result are argument names. Refuses
-    with `ERROR_INVALID_ARGUMENT` an unknown or twice named input and a shape that the model cannot take.
+    Keys are any tensor name or the friendly name of an input. Refuses with `ERROR_INVALID_ARGUMENT` an
+    unknown or twice named input and a shape that the model cannot take.
     """
     names = input_names(model)
     wanted: dict[int, tuple[int, ...]] = {}
@@ -77,7 +78,6 @@ def reshape(
             ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, input {asked}", f"shapes that fit {before}"
         ):
             model.reshape({position: ov.PartialShape(list(shape)) for position, shape in applied.items()})
-    return {names[position]: shape for position, shape in applied.items()}
 
 
 def _find(model: ov.Model, name: str, subject: str) -> int:

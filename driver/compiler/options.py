@@ -12,14 +12,24 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
+COMPILER = "softnpu-compiler 1.1"
+COMPILER_VERSION = (7, 6)
+"""As the real compiler counts: from 5.9 on arguments go by index, up to 7.26 programs remove Identity."""
+NEWEST_OPSET = 16
+
 PRECISION = "INFERENCE_PRECISION_HINT"
 PLATFORM = "NPU_PLATFORM"
 LOG_LEVEL = "LOG_LEVEL"
+PROFILING = "PERF_COUNT"
+STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
+EMBED_BELOW = "NPU_WEIGHTS_EMBED_THRESHOLD"
 
 # The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
 # another precision silently: f16 asked for on a host with bf16 only gave bf16.
 _CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 _INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
+_TEXT_MAX = 4096
+_LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
 
 
 @dataclass(frozen=True)
@@ -38,15 +48,34 @@ class Option:
 
 @dataclass(frozen=True)
 class Settings:
-    """The effective configuration of one compilation; `engine` is what the blob records."""
+    """The effective configuration of one compilation: the value of every property."""
 
-    engine: dict[str, str]
-    log_level: str
+    values: dict[str, str]
+
+    @property
+    def engine(self) -> dict[str, str]:
+        """What the blob records: properties that the engine needs at execution."""
+        return {name: self.values[name] for name, option in OPTIONS.items() if option.engine}
 
     @property
     def precision(self) -> str:
         """Element type of the arithmetic: `f32`, `bf16` or `f16`."""
-        return self.engine[PRECISION]
+        return self.values[PRECISION]
+
+    @property
+    def logged(self) -> bool:
+        """Whether the build log tells more than the state of the cache."""
+        return self.values[LOG_LEVEL] in _LOGGED
+
+    @property
+    def embed_below(self) -> int:
+        """Constants of fewer bytes go into the blob."""
+        return int(self.values[EMBED_BELOW])
+
+    @property
+    def strides_for(self) -> tuple[str, ...]:
+        """Arguments, by name or index, that executions may give strides for."""
+        return tuple(name.strip() for name in self.values[STRIDES_FOR].split(",") if name.strip())
 
 
 def _choice(*values: str) -> tuple[str, Callable[[str], str | None]]:
@@ -62,29 +91,59 @@ def _integer(low: int) -> tuple[str, Callable[[str], str | None]]:
     return f"an integer from {low} to {_INT_MAX}", accept
 
 
+def _text() -> tuple[str, Callable[[str], str | None]]:
+    return f"text of at most {_TEXT_MAX} characters", lambda text: text if len(text) <= _TEXT_MAX else None
+
+
+def _known(allowed: tuple[str, Callable[[str], str | None]], default: str) -> Option:
+    return Option(*allowed, default=default)
+
+
+_YES_NO = _choice("NO", "YES")
+
 OPTIONS: dict[str, Option] = {
     PRECISION: Option(*_choice("f32", "bf16", "f16"), default="f32", engine=True),
     "PERFORMANCE_HINT": Option(*_choice("LATENCY", "THROUGHPUT"), default="LATENCY", engine=True),
     "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
     "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
-    "PERF_COUNT": Option(*_choice("NO", "YES"), default="NO", engine=True),
+    PROFILING: Option(*_YES_NO, default="NO", engine=True),
     PLATFORM: Option("the platform of the device or AUTO_DETECT", lambda text: text, default="AUTO_DETECT"),
-    LOG_LEVEL: Option(
-        *_choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"),
-        default="LOG_NONE",
+    LOG_LEVEL: _known(
+        _choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"
     ),
-    "NPU_TILES": Option(*_integer(1), default=""),
+    EMBED_BELOW: _known(_integer(0), "0"),
+    STRIDES_FOR: _known(_text(), ""),
+    "NPU_TILES": _known(_integer(1), ""),
+    "NPU_MAX_TILES": _known(_integer(1), ""),
+    "NPU_STEPPING": _known(_integer(0), ""),
+    "NPU_DMA_ENGINES": _known(_integer(1), ""),
+    "NPU_BATCH_MODE": _known(_choice("AUTO", "COMPILER", "PLUGIN"), "AUTO"),
+    "NPU_MODEL_SERIALIZER_VERSION": _known(_choice("AUTO", "ALL_WEIGHTS_COPY", "NO_WEIGHTS_COPY"), "AUTO"),
+    "NPU_COMPILATION_MODE": _known(_text(), ""),
+    "NPU_COMPILATION_MODE_PARAMS": _known(_text(), ""),
+    "NPU_BACKEND_COMPILATION_PARAMS": _known(_text(), ""),
+    "NPU_DYNAMIC_SHAPE_TO_STATIC": _known(_YES_NO, "NO"),
+    "NPU_COMPILER_DYNAMIC_QUANTIZATION": _known(_YES_NO, "NO"),
+    "NPU_QDQ_OPTIMIZATION": _known(_YES_NO, "NO"),
+    "NPU_QDQ_OPTIMIZATION_AGGRESSIVE": _known(_YES_NO, "NO"),
+    "NPU_TURBO": _known(_YES_NO, "NO"),
+    "COMPILATION_NUM_THREADS": _known(_integer(0), "0"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": _known(_integer(0), "0"),
+    "MODEL_PRIORITY": _known(_choice("LOW", "MEDIUM", "HIGH", "DEFAULT"), "MEDIUM"),
+    "DEVICE_ID": _known(_text(), ""),
 }
-"""Every property by name. 0 threads means all cores of the host; no tiles given leaves them to the device."""
+"""Every property by name. 0 threads means all cores of the host; no tiles given leaves them to the device.
+
+Without an effect, because OpenVINO's CPU runtime does the arithmetic: tiles, stepping, DMA engines,
+compilation modes and their parameters, quantisation, turbo (a queue has its own), numbers of requests and
+threads of the compiler.
+"""
 
 
-def effective(
-    config: Mapping[str, str], platform: str, capabilities: Collection[str], subject: str
-) -> Settings:
+def effective(config: Mapping[str, str], platform: str, subject: str) -> Settings:
     """The values that hold for a compilation with `config` for `platform`.
 
-    `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES. Refuses an unknown property or a precision
-    that the host lacks (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
+    Refuses an unknown property (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
     """
     values = {name: option.default for name, option in OPTIONS.items()}
     for name, text in config.items():
@@ -96,9 +155,25 @@ def effective(
             raise _bad_value(name, text, option.allowed, subject)
         values[name] = value
     _check_platform(values[PLATFORM], platform, subject)
-    _check_precision(values[PRECISION], capabilities, subject)
-    engine = {name: values[name] for name, option in OPTIONS.items() if option.engine}
-    return Settings(engine, values[LOG_LEVEL])
+    return Settings(values)
+
+
+def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: str) -> dict[str, str]:
+    """Properties that came on two ways; refuses with `ERROR_INVALID_ARGUMENT` two values for one."""
+    for name in config.keys() & from_flags.keys():
+        if config[name] != from_flags[name]:
+            raise _bad_value(name, f"{config[name]}' and '{from_flags[name]}", "one value", subject)
+    return {**config, **from_flags}
+
+
+def is_supported(name: str, value: str | None, platform: str) -> bool:
+    """Whether the compiler knows a property and, if one is given, takes this value of it."""
+    option = OPTIONS.get(name)
+    if option is None or value is None:
+        return option is not None
+    if name == PLATFORM:
+        return value == "AUTO_DETECT" or _bare(value) == _bare(platform)
+    return option.accept(value) is not None
 
 
 def _check_platform(asked: str, platform: str, subject: str) -> None:
@@ -111,7 +186,11 @@ def _bare(platform: str) -> str:
     return platform.removeprefix("NPU").removeprefix("VPU")
 
 
-def _check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:
+def check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:
+    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a precision that the host lacks.
+
+    `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES.
+    """
     if _CAPABILITY[precision] in capabilities:
         return
     offered = [name for name, capability in _CAPABILITY.items() if capability in capabilities]

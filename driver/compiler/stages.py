@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-COMPILE_STAGES = {"receive": 0.0, "read": 0.05, "shape": 0.2, "check": 0.3, "weights": 0.6, "pack": 0.95}
+COMPILE_STAGES = {
+    "receive": 0.0, "cache": 0.05, "read": 0.1, "shape": 0.25, "check": 0.3, "weights": 0.6, "pack": 0.95,
+}  # fmt: skip
 """Stages of a compilation in their order, each with the share of the job that is done when it begins."""
 
-IMPORT_STAGES = {"receive": 0.0, "weights": 0.2, "read": 0.8, "shape": 0.9, "check": 0.95}
+IMPORT_STAGES = {"receive": 0.0, "weights": 0.2, "read": 0.8, "check": 0.95}
 """Stages of an import: the weights come before the IR, which says nothing useful over wrong weights."""
+
+EXPORT_STAGES = {"receive": 0.0, "weights": 0.05, "pack": 0.5}
+QUERY_STAGES = {"receive": 0.0, "read": 0.1, "check": 0.4}
 
 Send = Callable[[str, float], None]
 
@@ -24,6 +29,7 @@ class Stages:
         self._done = 0.0
         self._started_ns = time.perf_counter_ns()
         self._lines: list[str] = []
+        self._remarks: list[str] = []
 
     def begin(self, stage: str) -> None:
         """Enters `stage`, which ends the one before it."""
@@ -41,10 +47,18 @@ class Stages:
         """Adds a line to the build log."""
         self._lines.append(line)
 
+    def remark(self, text: str) -> None:
+        """Adds text to the end of the build log, as it is, whatever else is logged."""
+        self._remarks.append(text)
+
+    def remarks(self) -> str:
+        """The build log of somebody who asked for none."""
+        return "".join(self._remarks)
+
     def log(self) -> str:
-        """The build log so far; ends the current stage. Times in milliseconds."""
+        """The build log so far: notes, times in milliseconds, remarks. Ends the current stage."""
         self._end()
-        return "\n".join(self._lines)
+        return "".join([*(f"{line}\n" for line in self._lines), *self._remarks])
 
     def _end(self) -> None:
         now = time.perf_counter_ns()

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from softnpu.driver.compiler import cache_key
 from softnpu.driver.compiler.faults import not_text, out_of_memory, sendable, system_fault
-from softnpu.driver.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Stages
+from softnpu.driver.compiler.jobs import run
+from softnpu.driver.compiler.runtime import Product, Runtime
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.compiling import CompileJob, ImportJob, Job, job_decoder
+from softnpu.emulator.interface.compiling import CompileJob, Job, QueryJob, job_decoder
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
-
-if TYPE_CHECKING:
-    from softnpu.driver.compiler.jobs import Compiler, Product
 
 
 def serve(channel: Channel) -> None:
@@ -27,49 +24,40 @@ def serve(channel: Channel) -> None:
     it ends the process with its traceback, and the supervisor fails the one job.
     """
     cache_key.prepare()
-    compiler: Compiler | None = None
+    runtime = Runtime()
     while True:
         try:
             packet = channel.receive()
             if packet is None:
                 return
             with packet:
-                compiler = compiler or _new_compiler()
-                _answer(channel, packet, compiler)
+                _answer(channel, packet, runtime)
         except ConnectionError:
             return  # the supervisor went away in the middle of an answer
         except Refused as error:
             _fail(channel, 0, error.fault)  # a malformed frame has no request id
 
 
-def _new_compiler() -> Compiler:
-    """Made for the first job: a worker that waits for one is small, because it has no OpenVINO yet."""
-    from softnpu.driver.compiler.jobs import Compiler
-
-    return Compiler()
-
-
-def _answer(channel: Channel, packet: Packet, compiler: Compiler) -> None:
-    outcome = _outcome(channel, packet, compiler)
+def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:
+    outcome = _outcome(channel, packet, runtime)
     if isinstance(outcome, Fault):
         _fail(channel, packet.request, outcome)
         return
     try:
-        channel.send(packet.request, messages.encode(outcome.answer), [outcome.fd])
+        channel.send(packet.request, messages.encode(outcome.answer), outcome.fds)
     finally:
-        os.close(outcome.fd)
+        for fd in outcome.fds:
+            os.close(fd)
 
 
-def _outcome(channel: Channel, packet: Packet, compiler: Compiler) -> Product | Fault:
+def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Fault:
     """Runs the job. The exception is gone when this returns, and with it all that its frames held."""
     subject = "compile job"
     report = partial(_report, channel, packet.request)
     try:
         job = _decoded(packet.body)
         subject = _subject(job)
-        if isinstance(job, CompileJob):
-            return compiler.compile(job, packet, Stages(report, COMPILE_STAGES))
-        return compiler.import_blob(job, packet, Stages(report, IMPORT_STAGES))
+        return run(job, packet, report, runtime)
     except Refused as error:
         return error.fault
     except MemoryError:
@@ -83,7 +71,7 @@ def _outcome(channel: Channel, packet: Packet, compiler: Compiler) -> Product | 
 
 
 def _decoded(body: memoryview) -> Job:
-    expected = "a CompileJob or an ImportJob"
+    expected = "a job of the compiler"
     try:
         job = job_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -101,7 +89,7 @@ def _decoded(body: memoryview) -> Job:
 
 
 def _subject(job: Job) -> str:
-    return "blob" if isinstance(job, ImportJob) else f"model '{job.name}'"
+    return f"model '{job.name}'" if isinstance(job, CompileJob | QueryJob) else "blob"
 
 
 def _report(channel: Channel, request: int, stage: str, done: float) -> None:

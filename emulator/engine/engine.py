@@ -31,6 +31,8 @@ from softnpu.emulator.platforms import check_platform
 log = logging.getLogger(__name__)
 
 _POLL_EVERY_NS = 20_000
+_ORDERS_EVERY_NS = 2_000_000
+_LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
 
 
 class Engine:
@@ -55,6 +57,7 @@ class Engine:
         self._poller.register(self._kick, select.EPOLLIN)
         self._alive = True
         self._poll_due_ns = 0
+        self._orders_due_ns = 0
         self._spent_ns = 0  # of the context that ran last: where the others' count begins
         self.ns_per_tick = check_platform(setup.platform).timer_ns_per_tick
 
@@ -251,7 +254,20 @@ class Engine:
                 if index != queue.step:
                     queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
                 return waits
+            if (program.inferences or not index & _LOOK_EVERY) and self._dropped_meanwhile(queue):
+                return None
         return None
+
+    def _dropped_meanwhile(self, queue: EngineQueue) -> bool:
+        """Reads the orders now and then while a submission runs; whether one of them ended its queue.
+
+        The memory of a dead client must not wait until a long submission of it has come to its end.
+        """
+        now = time.monotonic_ns()
+        if now >= self._orders_due_ns:
+            self._orders_due_ns = now + _ORDERS_EVERY_NS
+            self._read_orders()
+        return queue.closed
 
     def count_staged(self, size: int) -> None:
         """Counts bytes that were copied because a tensor could not be used in place."""

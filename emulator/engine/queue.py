@@ -147,7 +147,8 @@ class EngineQueue:
             self._write_fault(sequence, fault)
         self.completed = sequence
         self._states[self._state + link.STATE_COMPLETED] = sequence
-        if fence is not None:
+        # a fence that was given to a later submission meanwhile waits for that one
+        if fence is not None and fence.submission == sequence:
             fence.device_signal(0 if fault is None else fault.result)
         self._longs[self._done] = sequence
         self._wake()

@@ -15,7 +15,8 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ MINOR = 0
 PAGE = 4096
 _HEADER = struct.Struct("<8sHHIQ8x32s")
 _ENTRY = struct.Struct("<IIQQ8x32s")
+HEADER_SIZE = _HEADER.size
 _REQUIRED = 1
 _MAX_SECTIONS = 32
 
@@ -40,12 +42,17 @@ class Section(enum.IntEnum):
 
     METADATA = 1  # msgpack of GraphMeta
     IR = 2  # OpenVINO IR, the XML
-    WEIGHTS = 3  # the constants of the IR, embedded
-    WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: the constants live elsewhere
+    WEIGHTS = 3  # the constants that are inside the blob
+    WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: all constants of the IR
 
 
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major."""
+    """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major.
+
+    `friendly_name` is that of the IR's operation: the input itself, or what an output shows. `model_type`
+    and `model_shape` are those of the IR before build flags and shapes were applied, -1 for a dynamic
+    dimension, nothing at all for a dynamic rank. `strides` says that an execution may give strides.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -54,6 +61,10 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     layout: str
     byte_size: int
+    friendly_name: str = ""
+    model_type: str = ""
+    model_shape: tuple[int, ...] = ()
+    strides: bool = False
 
     @property
     def alignment(self) -> int:
@@ -63,14 +74,7 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs.
-
-    The IR in the blob is the original one, so that it keeps referring to the original weights. `shapes`
-    says which inputs the compiler gave a static shape that the IR does not have: key is `ArgumentMeta.name`
-    of the input, value its shape in elements. Whoever loads the IR reshapes these inputs, by their
-    position in `inputs` (an input of an old IR may have no tensor name), before anything else; then every
-    argument has the shape that `arguments` gives. Empty: the IR is static as it is.
-    """
+    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs."""
 
     name: str
     platform: str
@@ -80,7 +84,6 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     openvino: str
     compiler: str
-    shapes: dict[str, tuple[int, ...]] = {}
 
     @property
     def inputs(self) -> tuple[ArgumentMeta, ...]:
@@ -91,32 +94,82 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(argument for argument in self.arguments if not argument.input)
 
 
-class WeightsReference(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that are not in the blob: how many bytes, and their blake3."""
+class ConstantReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One constant. `offset` is the canonical one that the IR uses, `digest` the first 16 bytes of blake3.
 
+    `embedded` is its offset in the WEIGHTS section; -1: it is not in the blob. `name` is that of the first
+    layer that has this content.
+    """
+
+    name: str
+    offset: int
     length: int
     digest: bytes
+    embedded: int = -1
+
+
+class WeightsReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of the IR, each content once, and the bytes that they take at canonical offsets."""
+
+    size: int
+    constants: tuple[ConstantReference, ...]
+
+    @property
+    def outside(self) -> tuple[ConstantReference, ...]:
+        """Those that are not in the blob."""
+        return tuple(constant for constant in self.constants if constant.embedded < 0)
+
+
+Chunks = Iterable[bytes | memoryview]
 
 
 def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
     """A blob with these sections; the metadata is placed first."""
+    parts: list[bytes | memoryview] = []
+    write({section: (len(data), partial(_whole, data)) for section, data in sections.items()}, parts.append)
+    return b"".join(parts)
+
+
+def write(
+    sections: Mapping[Section, tuple[int, Callable[[], Chunks]]], put: Callable[[bytes | memoryview], object]
+) -> int:
+    """Writes a blob piece by piece with `put`; returns its size.
+
+    A section is its size and a function that gives its content in chunks; the function is called twice, for
+    the checksum and for the content, so nothing but a chunk needs to be in memory.
+    """
     order = sorted(sections, key=lambda section: section != Section.METADATA)
     table_end = _HEADER.size + len(order) * _ENTRY.size
     offset = _page_up(table_end)
-    entries, total = [], offset
+    entries, places, total = [], [], offset
     for section in order:
-        data = sections[section]
-        entries.append(_ENTRY.pack(section, _REQUIRED, offset, len(data), blake3(data).digest()))
-        total = offset + len(data)
+        size, chunks = sections[section]
+        entries.append(_ENTRY.pack(section, _REQUIRED, offset, size, _digest(chunks())))
+        places.append(offset)
+        total = offset + size
         offset = _page_up(total)
     table = b"".join(entries)
     digest = blake3(_header(len(order), total, bytes(32)) + table).digest()
-    out = bytearray(total)
-    out[:table_end] = _header(len(order), total, digest) + table
-    for section, entry in zip(order, entries, strict=True):
-        start, size = _ENTRY.unpack(entry)[2:4]
-        out[start : start + size] = sections[section]
-    return bytes(out)
+    put(_header(len(order), total, digest) + table)
+    at = table_end
+    for section, place in zip(order, places, strict=True):
+        size, chunks = sections[section]
+        put(bytes(place - at))
+        for chunk in chunks():
+            put(chunk)
+        at = place + size
+    return total
+
+
+def _whole(data: bytes | memoryview) -> Chunks:
+    return [data]
+
+
+def _digest(chunks: Chunks) -> bytes:
+    hasher = blake3(max_threads=blake3.AUTO)
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.digest()
 
 
 class BlobReader:
@@ -146,19 +199,36 @@ class BlobReader:
             raise _invalid(f"section {section.name}", "missing", "present")
         offset, size, digest = entry
         data = self._data[offset : offset + size]
-        if blake3(data).digest() != digest:
+        if _digest([data]) != digest:
             raise _invalid(f"section {section.name}", "checksum differs", "the content that was written")
         return data
+
+    def place(self, section: Section) -> tuple[int, int] | None:
+        """Offset and size of a section, unchecked but inside the blob; None when it is missing."""
+        entry = self._entries.get(section)
+        return None if entry is None else entry[:2]
 
     def metadata(self) -> GraphMeta:
         """The decoded metadata section."""
         return _decoded(self.read(Section.METADATA), GraphMeta, Section.METADATA)
 
     def weights_reference(self) -> WeightsReference | None:
-        """Where the weights must come from; None when they are in the blob or there are none."""
+        """The constants of the IR; None when it has none."""
         if not self.has(Section.WEIGHTS_REFERENCE):
             return None
         return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
+
+
+def without_padding(head: bytes, length: int) -> int:
+    """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
+
+    Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. Whoever uses this
+    checks that what is left out is zero.
+    """
+    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        return length
+    total: int = _HEADER.unpack_from(head)[4]
+    return total if total < length == _page_up(total) else length
 
 
 def _header(count: int, total: int, digest: bytes) -> bytes:

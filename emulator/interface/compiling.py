@@ -1,7 +1,7 @@
 """What the supervisor and a compiler worker say to each other, over a channel of its own.
 
 The worker is started as a program with the descriptor of its channel. It answers every job with any
-number of `Progress` and then one `Compiled` or `Failed`, all with the request id of the job. It holds
+number of `Progress` and then one outcome or `Failed`, all with the request id of the job. It holds
 no state between jobs: a job is cancelled by killing the worker.
 """
 
@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import msgspec
 
-from softnpu.emulator.interface.messages import CacheOptions, Failed, Message, Progress, WeightSource
+from softnpu.emulator.interface.messages import (
+    CacheOptions,
+    CompilerOptionsAre,
+    Failed,
+    GraphExported,
+    GraphQueried,
+    Message,
+    Progress,
+    WeightSource,
+)
 
 
 class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
-    """Compile an IR. Descriptors: the XML, then the weights if `weights` is given.
+    """Compile an IR. Descriptors: the XML, then the sources of the weights. Outcome: `Compiled`.
 
     The fields mean the same as in `messages.GraphCreate`.
     """
@@ -21,35 +30,80 @@ class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
     name: str
     platform: str
     xml_length: int
-    weights: WeightSource | None = None
+    weights: tuple[WeightSource, ...] = ()
     config: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    build_flags: str = ""
+    flags: int = 0
+    input_hash: int | None = None
     cache: CacheOptions | None = None
 
 
 class ImportJob(Message, frozen=True, kw_only=True, tag="import_job"):
-    """Check a native blob for `platform`. Descriptors: the blob, then the weights if `weights` is given."""
+    """Check a native blob for `platform`. Outcome: `Compiled`.
+
+    Descriptors: the blob, the placement if it has a length, then the sources of the weights.
+    """
 
     platform: str
     blob_length: int
-    weights: WeightSource | None = None
+    placement_length: int = 0
+    weights: tuple[WeightSource, ...] = ()
+
+
+class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
+    """Put the weights of a compiled model into its blob. Outcome: `GraphExported`.
+
+    Descriptors as in `ImportJob`; blob and placement are those of a `Compiled`.
+    """
+
+    blob_length: int
+    placement_length: int = 0
+    weights: tuple[WeightSource, ...] = ()
+
+
+class QueryJob(Message, frozen=True, kw_only=True, tag="query_job"):
+    """List the layers of an IR that the device executes. Descriptors as in `CompileJob`.
+
+    Outcome: `GraphQueried`. The fields mean the same as in `messages.GraphQuery`.
+    """
+
+    name: str
+    platform: str
+    xml_length: int
+    weights: tuple[WeightSource, ...] = ()
+    build_flags: str = ""
+
+
+class OptionsJob(Message, frozen=True, kw_only=True, tag="options_job"):
+    """List the options, and answer the question of `messages.CompilerOptions`.
+
+    Outcome: `CompilerOptionsAre`, without a descriptor.
+    """
+
+    platform: str
+    option: str = ""
+    value: str | None = None
 
 
 class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
-    """Descriptor: the blob, a memory file with `SEALS_IMMUTABLE`.
+    """Descriptors: the blob, then the placement if it has a length; memory files with `SEALS_IMMUTABLE`.
 
-    `blob_digest` is the blake3 of the blob, `weights_digest` that of the weights outside it (empty if
-    there are none), `log` the build log.
+    Digests are blake3. The blob is the same wherever the constants lie; the placement says where they do.
+    `origin` is `compiled`, `cache` or `native`, `log` the build log.
     """
 
     blob_length: int
     blob_digest: bytes
-    weights_digest: bytes = b""
+    placement_length: int = 0
+    placement_digest: bytes = b""
+    origin: str = "compiled"
     log: str = ""
 
 
-Job = CompileJob | ImportJob
-Outcome = Progress | Compiled | Failed
+Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
+Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAre
+Outcome = Progress | Result | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 outcome_decoder: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)

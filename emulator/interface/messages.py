@@ -7,6 +7,7 @@ id of the frame. Descriptors that travel with a message are listed in its docstr
 
 from __future__ import annotations
 
+import enum
 from typing import TypeVar
 
 import msgspec
@@ -147,32 +148,84 @@ class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
-class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
-    """Compiles a model. Descriptors: the IR's XML, then the weights if `weights` is given.
+class GraphFlag(enum.IntFlag):
+    """`ze_graph_flags_t`: what a graph is created with."""
 
-    `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name.
-    `cache` is the directory of compiled models to look into and to add to, None for none.
-    Answers: any number of `Progress`, then `GraphCreated`.
+    NONE = 0
+    DISABLE_CACHING = 1
+    ENABLE_PROFILING = 2
+    INPUT_GRAPH_PERSISTENT = 4
+    SECURE_COMPILE = 8
+    OPTIMIZE_FOR_DYNAMIC_SHAPES = 16
+
+
+class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
+    """Compiles a model. Descriptors: the IR's XML, then one for each source of its weights.
+
+    `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name,
+    `build_flags` the line of `ze_graph_desc_t`, `flags` the bits of `GraphFlag`. `cache` is the directory
+    of compiled models to look into and to add to, None for none; `input_hash` stands for XML and weights
+    there. Answers: any number of `Progress`, then `GraphCreated`.
     """
 
     context: int
     name: str
     xml_length: int
-    weights: WeightSource | None = None
+    weights: tuple[WeightSource, ...] = ()
     config: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    build_flags: str = ""
+    flags: int = 0
+    input_hash: int | None = None
     cache: CacheOptions | None = None
 
 
 class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
-    """A graph from a native blob. Descriptors: the blob, then the weights if `weights` is given.
+    """A graph from a native blob. Descriptors: blob, placement if it has a length, sources of the weights.
 
-    Answer: `GraphCreated`.
+    Without a placement the weights space has every constant at its canonical offset. Answer:
+    `GraphCreated`.
     """
 
     context: int
     blob_length: int
-    weights: WeightSource | None = None
+    placement_length: int = 0
+    weights: tuple[WeightSource, ...] = ()
+    flags: int = 0
+
+
+class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
+    """Asks for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
+
+    graph: int
+
+
+class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
+    """Asks for a blob of a graph with all constants inside. Answers: `Progress`, then `GraphExported`."""
+
+    graph: int
+
+
+class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
+    """Asks which layers of a model the device executes. Descriptors and fields as in `GraphCreate`.
+
+    Answers: `Progress`, then `GraphQueried`.
+    """
+
+    context: int
+    name: str
+    xml_length: int
+    weights: tuple[WeightSource, ...] = ()
+    build_flags: str = ""
+
+
+class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"):
+    """Asks for the options of the compiler of a device (index). With `option`: whether it is supported, and
+    with `value` that value of it. Answer: `CompilerOptionsAre`."""
+
+    device: int
+    option: str = ""
+    value: str | None = None
 
 
 class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
@@ -267,12 +320,45 @@ class Progress(Message, frozen=True, kw_only=True, tag="progress"):
 
 
 class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
-    """Descriptor: the sealed blob; its metadata section describes the arguments."""
+    """Descriptor: the sealed blob; its metadata section describes the arguments.
+
+    `origin` says where it came from: `compiled`, `cache` or `native`.
+    """
 
     graph: int
     blob_length: int
     compile_ms: float
     log: str = ""
+    origin: str = "compiled"
+
+
+class GraphBlobIs(Message, frozen=True, kw_only=True, tag="graph_blob_is"):
+    """Descriptors: the sealed blob, then its placement if that has a length."""
+
+    blob_length: int
+    placement_length: int = 0
+
+
+class GraphExported(Message, frozen=True, kw_only=True, tag="graph_exported"):
+    """Descriptor: a sealed blob that needs no weights."""
+
+    blob_length: int
+
+
+class GraphQueried(Message, frozen=True, kw_only=True, tag="graph_queried"):
+    """Descriptor: sealed text of `length` bytes, `<name><name>...` of the supported layers."""
+
+    length: int
+
+
+class CompilerOptionsAre(Message, frozen=True, kw_only=True, tag="compiler_options_are"):
+    """The compiler's version and newest opset, its options by name, and the answer to the question."""
+
+    major: int
+    minor: int
+    opset: int
+    options: tuple[str, ...]
+    supported: bool = False
 
 
 class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialized"):
@@ -350,6 +436,10 @@ Request = (
     | QueueDestroy
     | GraphCreate
     | GraphImport
+    | GraphBlob
+    | GraphExport
+    | GraphQuery
+    | CompilerOptions
     | GraphInitialize
     | GraphDestroy
     | Cancel
@@ -366,6 +456,10 @@ Answer = (
     | QueueCreated
     | Progress
     | GraphCreated
+    | GraphBlobIs
+    | GraphExported
+    | GraphQueried
+    | CompilerOptionsAre
     | GraphInitialized
     | ContextMemoryIs
     | StatusIs

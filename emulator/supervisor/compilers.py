@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from softnpu.emulator.interface.compiling import Compiled, Job, outcome_decoder
+from softnpu.emulator.interface.compiling import Job, Result, outcome_decoder
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import Fault, ZeResult
 from softnpu.emulator.supervisor.child import Child
@@ -35,14 +35,14 @@ _LONGEST_PAUSE_S = 60.0
 class Compilation:
     """One job and who waits for it. Owns the descriptors of the job until it ends.
 
-    Exactly one of `on_compiled(answer, blob descriptor)` and `on_failed(fault)` is called, unless the
-    compilation is abandoned.
+    Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
+    `on_failed(fault)` is called, unless the compilation is abandoned.
     """
 
     job: Job
     fds: list[int]
     on_progress: Callable[[Progress], None]
-    on_compiled: Callable[[Compiled, int], None]
+    on_done: Callable[[Result, list[int]], None]
     on_failed: Callable[[Fault], None]
     worker: _Worker | None = None
     attempts: int = 0
@@ -54,9 +54,11 @@ class Compilation:
         for fd in fds:
             os.close(fd)
 
-    def take_weights(self) -> int | None:
-        """The descriptor of the weights, now the caller's; None when the job has none."""
-        return self.fds.pop() if self.job.weights is not None else None
+    def take_fds(self, count: int) -> list[int]:
+        """The last `count` descriptors of the job, now the caller's."""
+        first = len(self.fds) - count
+        taken, self.fds = self.fds[first:], self.fds[:first]
+        return taken
 
     def fail(self, reason: str) -> None:
         """Ends it with what happened to its worker."""
@@ -275,11 +277,9 @@ class _Worker:
             return
         self.current = None
         self._idle = self._reactor.after(_IDLE_S, self.kill)
-        match outcome:
-            case Compiled():
-                (blob,) = fds
-                compilation.on_compiled(outcome, blob)
-            case Failed(fault=fault):
-                compilation.on_failed(fault)
+        if isinstance(outcome, Failed):
+            compilation.on_failed(outcome.fault)
+        else:
+            compilation.on_done(outcome, fds)
         compilation.close()
         self._on_free()

@@ -356,7 +356,12 @@ class Device:
         return [graph for graph in graphs if graph.initialized]
 
     def _post_image(self, image: Image) -> None:
-        order = link.ImageLoad(image=image.number, blob_length=image.blob_length, weights=image.weights)
+        order = link.ImageLoad(
+            image=image.number,
+            blob_length=image.answer.blob_length,
+            placement_length=image.answer.placement_length,
+            weights=image.weights,
+        )
         self._post(order, image.fds)
 
     # ------------------------------------------------------------ all at once, and status

@@ -1,8 +1,9 @@
 """Compiled models, stored once per content however many graphs use them.
 
-The identity of an image is the digest of its blob and of its weights. Weights that can still change (a
-file on disk) are shared only with users of the very same file: otherwise a session that edits its file
-would change the results of another. Sealed memory cannot change, so its content is identity enough.
+The identity of an image is the digest of its blob, which has a digest of every constant. Weights that can
+still change (a file on disk) are shared only with users of the very same file and places in it: otherwise
+a session that edits its file would change the results of another. Sealed memory cannot change, so the
+digests in the blob are identity enough, wherever in it the constants lie.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.compiling import Compiled
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Fault
 
@@ -29,22 +31,22 @@ class ImageState(enum.Enum):
 
 @dataclass
 class Image:
-    """One blob with its weights. Owns the descriptors."""
+    """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors."""
 
     number: int
     key: tuple[bytes, ...]
-    blob: int
-    blob_length: int
-    weights_fd: int | None
-    weights: WeightSource | None
+    answer: Compiled
+    weights: tuple[WeightSource, ...]
+    fds: list[int]
     users: int = 0
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
     waiting: list[Waiter] = field(default_factory=list)
 
     @property
-    def fds(self) -> list[int]:
-        return [self.blob] if self.weights_fd is None else [self.blob, self.weights_fd]
+    def blob_fds(self) -> list[int]:
+        """The blob, and its placement if it has one."""
+        return self.fds[: 1 + (self.answer.placement_length > 0)]
 
     def close(self) -> None:
         for fd in self.fds:
@@ -74,25 +76,20 @@ class ImageStore:
     def find(self, number: int) -> Image | None:
         return next((image for image in self._images.values() if image.number == number), None)
 
-    def acquire(
-        self,
-        blob: int,
-        blob_length: int,
-        digests: tuple[bytes, bytes],
-        weights_fd: int | None,
-        weights: WeightSource | None,
-    ) -> Image:
-        """The image of this content; takes the descriptors (closes them if it has the content already)."""
-        key = (*digests, weights_identity(weights_fd))
+    def acquire(self, answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int]) -> Image:
+        """The image of this content; takes the descriptors (closes them if it has the content already).
+
+        `fds`: those of `answer`, then the sources of `weights`.
+        """
+        key = _identity(answer, weights, fds[len(fds) - len(weights) :])
         image = self._images.get(key)
         if image is None:
-            image = Image(self._next, key, blob, blob_length, weights_fd, weights)
+            image = Image(self._next, key, answer, weights, fds)
             self._next += 1
             self._images[key] = image
         else:
-            os.close(blob)
-            if weights_fd is not None:
-                os.close(weights_fd)
+            for fd in fds:
+                os.close(fd)
         image.users += 1
         return image
 
@@ -111,9 +108,17 @@ class ImageStore:
         self._images.clear()
 
 
-def weights_identity(fd: int | None) -> bytes:
+def _identity(answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int]) -> tuple[bytes, ...]:
+    files = [_file_identity(fd) for fd in fds]
+    if not any(files):
+        return (answer.blob_digest,)
+    ranges = [f"{source.offset}:{source.length}".encode() for source in weights]
+    return (answer.blob_digest, answer.placement_digest, *files, *ranges)
+
+
+def _file_identity(fd: int) -> bytes:
     """Empty for content that cannot change; otherwise names the very file and its last change."""
-    if fd is None or linux.has_seals(fd, linux.SEALS_IMMUTABLE):
+    if linux.has_seals(fd, linux.SEALS_IMMUTABLE):
         return b""
     info = os.fstat(fd)
     return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}".encode()

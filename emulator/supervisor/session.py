@@ -14,9 +14,19 @@ from typing import TYPE_CHECKING
 from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.compiling import Compiled, CompileJob, ImportJob
+from softnpu.emulator.interface.compiling import (
+    Compiled,
+    CompileJob,
+    ExportJob,
+    ImportJob,
+    Job,
+    OptionsJob,
+    QueryJob,
+    Result,
+)
 from softnpu.emulator.interface.handles import HandleKind, HandleTable
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.weights import check_sources
 from softnpu.emulator.supervisor.compilers import Compilation
 from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_request
 from softnpu.emulator.supervisor.objects import PRIORITIES, Context, Graph, Queue
@@ -87,6 +97,14 @@ class Session:
                 self._create_graph(number, request, packet)
             case msg.GraphImport():
                 self._import_graph(number, request, packet)
+            case msg.GraphBlob():
+                self._tell_blob(number, self._graphs.get(request.graph))
+            case msg.GraphExport():
+                self._export_graph(number, self._graphs.get(request.graph))
+            case msg.GraphQuery():
+                self._query_graph(number, request, packet)
+            case msg.CompilerOptions():
+                self._tell_options(number, request)
             case msg.GraphInitialize():
                 self._initialize_graph(number, self._graphs.get(request.graph))
             case msg.GraphDestroy():
@@ -325,7 +343,8 @@ class Session:
 
     def _create_graph(self, number: int, request: msg.GraphCreate, packet: Packet) -> None:
         context = self._check_compile(number, request.context)
-        fds = packet.take_fds(1 if request.weights is None else 2)
+        check_sources(request.weights, f"model '{request.name}'")
+        fds = packet.take_fds(1 + len(request.weights))
         job = CompileJob(
             name=request.name,
             platform=context.device.info.platform,
@@ -333,21 +352,75 @@ class Session:
             weights=request.weights,
             config=request.config,
             shapes=request.shapes,
+            build_flags=request.build_flags,
+            flags=request.flags,
+            input_hash=request.input_hash,
             cache=request.cache,
         )
         self._compile(number, context, job, fds)
 
     def _import_graph(self, number: int, request: msg.GraphImport, packet: Packet) -> None:
         context = self._check_compile(number, request.context)
-        fds = packet.take_fds(1 if request.weights is None else 2)
+        check_sources(request.weights, "blob")
+        fds = packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
         job = ImportJob(
-            platform=context.device.info.platform, blob_length=request.blob_length, weights=request.weights
+            platform=context.device.info.platform,
+            blob_length=request.blob_length,
+            placement_length=request.placement_length,
+            weights=request.weights,
         )
         self._compile(number, context, job, fds)
+
+    def _tell_blob(self, number: int, graph: Graph) -> None:
+        answer = graph.image.answer
+        told = msg.GraphBlobIs(blob_length=answer.blob_length, placement_length=answer.placement_length)
+        self._post(number, told, graph.image.blob_fds)
+
+    def _export_graph(self, number: int, graph: Graph) -> None:
+        self._check_job(number)
+        answer = graph.image.answer
+        job = ExportJob(
+            blob_length=answer.blob_length,
+            placement_length=answer.placement_length,
+            weights=graph.image.weights,
+        )
+        self._run_job(number, job, [os.dup(fd) for fd in graph.image.fds])
+
+    def _query_graph(self, number: int, request: msg.GraphQuery, packet: Packet) -> None:
+        context = self._contexts.get(request.context)
+        self._check_job(number)
+        check_sources(request.weights, f"model '{request.name}'")
+        job = QueryJob(
+            name=request.name,
+            platform=context.device.info.platform,
+            xml_length=request.xml_length,
+            weights=request.weights,
+            build_flags=request.build_flags,
+        )
+        self._run_job(number, job, packet.take_fds(1 + len(request.weights)))
+
+    def _tell_options(self, number: int, request: msg.CompilerOptions) -> None:
+        self._check_job(number)
+        devices = self._supervisor.devices
+        if not 0 <= request.device < len(devices):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "compiler options",
+                f"device {request.device}",
+                f"0 to {len(devices) - 1}",
+            )
+        platform = devices[request.device].info.platform
+        job = OptionsJob(platform=platform, option=request.option, value=request.value)
+        self._run_job(number, job, [])
 
     def _check_compile(self, number: int, handle: int) -> Context:
         context = self._contexts.get(handle)
         self._graphs.check_room()
+        self._check_job(number)
+        return context
+
+    def _check_job(self, number: int) -> None:
+        """Refuses one more job for the compiler than a session may have under way."""
         limit = self._supervisor.limits.compiles
         if len(self._compilations) >= limit:
             raise refuse(
@@ -364,24 +437,22 @@ class Session:
                 f"request id {number} is in use",
                 "a fresh request id",
             )
-        return context
 
     def _compile(self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
         started = self._supervisor.clock()
 
-        def on_compiled(answer: Compiled, blob: int) -> None:
-            del self._compilations[number]
+        def on_done(answer: Result, made: list[int]) -> None:
+            assert isinstance(answer, Compiled)
             try:
                 self._contexts.get(context.handle)
                 self._graphs.check_room()
             except Refused as error:
-                os.close(blob)
+                for fd in made:
+                    os.close(fd)
                 self._post(number, msg.Failed(fault=error.fault), ())
                 return
-            weights_fd = compilation.take_weights()
-            digests = (answer.blob_digest, answer.weights_digest)
-            images = context.device.images
-            image = images.acquire(blob, answer.blob_length, digests, weights_fd, job.weights)
+            sources = compilation.take_fds(len(job.weights))
+            image = context.device.images.acquire(answer, job.weights, made + sources)
             graph = Graph(context, image)
             graph.handle = self._graphs.add(graph)
             context.graphs[graph.handle] = graph
@@ -390,16 +461,36 @@ class Session:
                 blob_length=answer.blob_length,
                 compile_ms=(self._supervisor.clock() - started) * 1e3,
                 log=answer.log,
+                origin=answer.origin,
             )
-            self._post(number, created, [image.blob])
+            self._post(number, created, image.fds[:1])
 
-        def on_failed(fault: Fault) -> None:
+        compilation = self._start_job(number, job, fds, on_done)
+
+    def _run_job(self, number: int, job: Job, fds: list[int]) -> None:
+        """A job whose answer is the answer to the request."""
+
+        def on_done(answer: Result, made: list[int]) -> None:
+            try:
+                self._post(number, answer, made)
+            finally:
+                for fd in made:
+                    os.close(fd)
+
+        self._start_job(number, job, fds, on_done)
+
+    def _start_job(
+        self, number: int, job: Job, fds: list[int], on_done: Callable[[Result, list[int]], None]
+    ) -> Compilation:
+        def done(answer: Result, made: list[int]) -> None:
+            del self._compilations[number]
+            on_done(answer, made)
+
+        def failed(fault: Fault) -> None:
             del self._compilations[number]
             self._post(number, msg.Failed(fault=fault), ())
 
-        compilation = Compilation(
-            job, fds, lambda progress: self._post(number, progress, ()), on_compiled, on_failed
-        )
+        compilation = Compilation(job, fds, lambda progress: self._post(number, progress, ()), done, failed)
         self._compilations[number] = compilation
         try:
             self._supervisor.compilers.submit(compilation)
@@ -407,6 +498,7 @@ class Session:
             del self._compilations[number]
             self._supervisor.compilers.abandon(compilation)
             raise
+        return compilation
 
     def _cancel(self, number: int, request: msg.Cancel) -> None:
         compilation = self._compilations.pop(request.request, None)

@@ -1,6 +1,6 @@
 """The properties of the NPU plugin: one record each, how they are read, and what setting one does.
 
-python -m softnpu.plugin.properties     prints them as the table of docs/plugin.md
+`docs/plugin.md` has the table; a test keeps it equal to the records.
 """
 
 from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles

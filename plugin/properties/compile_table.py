@@ -75,7 +75,7 @@ COMPILE_PROPERTIES = (
         use=Use.COMPILER,
         cached=True,
         doc="tiles to compile for, at most NPU_MAX_TILES; -1 and 0 leave them to PERFORMANCE_HINT. A compiled"
-        " model tells its number",
+        " model tells its number, which changes nothing else: a device runs one inference at a time",
     ),
     Property(
         name="NPU_MAX_TILES",

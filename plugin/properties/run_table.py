@@ -87,7 +87,7 @@ RUN_PROPERTIES = (
         kind=Switch(),
         default=False,
         use=Use.RECORDED,
-        doc="pins threads of the plugin; no effect, it starts none for an inference",
+        doc="pins threads of the plugin; no effect, inferences run in the device",
     ),
     Property(
         name="LOG_LEVEL",

@@ -86,7 +86,7 @@ def accept(record: Property, value: Any) -> Any:
         return record.kind.accept(found)
     except NotAllowed as reason:
         raise PropertyError(
-            f"property {record.name}: value {found!r}; expected {reason or record.kind.allowed}"
+            f"property {record.name}: value {found!r}; expected {str(reason) or record.kind.allowed}"
         ) from None
 
 

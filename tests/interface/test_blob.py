@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softnpu.emulator.interface import blob
-from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta, Section, WeightsReference
+from softnpu.emulator.interface.blob import (
+    ArgumentMeta,
+    BlobReader,
+    ConstantReference,
+    GraphMeta,
+    Section,
+    WeightsReference,
+)
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _VECTOR: dict[str, Any] = json.loads((Path(__file__).parent / "vectors.json").read_text())["blob"]
@@ -33,6 +40,10 @@ _META = GraphMeta(
             shape=(1, 2),
             layout="NC",
             byte_size=8,
+            friendly_name="input",
+            model_type="f16",
+            model_shape=(-1, 2),
+            strides=True,
         ),
         ArgumentMeta(
             name="result", names=(), input=False, element_type="u8", shape=(), layout="", byte_size=1
@@ -41,9 +52,14 @@ _META = GraphMeta(
     operations=3,
     openvino="2026.0.0",
     compiler="softnpu 0.1.0",
-    shapes={"image": (1, 2)},
 )
-_REFERENCE = WeightsReference(length=100, digest=bytes(range(32)))
+_REFERENCE = WeightsReference(
+    size=100,
+    constants=(
+        ConstantReference(name="w", offset=0, length=60, digest=bytes(range(16))),
+        ConstantReference(name="b", offset=64, length=36, digest=bytes(range(16, 32)), embedded=0),
+    ),
+)
 _SECTIONS: dict[Section, bytes] = {
     Section.IR: b"<net/>",
     Section.METADATA: msgspec.msgpack.encode(_META),

@@ -15,7 +15,7 @@ from softnpu.emulator.interface.messages import Message, WeightSource
 _VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "vectors.json").read_text())[
     "compiling"
 ]
-_WEIGHTS = WeightSource(offset=4096, length=65536)
+_WEIGHTS = (WeightSource(offset=4096, length=65536),)
 _CASES: dict[str, tuple[Message, Message]] = {
     "compile_job": (
         compiling.CompileJob(
@@ -26,20 +26,46 @@ _CASES: dict[str, tuple[Message, Message]] = {
             weights=_WEIGHTS,
             config={"INFERENCE_PRECISION_HINT": "f32"},
             shapes={"image": (1, 3, 224, 224)},
+            build_flags='--inputs_precisions="0:FP16"',
+            flags=3,
+            input_hash=2**64 - 1,
             cache=messages.CacheOptions(directory="/cache", limit=2**32),
         ),
         compiling.CompileJob(name="net", platform="4000", xml_length=1000),
     ),
     "import_job": (
-        compiling.ImportJob(must=("weights",), platform="4000", blob_length=12345, weights=_WEIGHTS),
+        compiling.ImportJob(
+            must=("weights",), platform="4000", blob_length=12345, placement_length=99, weights=_WEIGHTS
+        ),
         compiling.ImportJob(platform="4000", blob_length=12345),
+    ),
+    "export_job": (
+        compiling.ExportJob(must=("weights",), blob_length=12345, placement_length=99, weights=_WEIGHTS),
+        compiling.ExportJob(blob_length=12345),
+    ),
+    "query_job": (
+        compiling.QueryJob(
+            must=("weights",),
+            name="net",
+            platform="4000",
+            xml_length=1000,
+            weights=_WEIGHTS,
+            build_flags='--config PERF_COUNT="YES"',
+        ),
+        compiling.QueryJob(name="net", platform="4000", xml_length=1000),
+    ),
+    "options_job": (
+        compiling.OptionsJob(must=("value",), platform="4000", option="PERF_COUNT", value="YES"),
+        compiling.OptionsJob(platform="4000"),
     ),
     "compiled": (
         compiling.Compiled(
             must=("log",),
             blob_length=12345,
             blob_digest=bytes(range(32)),
-            weights_digest=bytes(range(32, 64)),
+            placement_length=99,
+            placement_digest=bytes(range(32, 64)),
+            origin="cache",
             log="done",
         ),
         compiling.Compiled(blob_length=12345, blob_digest=bytes(range(32))),

@@ -10,12 +10,19 @@ from typing import get_args
 import msgspec
 import pytest
 
-from softnpu.emulator.interface import blob, commands, frames, messages, places, records, version
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta, Section, WeightsReference
+from softnpu.emulator.interface import blob, commands, frames, messages, places, records, version, weights
+from softnpu.emulator.interface.blob import (
+    ArgumentMeta,
+    ConstantReference,
+    GraphMeta,
+    Section,
+    WeightsReference,
+)
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.records import DeviceState, SignalState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.weights import Placement
 
 _TEXT = (Path(__file__).parents[2] / "docs" / "interface.md").read_text()
 _MESSAGES = [*get_args(messages.Request), *get_args(messages.Answer)]
@@ -30,6 +37,8 @@ _RECORDS = [
     GraphMeta,
     ArgumentMeta,
     WeightsReference,
+    ConstantReference,
+    Placement,
 ]
 _FIELD = re.compile(r"`(\w+)`(\??) [\[{\w]")
 
@@ -211,6 +220,7 @@ def test_limits_are_documented() -> None:
         commands.MAX_BUFFER,
         frames.MAX_BODY,
         frames.MAX_FDS,
+        weights.MAX_SOURCES,
         commands.MAX_ARGUMENTS,
         records.RING_TEXT_MAX,
         blob._MAX_SECTIONS,

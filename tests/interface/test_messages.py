@@ -129,16 +129,43 @@ _CASES: dict[str, tuple[Message, Message]] = {
             context=_CONTEXT,
             name="net",
             xml_length=1000,
-            weights=_WEIGHTS,
+            weights=(_WEIGHTS, messages.WeightSource(offset=0, length=1)),
             config={"INFERENCE_PRECISION_HINT": "f32"},
             shapes={"image": (1, 3, 224, 224)},
+            build_flags='--inputs_precisions="0:FP16"',
+            flags=3,
+            input_hash=2**64 - 1,
             cache=messages.CacheOptions(directory="/cache", limit=2**32),
         ),
         messages.GraphCreate(context=_CONTEXT, name="net", xml_length=1000),
     ),
     "graph_import": (
-        messages.GraphImport(must=("weights",), context=_CONTEXT, blob_length=12345, weights=_WEIGHTS),
+        messages.GraphImport(
+            must=("weights",),
+            context=_CONTEXT,
+            blob_length=12345,
+            placement_length=99,
+            weights=(_WEIGHTS,),
+            flags=4,
+        ),
         messages.GraphImport(context=_CONTEXT, blob_length=12345),
+    ),
+    "graph_blob": (messages.GraphBlob(must=("graph",), graph=_GRAPH), messages.GraphBlob(graph=_GRAPH)),
+    "graph_export": (messages.GraphExport(must=("graph",), graph=_GRAPH), messages.GraphExport(graph=_GRAPH)),
+    "graph_query": (
+        messages.GraphQuery(
+            must=("weights",),
+            context=_CONTEXT,
+            name="net",
+            xml_length=1000,
+            weights=(_WEIGHTS,),
+            build_flags='--config PERF_COUNT="YES"',
+        ),
+        messages.GraphQuery(context=_CONTEXT, name="net", xml_length=1000),
+    ),
+    "compiler_options": (
+        messages.CompilerOptions(must=("value",), device=1, option="PERF_COUNT", value="YES"),
+        messages.CompilerOptions(device=0),
     ),
     "graph_initialize": (
         messages.GraphInitialize(must=("graph",), graph=_GRAPH),
@@ -197,8 +224,28 @@ _CASES: dict[str, tuple[Message, Message]] = {
         messages.Progress(stage="", done=0.0),
     ),
     "graph_created": (
-        messages.GraphCreated(must=("log",), graph=_GRAPH, blob_length=12345, compile_ms=1.5, log="done"),
+        messages.GraphCreated(
+            must=("log",), graph=_GRAPH, blob_length=12345, compile_ms=1.5, log="done", origin="cache"
+        ),
         messages.GraphCreated(graph=_GRAPH, blob_length=12345, compile_ms=1.5),
+    ),
+    "graph_blob_is": (
+        messages.GraphBlobIs(must=("placement_length",), blob_length=12345, placement_length=99),
+        messages.GraphBlobIs(blob_length=12345),
+    ),
+    "graph_exported": (
+        messages.GraphExported(must=("blob_length",), blob_length=12345),
+        messages.GraphExported(blob_length=12345),
+    ),
+    "graph_queried": (
+        messages.GraphQueried(must=("length",), length=2000),
+        messages.GraphQueried(length=0),
+    ),
+    "compiler_options_are": (
+        messages.CompilerOptionsAre(
+            must=("opset",), major=7, minor=6, opset=16, options=("PERF_COUNT",), supported=True
+        ),
+        messages.CompilerOptionsAre(major=7, minor=6, opset=16, options=()),
     ),
     "graph_initialized": (
         messages.GraphInitialized(must=("shared",), load_ms=2.5, shared=True),
@@ -320,7 +367,7 @@ def test_an_answer_is_not_a_request_and_a_request_is_not_an_answer() -> None:
         ({"t": "hello", "major": 1, "minor": 0}, "client"),
         ({"t": "hello", "major": "1", "minor": 0, "client": ""}, "$.major"),
         ({"t": "mem_free", "memory": [1, 2.5]}, "$.memory[1]"),
-        ({"t": "graph_import", "context": 1, "blob_length": 1, "weights": {"offset": 1}}, "$.weights"),
+        ({"t": "graph_import", "context": 1, "blob_length": 1, "weights": [{"offset": 1}]}, "$.weights[0]"),
         ([1, 2], "array"),
         (None, "None"),
     ],

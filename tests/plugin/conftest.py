@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
 from softnpu.plugin import Core
+from tests.conftest import DIGITS
 from tests.support.daemon import Daemon
 
 
@@ -18,6 +20,20 @@ def core(daemon: Daemon) -> Iterator[Core]:
     core = Core(daemon.socket)
     yield core
     core.unload_plugin()
+
+
+@pytest.fixture
+def shared_core(shared_daemon: Daemon) -> Iterator[Core]:
+    """A core on the daemon that many tests use; it gives everything back at the end."""
+    core = Core(shared_daemon.socket)
+    yield core
+    core.unload_plugin()
+
+
+@pytest.fixture(scope="module")
+def digits_file() -> Path:
+    """`digits`, for fixtures that serve a whole module."""
+    return DIGITS
 
 
 @pytest.fixture

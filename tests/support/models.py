@@ -31,8 +31,15 @@ def write_scale(folder: Path, factor: float, name: str = "scale", count: int = 4
     """An IR with weights: `count` numbers, each multiplied with its own constant (`factor`)."""
     data = ops.parameter([count], ov.Type.f32, name="data")
     weights = ops.constant(np.full(count, factor, np.float32) + np.arange(count, dtype=np.float32) / count)
+    product = ops.multiply(data, weights)
+    product.output(0).set_names({"scaled"})
+    model = ov.Model([product], [data], name)
+    # by default the names count on in this process: equal models would have different files
+    weights.set_friendly_name("weights")
+    product.set_friendly_name("product")
+    model.get_results()[0].set_friendly_name("result")
     path = folder / f"{name}.xml"
-    ov.serialize(ov.Model([ops.multiply(data, weights)], [data], name), path)
+    ov.serialize(model, path)
     return path
 
 

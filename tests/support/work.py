@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softnpu.driver import CommandList, CommandQueue, Context, Fence, GraphSource, ZeError, ZeResult
+from softnpu.driver import (
+    Allocation,
+    CommandList,
+    CommandQueue,
+    Context,
+    Event,
+    Fence,
+    GraphSource,
+    ZeError,
+    ZeResult,
+)
+from softnpu.driver.command_list import Place
 from tests.support.models import Array
 
 SECOND = 1_000_000_000
@@ -22,6 +33,27 @@ def recorded(context: Context, *records: Callable[[CommandList], None]) -> Comma
         record(commands)
     commands.close()
     return commands
+
+
+def waits(context: Context, *events: Event) -> CommandList:
+    """A closed list that waits for the events."""
+    return recorded(context, lambda commands: commands.append_wait_on_events(events))
+
+
+def fill(context: Context, memory: Allocation, value: int) -> CommandList:
+    """A closed list that sets every byte of the memory."""
+    pattern = bytes([value])
+    return recorded(context, lambda commands: commands.append_memory_fill(memory, pattern, memory.size))
+
+
+def copy(context: Context, target: Place, source: Place, size: int) -> CommandList:
+    """A closed list that copies."""
+    return recorded(context, lambda commands: commands.append_memory_copy(target, source, size))
+
+
+def stamp(context: Context, place: Place, *events: Event) -> CommandList:
+    """A closed list that waits for the events and writes a timestamp."""
+    return recorded(context, lambda c: c.append_write_global_timestamp(place, wait_events=events))
 
 
 def barrier(context: Context) -> CommandList:

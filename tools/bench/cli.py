@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softnpu.tools.bench import pairs, report
+from softnpu.tools.bench import copies, lists, pairs, report
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.console import err
 
@@ -106,6 +106,10 @@ def _memory(model: str, shapes: Sequence[str], processes: int, settle: bool) -> 
     from softnpu.tools.inputs import parse_shapes
 
     yield from bench.run(find_model(model, parse_shapes(shapes)), processes, settle)
+
+
+app.command("lists")(lists.command)
+app.command("copy")(copies.command)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""Build logs: what the compiler said of a graph, or why there is none.
+
+Version 1 asks for the last failure of the calling thread, version 2 for the log of one creation.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.interface.result import ZeResult
+
+_thread = threading.local()
+
+
+class BuildLog:
+    """`ze_graph_build_log_handle_t`: given to create 3, which fills it also when it fails."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._alive = True
+
+    def get_string(self) -> str:
+        """`pfnBuildLogGetString2`. Raises `ZeError` with INVALID_NULL_HANDLE after `destroy`."""
+        self._check("pfnBuildLogGetString2")
+        return self._text
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text with its NUL, as the first of the two calls tells it."""
+        self._check("pfnBuildLogGetString2")
+        return len(self._text.encode()) + 1
+
+    def destroy(self) -> None:
+        """`pfnBuildLogDestroy`; harmless when repeated."""
+        self._alive = False
+
+    def set(self, text: str) -> None:
+        """Filled by the creation that it belongs to."""
+        self._text = text
+
+    def _check(self, call: str) -> None:
+        if not self._alive:
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_NULL_HANDLE,
+                "build log",
+                "used after it was destroyed",
+                "a live one",
+            )
+
+
+def failure_text(failure: ZeError) -> str:
+    """The log of a creation that failed."""
+    return f"{failure.fault.name}: {failure.fault}\n"
+
+
+def note_failure(text: str) -> None:
+    """Keeps the log of a failed creation for the calling thread."""
+    _thread.text = text
+
+
+def last_failure() -> str:
+    """The log of the last creation that failed in this thread; empty when none did."""
+    text: str = getattr(_thread, "text", "")
+    return text

@@ -1,0 +1,216 @@
+"""How graphs come to be: compiled from a model, or made of a native blob."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from softnpu.driver import serialized
+from softnpu.driver.build_log import BuildLog, failure_text, note_failure
+from softnpu.driver.cache_options import cache_options_from_environment
+from softnpu.driver.context import Context
+from softnpu.driver.errors import ZeError, error
+from softnpu.driver.graph import Graph
+from softnpu.driver.graph_properties import GraphFormat
+from softnpu.driver.graph_source import GraphSource, WeightFile
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.blob import BlobReader
+from softnpu.emulator.interface.messages import GraphFlag
+from softnpu.emulator.interface.result import Refused, ZeResult
+from softnpu.emulator.interface.weights import Placement
+
+Progress = Callable[[str, float], None]
+_ALL_FLAGS = int(~GraphFlag.NONE)
+
+
+@dataclass(frozen=True)
+class GraphDesc:
+    """`ze_graph_desc_2_t`, and the input hash that may hang on it.
+
+    `input` has to stay as it is during the call; None is the null pointer.
+    """
+
+    format: int
+    input: bytes | bytearray | memoryview | None
+    build_flags: str | None = None
+    flags: int = 0
+    input_hash: int | None = None
+
+    def view(self, call: str) -> memoryview:
+        """The input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
+        if self.input is None:
+            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "pInput is null", "a model")
+        view = memoryview(self.input).cast("B")
+        if not len(view):
+            raise error(call, ZeResult.ERROR_INVALID_SIZE, "graph", "inputSize is 0", "a model")
+        return view
+
+
+def compile_source(
+    context: Context,
+    source: GraphSource,
+    *,
+    config: Mapping[str, str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    build_flags: str = "",
+    flags: int = 0,
+    input_hash: int | None = None,
+    cache: msg.CacheOptions | None = None,
+    progress: Progress | None = None,
+    call: str = "pfnCreate2",
+) -> Graph:
+    """Compiles `source`, whose descriptors stay the caller's.
+
+    `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled. Raises `ZeError`
+    with the reason when the model cannot be compiled.
+    """
+    context.check(call)
+    request = msg.GraphCreate(
+        context=context.handle,
+        name=source.name,
+        xml_length=source.xml_length,
+        weights=source.sources,
+        config=dict(config or {}),
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        build_flags=build_flags,
+        flags=flags,
+        input_hash=input_hash,
+        cache=cache,
+    )
+    return _request(context, request, source.fds, flags, progress, call)
+
+
+def import_blob(
+    context: Context,
+    blob: bytes | bytearray | memoryview,
+    weights: Sequence[WeightFile] = (),
+    placement: Placement | Mapping[int, int] | None = None,
+    *,
+    flags: int = 0,
+    progress: Progress | None = None,
+    call: str = "pfnCreate2",
+) -> Graph:
+    """A graph of a native blob.
+
+    A blob without its constants wants `weights` (descriptors stay the caller's), and where in their space
+    each constant lies: the placement that came with the blob, or a mapping of canonical offset to offset.
+    Without one the weights have every constant at its canonical offset. Raises `ZeError`:
+    INVALID_NATIVE_BINARY for what is no whole blob for this device, INVALID_ARGUMENT for other weights, by
+    the first that differs.
+    """
+    context.check(call)
+    if isinstance(placement, Mapping):
+        placement = _placement(blob, placement, call)
+    encoded = b"" if placement is None else placement.encode()
+    fds = [linux.sealed_copy("native", memoryview(blob))]
+    try:
+        if encoded:
+            fds.append(linux.sealed_copy("placement", encoded))
+        request = msg.GraphImport(
+            context=context.handle,
+            blob_length=len(blob),
+            placement_length=len(encoded),
+            weights=tuple(msg.WeightSource(offset=file.offset, length=file.length) for file in weights),
+            flags=flags,
+        )
+        return _request(context, request, [*fds, *(file.fd for file in weights)], flags, progress, call)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def create(
+    context: Context,
+    desc: GraphDesc | None,
+    compiler: tuple[int, int],
+    *,
+    log: BuildLog | None = None,
+    progress: Progress | None = None,
+    call: str = "pfnCreate2",
+) -> Graph:
+    """`pfnCreate`, 2 and 3: what the descriptor says, with the cache that the environment asks for.
+
+    `compiler` is the version that the device reports. `log` is filled in any case; a failure is also kept for
+    the calling thread. Raises `ZeError` as the calls above.
+    """
+    try:
+        graph = _create(context, desc, compiler, progress, call)
+    except ZeError as failure:
+        text = failure_text(failure)
+        note_failure(text)
+        if log is not None:
+            log.set(text)
+        raise
+    if log is not None:
+        log.set(graph.build_log)
+    return graph
+
+
+def _create(
+    context: Context, desc: GraphDesc | None, compiler: tuple[int, int], progress: Progress | None, call: str
+) -> Graph:
+    if desc is None:
+        raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "desc is null", "a description")
+    view = desc.view(call)
+    if desc.flags < 0 or desc.flags & ~_ALL_FLAGS:
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ENUMERATION,
+            "graph",
+            f"flags {desc.flags:#x}",
+            f"bits of {_ALL_FLAGS:#x}",
+        )
+    if desc.format == GraphFormat.NATIVE:
+        return import_blob(context, view, flags=desc.flags, progress=progress, call=call)
+    if desc.format != GraphFormat.NGRAPH_LITE:
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "graph",
+            f"format {desc.format}",
+            " or ".join(f"{form.value} ({form.name})" for form in GraphFormat),
+        )
+    with serialized.parse(view, compiler, call) as source:
+        return compile_source(
+            context,
+            source,
+            build_flags=desc.build_flags or "",
+            flags=desc.flags,
+            input_hash=desc.input_hash,
+            cache=cache_options_from_environment(os.environ),
+            progress=progress,
+            call=call,
+        )
+
+
+def _request(
+    context: Context,
+    request: msg.GraphCreate | msg.GraphImport,
+    fds: Sequence[int],
+    flags: int,
+    progress: Progress | None,
+    call: str,
+) -> Graph:
+    report = None if progress is None else lambda event: progress(event.stage, event.done)
+    created, (blob,) = context.connection.request(call, request, msg.GraphCreated, fds, report)
+    return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
+
+
+def _placement(blob: bytes | bytearray | memoryview, places: Mapping[int, int], call: str) -> Placement:
+    try:
+        reference = BlobReader(memoryview(blob).cast("B")).weights_reference()
+    except Refused as refused:
+        raise ZeError(call, refused.fault) from refused
+    outside = reference.outside if reference is not None else ()
+    missing = next((constant for constant in outside if constant.offset not in places), None)
+    if missing is not None:
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"blob, constant '{missing.name}'",
+            f"canonical offset {missing.offset} is not in the placement",
+            "a place for every constant outside of the blob",
+        )
+    return Placement(offsets=tuple(places[constant.offset] for constant in outside))

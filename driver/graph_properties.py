@@ -1,0 +1,283 @@
+"""Numbers and records of the graph extension: `ze_graph_ext.h` by its own names.
+
+Strings and arrays are cut and padded as the C structures do it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from softnpu.driver.properties import Record
+from softnpu.emulator.interface.blob import ArgumentMeta
+
+MAX_NAME = 256
+"""Bytes of a name with its NUL."""
+MAX_DIMS = 5
+MAX_TENSOR_NAMES = 32
+MAX_METADATA_DIMS = 8
+DYNAMIC_DIMENSION = 2**64 - 1
+
+
+class GraphFormat(enum.IntEnum):
+    """`ze_graph_format_t`."""
+
+    NATIVE = 1
+    NGRAPH_LITE = 2
+
+
+class GraphPropertyFlag(enum.IntFlag):
+    """`ze_graph_properties_flags_t`."""
+
+    NONE = 0
+    LOADED_FROM_CACHE = 1
+    COMPILED = 2
+    PRE_COMPILED = 4
+    NO_STANDARD_ALLOCATION = 8
+    PROFILING_ENABLED = 16
+
+
+class InitStage(enum.IntEnum):
+    """`ze_graph_init_stage_t`: what a graph needs before it is executed."""
+
+    COMMAND_LIST_INITIALIZE = 1
+    INITIALIZE = 2
+
+
+class ArgumentType(enum.IntEnum):
+    """`ze_graph_argument_type_t`."""
+
+    INPUT = 0
+    OUTPUT = 1
+
+
+class Precision(enum.IntEnum):
+    """`ze_graph_argument_precision_t`."""
+
+    UNKNOWN = 0
+    FP32 = 1
+    FP16 = 2
+    UINT16 = 3
+    UINT8 = 4
+    INT32 = 5
+    INT16 = 6
+    INT8 = 7
+    BIN = 8
+    BF16 = 9
+    UINT32 = 10
+    UINT4 = 11
+    INT4 = 12
+    DYNAMIC = 13
+    BOOLEAN = 14
+    FP64 = 15
+    UINT64 = 16
+    INT64 = 17
+    NF4 = 18
+    FP8_E4M3 = 19
+    FP8_E5M2 = 20
+    FP8_E8M0 = 21
+    UINT2 = 22
+    INT2 = 23
+
+
+class Layout(enum.IntEnum):
+    """`ze_graph_argument_layout_t`."""
+
+    ANY = 0
+    NCHW = 1
+    NHWC = 2
+    NCDHW = 3
+    NDHWC = 4
+    OIHW = 0x40
+    C = 0x60
+    CHW = 0x80
+    HW = 0xC0
+    NC = 0xC1
+    CN = 0xC2
+    BLOCKED = 0xC8
+
+
+class MetadataType(enum.IntEnum):
+    """`ze_graph_metadata_type`."""
+
+    UNDEFINED = 0
+    DYNAMIC = 1
+    BOOLEAN = 2
+    BF16 = 3
+    F16 = 4
+    F32 = 5
+    F64 = 6
+    I4 = 7
+    I8 = 8
+    I16 = 9
+    I32 = 10
+    I64 = 11
+    U1 = 12
+    U4 = 13
+    U8 = 14
+    U16 = 15
+    U32 = 16
+    U64 = 17
+
+
+class MemoryQuery(enum.IntEnum):
+    """`ze_graph_memory_query_type_t`."""
+
+    DDR = 1
+    DRIVER_CACHE = 2
+    PROGRAM_CACHE = 3
+
+
+class OptionType(enum.IntEnum):
+    """`ze_npu_options_type_t`: whose options."""
+
+    COMPILER = 1
+    DRIVER = 2
+
+
+_PRECISIONS = {
+    "f64": Precision.FP64, "f32": Precision.FP32, "f16": Precision.FP16, "bf16": Precision.BF16,
+    "i64": Precision.INT64, "i32": Precision.INT32, "i16": Precision.INT16, "i8": Precision.INT8,
+    "i4": Precision.INT4, "i2": Precision.INT2, "u64": Precision.UINT64, "u32": Precision.UINT32,
+    "u16": Precision.UINT16, "u8": Precision.UINT8, "u4": Precision.UINT4, "u2": Precision.UINT2,
+    "u1": Precision.BIN, "boolean": Precision.BOOLEAN, "nf4": Precision.NF4, "dynamic": Precision.DYNAMIC,
+    "f8e4m3": Precision.FP8_E4M3, "f8e5m2": Precision.FP8_E5M2, "f8e8m0": Precision.FP8_E8M0,
+}  # fmt: skip
+_METADATA_TYPES = {kind.name.lower(): kind for kind in MetadataType}
+_RANK_LAYOUTS = (Layout.ANY, Layout.C, Layout.NC, Layout.CHW, Layout.NCHW, Layout.NCDHW)
+_LAYOUTS = {layout.name: layout for layout in Layout}
+
+
+class GraphProperties(Record, frozen=True, kw_only=True):
+    """`ze_graph_properties_t`, version 1."""
+
+    num_graph_args: int
+
+
+class GraphProperties2(GraphProperties, frozen=True, kw_only=True):
+    """Version 2."""
+
+    init_stage_required: InitStage
+
+
+class GraphProperties3(GraphProperties2, frozen=True, kw_only=True):
+    """Version 3."""
+
+    flags: GraphPropertyFlag
+
+
+class DeviceGraphProperties(Record, frozen=True, kw_only=True):
+    """`ze_device_graph_properties_t`; versions are (major, minor)."""
+
+    graph_extension_version: int
+    compiler_version: tuple[int, int]
+    graph_formats_supported: GraphFormat
+    max_ov_opset_version_supported: int
+
+
+class DeviceGraphProperties2(DeviceGraphProperties, frozen=True, kw_only=True):
+    """Version 2: the versions (major, minor, patch) of native binaries and of what runs them."""
+
+    elf_version: tuple[int, int, int]
+    runtime_version: tuple[int, int, int]
+
+
+class ArgumentProperties(Record, frozen=True, kw_only=True):
+    """`ze_graph_argument_properties_t`. `dims` are five, those that the argument does not have are 1.
+
+    The network's precision and layout are those of the IR, the device's those of the memory.
+    """
+
+    name: str
+    type: ArgumentType
+    dims: tuple[int, ...]
+    network_precision: Precision
+    network_layout: Layout
+    device_precision: Precision
+    device_layout: Layout
+
+
+class ArgumentProperties2(ArgumentProperties, frozen=True, kw_only=True):
+    """Version 2; nothing is quantised behind the program's back."""
+
+    quant_reverse_scale: float
+    quant_zero_point: int
+
+
+class ArgumentProperties3(ArgumentProperties2, frozen=True, kw_only=True):
+    """Version 3, with the stride structure that may hang on it."""
+
+    dims_count: int
+    debug_friendly_name: str
+    associated_tensor_names: tuple[str, ...]
+    supports_strides: bool
+
+
+class ArgumentMetadata(Record, frozen=True, kw_only=True):
+    """`ze_graph_argument_metadata_t`: the argument as the IR has it. 2**64 - 1 is a dynamic dimension."""
+
+    type: ArgumentType
+    friendly_name: str
+    data_type: MetadataType
+    shape: tuple[int, ...]
+    tensor_names: tuple[str, ...]
+    input_name: str
+
+
+class MemoryUse(Record, frozen=True, kw_only=True):
+    """`ze_graph_memory_query_t`, in bytes."""
+
+    total: int
+    allocated: int
+
+
+def argument_properties(meta: ArgumentMeta) -> ArgumentProperties3:
+    """All that is known of an argument; lower versions are a part of it."""
+    dims = meta.shape[:MAX_DIMS]
+    layout = _layout(meta)
+    rank = len(meta.model_shape)
+    return ArgumentProperties3(
+        name=cut(meta.name),
+        type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
+        dims=(*dims, *(1,) * (MAX_DIMS - len(dims))),
+        network_precision=precision(meta.model_type or meta.element_type),
+        network_layout=_RANK_LAYOUTS[rank] if rank < len(_RANK_LAYOUTS) else Layout.BLOCKED,
+        device_precision=precision(meta.element_type),
+        device_layout=layout,
+        quant_reverse_scale=1.0 if meta.input else 0.0,
+        quant_zero_point=0,
+        dims_count=len(dims),
+        debug_friendly_name=cut(meta.friendly_name or meta.name),
+        associated_tensor_names=tuple(cut(name) for name in meta.names[:MAX_TENSOR_NAMES]),
+        supports_strides=meta.strides,
+    )
+
+
+def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
+    """What `pfnGraphGetArgumentMetadata` tells."""
+    shape = meta.model_shape[:MAX_METADATA_DIMS]
+    return ArgumentMetadata(
+        type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
+        friendly_name=cut(meta.friendly_name or meta.name),
+        data_type=_METADATA_TYPES.get(meta.model_type or meta.element_type, MetadataType.UNDEFINED),
+        shape=tuple(DYNAMIC_DIMENSION if dim < 0 else dim for dim in shape),
+        tensor_names=tuple(cut(name) for name in meta.names[:MAX_TENSOR_NAMES]),
+        input_name=cut(meta.friendly_name or meta.name),
+    )
+
+
+def precision(element_type: str) -> Precision:
+    """The precision of an element type of OpenVINO."""
+    return _PRECISIONS.get(element_type, Precision.UNKNOWN)
+
+
+def cut(name: str) -> str:
+    """A name that fits into its array: at most 255 bytes of UTF-8, no character cut in two."""
+    return name.encode()[: MAX_NAME - 1].decode(errors="ignore")
+
+
+def _layout(meta: ArgumentMeta) -> Layout:
+    said = meta.layout.strip("[]").replace(",", "").upper()
+    if said in _LAYOUTS and len(said) == len(meta.shape):
+        return _LAYOUTS[said]
+    rank = len(meta.shape)
+    return _RANK_LAYOUTS[rank] if rank < len(_RANK_LAYOUTS) else Layout.BLOCKED

@@ -1,0 +1,102 @@
+"""A model on its way to the compiler: descriptors of the IR's XML and of its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.messages import WeightSource
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """Weights in a range of a descriptor, which belongs to the `GraphSource` that has it."""
+
+    fd: int
+    offset: int
+    length: int
+
+
+@dataclass
+class GraphSource:
+    """A model on its way to the compiler. Nothing is copied: weights in a file go as its descriptor.
+
+    Offsets in the XML refer to the weights space (see `interface.weights`); with one file from offset 0 they
+    are those of the file. Owns the descriptors.
+    """
+
+    name: str
+    xml_fd: int
+    xml_length: int
+    weights: tuple[WeightFile, ...] = ()
+    _open: bool = field(default=True, repr=False)
+
+    @classmethod
+    def from_ir(cls, xml: Path, weights: Path | None = None, name: str | None = None) -> GraphSource:
+        """An IR in files. Without `weights`: the .bin beside the XML, if there is one.
+
+        Raises `OSError` when a file cannot be opened.
+        """
+        beside = xml.with_suffix(".bin")
+        chosen = weights if weights is not None else beside if beside.exists() else None
+        with ExitStack() as opened:
+            xml_fd = _open_file(opened, xml)
+            weights_fd = None if chosen is None else _open_file(opened, chosen)
+            source = cls.from_descriptors(name or xml.stem, xml_fd, weights_fd)
+            opened.pop_all()
+        return source
+
+    @classmethod
+    def from_descriptors(cls, name: str, xml_fd: int, weights_fd: int | None) -> GraphSource:
+        """An IR in descriptors, which now belong to the source; a memory file is used in place."""
+        xml_length = os.fstat(xml_fd).st_size
+        length = os.fstat(weights_fd).st_size if weights_fd is not None else 0
+        if weights_fd is None:
+            return cls(name, xml_fd, xml_length)
+        if not length:
+            os.close(weights_fd)
+            return cls(name, xml_fd, xml_length)
+        return cls(name, xml_fd, xml_length, (WeightFile(weights_fd, 0, length),))
+
+    @classmethod
+    def from_xml(
+        cls, name: str, xml: bytes, weights_fd: int | None = None, weights: Sequence[WeightFile] = ()
+    ) -> GraphSource:
+        """An IR whose XML is in memory, with one whole file of weights, or several ranges of files."""
+        xml_fd = linux.sealed_copy("ir", xml)
+        if weights:
+            return cls(name, xml_fd, len(xml), tuple(weights))
+        return cls.from_descriptors(name, xml_fd, weights_fd)
+
+    @property
+    def fds(self) -> list[int]:
+        """The XML, then the sources of the weights."""
+        return [self.xml_fd, *(file.fd for file in self.weights)]
+
+    @property
+    def sources(self) -> tuple[WeightSource, ...]:
+        """The ranges of the weights, for a message."""
+        return tuple(WeightSource(offset=file.offset, length=file.length) for file in self.weights)
+
+    def close(self) -> None:
+        """Closes the descriptors; harmless when repeated."""
+        if self._open:
+            self._open = False
+            for fd in self.fds:
+                os.close(fd)
+
+    def __enter__(self) -> GraphSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_file(opened: ExitStack, path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    opened.callback(os.close, fd)
+    return fd

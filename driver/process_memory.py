@@ -1,0 +1,288 @@
+"""Memory of this process as descriptors, for weights that a program names by their address.
+
+What maps a file read-only goes as the descriptor of that file and is not copied. Everything else is copied
+once, into a sealed memory file: heap memory, and what the program could still change (a writable mapping,
+the driver's own allocations), because the device may use the weights long after the call.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softnpu.driver.errors import error
+from softnpu.driver.graph_source import WeightFile
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
+
+_MAPS = "/proc/self/maps"
+_SMAPS = "/proc/self/smaps"
+_CHUNK = 1 << 30
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`length` bytes at `address`, called `name` in errors."""
+
+    name: str
+    address: int
+    length: int
+
+
+@dataclass(frozen=True)
+class _Area:
+    """One line of /proc/self/maps."""
+
+    start: int
+    end: int
+    access: str
+    offset: int
+    device: tuple[int, int]
+    inode: int
+    path: str
+
+    @property
+    def file(self) -> tuple[int, int, int]:
+        return (*self.device, self.inode)
+
+
+@dataclass(frozen=True)
+class _InFile:
+    """A piece that lies in a file, at `offset`."""
+
+    file: tuple[int, int, int]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Weight files (their descriptors belong to the caller) and the offset of each piece in their space."""
+
+    files: tuple[WeightFile, ...]
+    offsets: tuple[int, ...]
+
+
+def gather(pieces: Sequence[Piece], call: str) -> Gathered:
+    """Brings pieces of this process's memory into weight files.
+
+    Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name; nothing of any
+    piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
+    """
+    areas = _areas()
+    covering = [_covering(areas, piece, call) for piece in pieces]
+    opened: dict[tuple[int, int, int], int] = {}
+    try:
+        private = _Private()
+        found = [
+            _in_file(piece, cover, opened, private) for piece, cover in zip(pieces, covering, strict=True)
+        ]
+        found = _at_most(found, pieces, opened)
+        return _gathered(pieces, found, opened, call)
+    finally:
+        for fd in opened.values():
+            os.close(fd)
+
+
+def _gathered(
+    pieces: Sequence[Piece],
+    found: Sequence[_InFile | None],
+    opened: dict[tuple[int, int, int], int],
+    call: str,
+) -> Gathered:
+    begins: dict[tuple[int, int, int], int] = {}
+    ends: dict[tuple[int, int, int], int] = {}
+    for piece, place in zip(pieces, found, strict=True):
+        if place is not None:
+            begins[place.file] = min(place.offset, begins.get(place.file, place.offset))
+            ends[place.file] = max(place.offset + piece.length, ends.get(place.file, 0))
+    files = [WeightFile(os.dup(opened[file]), begins[file], ends[file] - begins[file]) for file in begins]
+    try:
+        copied, size = _copy_offsets(pieces, found)
+        if size:
+            files.append(WeightFile(_copy(pieces, copied, call), 0, size))
+    except BaseException:
+        for file in files:
+            os.close(file.fd)
+        raise
+    sources = [WeightSource(offset=file.offset, length=file.length) for file in files]
+    starts = SpaceLayout(sources).starts
+    start_of = dict(zip(begins, starts, strict=False))
+    offsets = []
+    for piece, place in zip(pieces, found, strict=True):
+        if place is not None:
+            offsets.append(start_of[place.file] + place.offset - begins[place.file])
+        else:
+            offsets.append(starts[-1] + copied[piece.address, piece.length] if piece.length else 0)
+    return Gathered(tuple(files), tuple(offsets))
+
+
+def _at_most(
+    found: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
+) -> list[_InFile | None]:
+    """Leaves as many files as a message carries, the largest; what lies in others is copied."""
+    sizes = dict.fromkeys(opened, 0)
+    for piece, place in zip(pieces, found, strict=True):
+        if place is not None:
+            sizes[place.file] += piece.length
+    if len(sizes) < MAX_SOURCES:
+        return found
+    kept = set(sorted(sizes, key=lambda file: sizes[file], reverse=True)[: MAX_SOURCES - 1])
+    return [place if place is not None and place.file in kept else None for place in found]
+
+
+def _copy_offsets(
+    pieces: Sequence[Piece], found: Sequence[_InFile | None]
+) -> tuple[dict[tuple[int, int], int], int]:
+    """Where each copied piece goes in the one file of copies, and the size of that file."""
+    offsets: dict[tuple[int, int], int] = {}
+    size = 0
+    for piece, place in zip(pieces, found, strict=True):
+        if place is None and piece.length and (piece.address, piece.length) not in offsets:
+            size = -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
+            offsets[piece.address, piece.length] = size
+            size += piece.length
+    return offsets, size
+
+
+def _copy(pieces: Sequence[Piece], offsets: dict[tuple[int, int], int], call: str) -> int:
+    fd = linux.memfd("weights")
+    names = {(piece.address, piece.length): piece.name for piece in pieces}
+    try:
+        for (address, length), offset in offsets.items():
+            _write(fd, address, length, offset, names[address, length], call)
+        linux.seal(fd, linux.SEALS_IMMUTABLE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _write(fd: int, address: int, length: int, offset: int, name: str, call: str) -> None:
+    # the kernel reads the memory: what was unmapped meanwhile is an error (EFAULT) and no crash
+    done = 0
+    while done < length:
+        count = min(length - done, _CHUNK)
+        part = (ctypes.c_ubyte * count).from_address(address + done)
+        try:
+            done += os.pwrite(fd, part, offset + done)
+        except OSError as failure:
+            raise error(
+                call,
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                f"constant '{name}'",
+                f"its {length} bytes cannot be copied: {failure.strerror}",
+                "memory for a copy of the weights",
+            ) from failure
+
+
+def _areas() -> list[_Area]:
+    with open(_MAPS, "rb") as file:
+        lines = file.read().decode(errors="surrogateescape").splitlines()
+    areas = []
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        start, end = (int(text, 16) for text in fields[0].split("-"))
+        major, minor = (int(text, 16) for text in fields[3].split(":"))
+        path = fields[5] if len(fields) > 5 else ""
+        areas.append(_Area(start, end, fields[1], int(fields[2], 16), (major, minor), int(fields[4]), path))
+    return areas
+
+
+def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
+    """The mappings that a piece lies in; refuses one that is not readable memory from end to end."""
+    cover: list[_Area] = []
+    at, end = piece.address, piece.address + piece.length
+    index = bisect.bisect_right(areas, at, key=lambda area: area.start) - 1
+    while at < end and 0 <= index < len(areas):
+        area = areas[index]
+        if not area.start <= at < area.end or not area.access.startswith("r"):
+            break
+        cover.append(area)
+        at, index = area.end, index + 1
+    if at < end:
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"constant '{piece.name}'",
+            f"{piece.length} bytes at address {piece.address:#x}, of which {at:#x} is no readable memory",
+            "memory of this process that stays valid during the call",
+        )
+    return cover
+
+
+def _in_file(
+    piece: Piece, cover: list[_Area], opened: dict[tuple[int, int, int], int], private: _Private
+) -> _InFile | None:
+    """Where in a file a piece lies, if it does and can go as a descriptor."""
+    if len(cover) != 1 or not piece.length:
+        return None
+    (area,) = cover
+    if not area.inode or "w" in area.access or not area.path.startswith("/"):
+        return None
+    if area.file not in opened:
+        fd = _opened(area)
+        if fd is None:
+            return None
+        opened[area.file] = fd
+    offset = area.offset + piece.address - area.start
+    if offset + piece.length > os.fstat(opened[area.file]).st_size:
+        return None
+    # written before the mapping became read-only
+    if area.access[3] == "p" and private.has(area):
+        return None
+    return _InFile(area.file, offset)
+
+
+class _Private:
+    """Private mappings that have pages of their own, which the file does not have: asked once, if at all."""
+
+    def __init__(self) -> None:
+        self._starts: set[int] | None = None
+
+    def has(self, area: _Area) -> bool:
+        if self._starts is None:
+            self._starts = self._read()
+        return area.start in self._starts
+
+    @staticmethod
+    def _read() -> set[int]:
+        found = set()
+        start = 0
+        with open(_SMAPS, "rb") as file:
+            for line in file:
+                if line.startswith(b"Anonymous:"):
+                    if line.split()[1] != b"0":
+                        found.add(start)
+                elif line[:1] in b"0123456789abcdef":
+                    start = int(line[: line.index(b"-")], 16)
+        return found
+
+
+def _opened(area: _Area) -> int | None:
+    """A descriptor of the very file that is mapped; None if it cannot be had."""
+    for name in (f"/proc/self/map_files/{area.start:x}-{area.end:x}", area.path):
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        if _is_file(fd, area):
+            return fd
+        os.close(fd)
+    # a memory file, or one that was removed: this process may still have it open
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if _is_file(int(name), area):
+                return os.dup(int(name))
+        except OSError:
+            continue
+    return None
+
+
+def _is_file(fd: int, area: _Area) -> bool:
+    info = os.fstat(fd)
+    return info.st_ino == area.inode and (os.major(info.st_dev), os.minor(info.st_dev)) == area.device

@@ -1,0 +1,52 @@
+"""`ze_graph_query_network_handle_t`: which layers of a model the device executes."""
+
+from __future__ import annotations
+
+import os
+
+from softnpu.driver import serialized
+from softnpu.driver.context import Context
+from softnpu.driver.errors import error
+from softnpu.driver.graph_creation import GraphDesc
+from softnpu.driver.graph_properties import GraphFormat
+from softnpu.driver.handle import Handle
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.result import ZeResult
+
+
+class QueryNetwork(Handle):
+    """The answer to one query; made by `GraphExtension.query_network_create`."""
+
+    def __init__(self, context: Context, desc: GraphDesc | None, compiler: tuple[int, int]) -> None:
+        call = "pfnQueryNetworkCreate2"
+        context.check(call)
+        if desc is None:
+            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "desc is null", "a description")
+        view = desc.view(call)
+        if desc.format != GraphFormat.NGRAPH_LITE:
+            raise error(
+                call,
+                ZeResult.ERROR_UNSUPPORTED_ENUMERATION,
+                "query network",
+                f"format {desc.format}",
+                f"{GraphFormat.NGRAPH_LITE.value} (NGRAPH_LITE)",
+            )
+        with serialized.parse(view, compiler, call) as source:
+            request = msg.GraphQuery(
+                context=context.handle,
+                name=source.name,
+                xml_length=source.xml_length,
+                weights=source.sources,
+                build_flags=desc.build_flags or "",
+            )
+            told, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
+        try:
+            self._layers = [os.pread(fd, told.length, 0).decode()]
+        finally:
+            os.close(fd)
+        self._owns(context, context.connection, self._layers.clear)
+
+    def get_supported_layers(self) -> str:
+        """`pfnQueryNetworkGetSupportedLayers`: `<name><name>...`."""
+        self.check("pfnQueryNetworkGetSupportedLayers")
+        return self._layers[0]

@@ -1,0 +1,1 @@
+"""The behaviours, one test each, by subject."""

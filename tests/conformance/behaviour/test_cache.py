@@ -1,0 +1,241 @@
+"""The disk cache of compiled models, as a program sees it (facts 3.4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import models
+from tests.conformance.api.enumerations import CACHE_DIR, CACHE_SIZE, GraphFlag, GraphProperty
+from tests.conformance.api.structures import GraphDesc
+from tests.conformance.models import Model
+from tests.conformance.rig import Rig, ok
+
+Cached = tuple[Rig, Path]
+STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
+FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
+HOUR_S = 3600
+
+
+def origin(rig: Rig, desc: GraphDesc) -> int:
+    """Compiles; whether it was compiled, or loaded from the cache."""
+    graph = rig.api.ze_graph_create2(rig.context, rig.device, desc).get()
+    flags = rig.api.ze_graph_get_properties3(graph).get().flags
+    ok(rig.api.ze_graph_destroy(graph))
+    return flags & (GraphProperty.COMPILED | GraphProperty.LOADED_FROM_CACHE)
+
+
+def entries(folder: Path) -> list[Path]:
+    """The blobs in the cache."""
+    if not folder.exists():
+        return []
+    names = [path for path in folder.iterdir() if path.is_file() and len(path.name) == 80]
+    return sorted(names, key=lambda path: path.stat().st_mtime_ns)
+
+
+def rebuild(path: Path, data: bytes) -> None:
+    """Overwrites an entry, which is read-only."""
+    path.chmod(0o640)
+    path.write_bytes(data)
+    path.chmod(0o440)
+
+
+def test_second_compilation_is_loaded_from_the_cache(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
+
+
+def test_entry_is_one_file_named_by_its_hash(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    (entry,) = entries(folder)
+    assert set(entry.name) <= set("0123456789abcdef")
+    assert entry.stat().st_mode & 0o777 == 0o440
+
+
+def test_loading_from_the_cache_does_not_change_the_entry(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    (entry,) = entries(folder)
+    before = entry.stat().st_mtime_ns
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
+    assert entries(folder)[0].stat().st_mtime_ns == before
+
+
+def test_graph_from_the_cache_computes_the_same(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    left, right, found = rig.host(64, fill=b"\x3f"), rig.host(64, fill=b"\x3e"), []
+    for _ in range(2):
+        graph, output, command_list = rig.graph(model), rig.host(64), rig.command_list()
+        rig.bind(graph, left, right, output)
+        ok(rig.api.ze_command_list_append_graph_execute(command_list, graph))
+        rig.run(command_list)
+        found.append(rig.api.read(output, 64))
+    assert found[0] == found[1] != bytes(64)
+
+
+def test_other_context_and_session_use_the_same_cache(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    origin(rig, rig.model_desc(model))
+    context = rig.new_context()
+    graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
+    assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.LOADED_FROM_CACHE
+
+
+def test_other_build_flags_miss(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    other = rig.model_desc(model, build_flags=models.build_flags(output="FP16"))
+    assert origin(rig, other) == GraphProperty.COMPILED
+    assert len(entries(folder)) == 2
+
+
+def test_other_weights_miss(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    origin(rig, rig.model_desc(model))
+    assert origin(rig, rig.model_desc(models.weighted_sum(3.0))) == GraphProperty.COMPILED
+
+
+def test_disabled_caching_never_loads_and_never_stores(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    desc = rig.model_desc(model, flags=GraphFlag.DISABLE_CACHING)
+    assert [origin(rig, desc) for _ in range(2)] == [GraphProperty.COMPILED] * 2
+    assert entries(folder) == []
+    origin(rig, rig.model_desc(model))
+    assert origin(rig, desc) == GraphProperty.COMPILED
+
+
+def test_input_hash_is_the_key_if_it_is_given(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    assert origin(rig, rig.model_desc(model, input_hash=4711)) == GraphProperty.COMPILED
+    altered = dataclasses.replace(model, xml=model.xml + b"\n<!-- altered -->\n")
+    assert origin(rig, rig.model_desc(altered, input_hash=4711)) == GraphProperty.LOADED_FROM_CACHE
+    assert origin(rig, rig.model_desc(model, input_hash=4712)) == GraphProperty.COMPILED
+
+
+def test_input_hash_with_other_build_flags_misses(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    origin(rig, rig.model_desc(model, input_hash=4711))
+    other = rig.model_desc(model, build_flags=models.build_flags(output="FP16"), input_hash=4711)
+    assert origin(rig, other) == GraphProperty.COMPILED
+
+
+@pytest.mark.parametrize("where", [0.0, 0.5, 0.999])
+def test_entry_with_a_flipped_byte_is_compiled_and_stored_again(
+    cached: Cached, model: Model, where: float
+) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    (entry,) = entries(folder)
+    good = entry.read_bytes()
+    bad = bytearray(good)
+    bad[int(len(bad) * where)] ^= 1
+    rebuild(entry, bytes(bad))
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
+    assert entries(folder)[0].read_bytes() == good
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
+
+
+@pytest.mark.parametrize("size", [0, 10, 80])
+def test_truncated_entry_is_compiled_again(cached: Cached, model: Model, size: int) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    (entry,) = entries(folder)
+    rebuild(entry, entry.read_bytes()[:size])
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
+
+
+def test_deleted_entry_is_compiled_again(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    origin(rig, rig.model_desc(model))
+    for entry in entries(folder):
+        entry.unlink()
+    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
+    assert len(entries(folder)) == 1
+
+
+def test_threads_that_compile_the_same_model_all_succeed(cached: Cached, model: Model) -> None:
+    rig, folder = cached
+    desc, found = rig.model_desc(model), list[int]()
+    threads = [threading.Thread(target=lambda: found.append(origin(rig, desc))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4
+    assert len(entries(folder)) == 1
+
+
+def test_build_log_tells_that_the_blob_was_stored_and_found(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    for line in (STORED, FOUND):
+        result, outcome = rig.api.ze_graph_create3(rig.context, rig.device, rig.model_desc(model))
+        ok(result)
+        _, text = rig.api.ze_graph_build_log_get_string2(outcome.log).get()
+        assert line in text
+        ok(rig.api.ze_graph_build_log_destroy(outcome.log))
+
+
+def test_small_limit_stores_nothing(cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, folder = cached
+    monkeypatch.setenv(CACHE_SIZE, "256")
+    context = rig.new_context()
+    for _ in range(2):
+        graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
+        assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.COMPILED
+    assert entries(folder) == []
+
+
+@pytest.mark.parametrize(("missing", "left"), [(0, 3), (1, 2)])
+def test_limit_evicts_what_was_not_used_for_longest(
+    cached: Cached, monkeypatch: pytest.MonkeyPatch, missing: int, left: int
+) -> None:
+    rig, folder = cached
+    descs = [rig.model_desc(models.weighted_sum(factor)) for factor in (2.0, 3.0, 4.0)]
+    for desc in descs:
+        origin(rig, desc)
+    stored = entries(folder)
+    # a driver may keep notes beside its entries: they count
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    newest = stored.pop()
+    for age, entry in enumerate(reversed(stored), start=1):
+        then = time.time() - age * HOUR_S
+        os.utime(entry, (then, then))
+    for path in folder.glob(f"{newest.name}*"):
+        path.unlink()
+    monkeypatch.setenv(CACHE_SIZE, str(total - missing))
+    context = rig.new_context()
+    rig.api.ze_graph_create2(context, rig.device, descs[-1]).get()
+    assert len(entries(folder)) == left
+    assert newest.exists()
+    assert stored[0].exists() is (missing == 0)
+
+
+def test_unparsable_limit_stores_nothing(
+    cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, folder = cached
+    monkeypatch.setenv(CACHE_SIZE, "plenty")
+    rig.api.ze_graph_create2(rig.new_context(), rig.device, rig.model_desc(model)).get()
+    assert entries(folder) == []
+
+
+def test_empty_directory_setting_turns_caching_off(rig: Rig, model: Model) -> None:
+    assert os.environ[CACHE_DIR] == ""
+    assert [origin(rig, rig.model_desc(model)) for _ in range(2)] == [GraphProperty.COMPILED] * 2
+
+
+def test_directory_that_cannot_be_made_turns_caching_off(
+    rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "file" / "cache"))
+    context = rig.new_context()
+    graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
+    assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.COMPILED

@@ -1,0 +1,145 @@
+"""Everything that is created and destroyed is gone: for the daemon, and for the memory query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.enumerations import GraphFlag
+from tests.conformance.api.structures import EventDesc, Handle
+from tests.conformance.holdings import Holdings
+from tests.conformance.models import Model
+from tests.conformance.rig import Rig, ok
+
+TIMES = 200
+"""More than any free list keeps, so that a leak shows."""
+
+
+def cycle_queue(rig: Rig) -> Handle:
+    queue = rig.queue()
+    ok(rig.api.ze_command_queue_destroy(queue))
+    return queue
+
+
+def cycle_context(rig: Rig) -> Handle:
+    context = rig.new_context()
+    ok(rig.api.ze_context_destroy(context))
+    return context
+
+
+def cycle_list(rig: Rig) -> Handle:
+    command_list = rig.command_list()
+    ok(rig.api.ze_command_list_append_barrier(command_list))
+    rig.close(command_list)
+    ok(rig.api.ze_command_list_destroy(command_list))
+    return command_list
+
+
+def cycle_mutable(rig: Rig) -> Handle:
+    command_list = rig.command_list(mutable=True)
+    ok(rig.api.ze_command_list_append_barrier(command_list))
+    rig.close(command_list)
+    ok(rig.api.ze_command_list_destroy(command_list))
+    return command_list
+
+
+def cycle_immediate(rig: Rig) -> Handle:
+    immediate = rig.immediate()
+    ok(rig.api.ze_command_list_destroy(immediate))
+    return immediate
+
+
+def cycle_pool(rig: Rig) -> Handle:
+    pool = rig.pool(4)
+    event = rig.api.ze_event_create(pool, EventDesc(3)).get()
+    ok(rig.api.ze_event_destroy(event))
+    ok(rig.api.ze_event_pool_destroy(pool))
+    return pool, event
+
+
+def cycle_memory(rig: Rig) -> Handle:
+    pointers = [rig.of_kind(kind, 100) for kind in ("host", "device", "shared")]
+    for pointer in pointers:
+        ok(rig.api.ze_mem_free(rig.context, pointer))
+    return pointers
+
+
+CYCLES = (
+    cycle_queue,
+    cycle_context,
+    cycle_list,
+    cycle_mutable,
+    cycle_immediate,
+    cycle_pool,
+    cycle_memory,
+)
+
+
+@pytest.mark.parametrize("cycle", CYCLES, ids=lambda cycle: cycle.__name__.removeprefix("cycle_"))
+def test_created_and_destroyed_objects_are_gone(
+    rig: Rig, holdings: Holdings, cycle: Callable[[Rig], Handle]
+) -> None:
+    # a C program has the handles of destroyed objects too: that must not keep anything alive
+    kept = [cycle(rig)]
+    objects, bytes_used = holdings.count(), rig.memory_in_use()
+    for _ in range(TIMES):
+        kept.append(cycle(rig))
+    assert rig.memory_in_use() == bytes_used
+    assert holdings.count() == objects
+
+
+def test_created_and_destroyed_fences_are_gone(rig: Rig, holdings: Holdings) -> None:
+    queue = rig.queue()
+    ok(rig.api.ze_fence_destroy(rig.fence(queue)))
+    objects, bytes_used = holdings.count(), rig.memory_in_use()
+    for _ in range(TIMES):
+        ok(rig.api.ze_fence_destroy(rig.fence(queue)))
+    assert rig.memory_in_use() == bytes_used
+    assert holdings.count() == objects
+
+
+def test_created_and_destroyed_graphs_are_gone(rig: Rig, holdings: Holdings, model: Model) -> None:
+    def cycle() -> None:
+        graph = rig.graph(model, flags=GraphFlag.ENABLE_PROFILING)
+        pool = rig.api.ze_graph_profiling_pool_create(graph, 1).get()
+        ok(rig.api.ze_graph_initialize(graph))
+        ok(rig.api.ze_graph_profiling_pool_destroy(pool))
+        ok(rig.api.ze_graph_destroy(graph))
+
+    cycle()
+    objects, bytes_used = holdings.count(), rig.memory_in_use()
+    for _ in range(5):
+        cycle()
+    assert rig.memory_in_use() == bytes_used
+    assert holdings.count() == objects
+
+
+def test_resetting_and_recording_a_list_uses_no_more_each_time(rig: Rig) -> None:
+    command_list, queue, memory = rig.command_list(), rig.queue(), rig.host(64)
+
+    def cycle() -> None:
+        ok(rig.api.ze_command_list_append_memory_fill(command_list, memory, b"\x01", 64))
+        rig.close(command_list)
+        rig.submit(queue, command_list)
+        rig.finish(queue)
+        ok(rig.api.ze_command_list_reset(command_list))
+
+    for _ in range(3):
+        cycle()
+    before = rig.memory_in_use()
+    for _ in range(TIMES):
+        cycle()
+    assert rig.memory_in_use() == before
+
+
+def test_failed_creations_leave_nothing(rig: Rig, holdings: Holdings) -> None:
+    before = holdings.count(), rig.memory_in_use()
+    pool = rig.pool(1)
+    event = rig.api.ze_event_create(pool, EventDesc(0)).get()
+    for _ in range(TIMES):
+        assert rig.api.ze_event_create(pool, EventDesc(0)).result == ZeResult.ERROR_INVALID_ARGUMENT
+    ok(rig.api.ze_event_destroy(event))
+    ok(rig.api.ze_event_pool_destroy(pool))
+    assert (holdings.count(), rig.memory_in_use()) == before

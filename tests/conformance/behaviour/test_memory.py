@@ -1,0 +1,258 @@
+"""Allocations, what the driver knows of them, and their end (facts 1.7, 7.5)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.enumerations import ExternalMemory, MemoryType
+from tests.conformance.api.structures import DeviceMemDesc, HostMemDesc, Pointer
+from tests.conformance.holdings import Holdings
+from tests.conformance.rig import Rig, ok
+
+KINDS = {"host": MemoryType.HOST, "device": MemoryType.DEVICE, "shared": MemoryType.SHARED}
+PAGE = 4096
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_visible_to_the_host(rig: Rig, kind: str) -> None:
+    pointer = rig.of_kind(kind, 1000)
+    rig.api.write(pointer, b"\xa5" * 1000)
+    assert rig.api.read(pointer, 1000) == b"\xa5" * 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_visible_to_the_device(rig: Rig, kind: str) -> None:
+    target, source = rig.of_kind(kind, 64), rig.data(bytes(range(64)))
+    rig.run_copy(target, source, 64)
+    assert rig.api.read(target, 64) == bytes(range(64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_properties_tell_the_kind(rig: Rig, kind: str) -> None:
+    found = rig.api.ze_mem_get_alloc_properties(rig.context, rig.of_kind(kind, 64)).get()
+    assert found.type == KINDS[kind]
+
+
+def test_properties_are_the_same_for_an_interior_pointer(rig: Rig) -> None:
+    pointer = rig.host(1000)
+    found = rig.api.ze_mem_get_alloc_properties(rig.context, pointer).get()
+    assert rig.api.ze_mem_get_alloc_properties(rig.context, pointer + 999).get() == found
+
+
+def test_page_size_is_4096(rig: Rig) -> None:
+    found = rig.api.ze_mem_get_alloc_properties(rig.context, rig.host(64)).get()
+    assert found.page_size == PAGE
+
+
+def test_ids_ascend_from_one(rig: Rig) -> None:
+    context = rig.new_context()
+    pointers = [rig.host(64, context) for _ in range(5)]
+    ids = [rig.api.ze_mem_get_alloc_properties(context, pointer).get().id for pointer in pointers]
+    assert ids[0] >= 1
+    assert ids == sorted(set(ids))
+
+
+def test_first_id_of_a_context_is_one(rig: Rig) -> None:
+    context = rig.new_context()
+    assert rig.api.ze_mem_get_alloc_properties(context, rig.host(64, context)).get().id == 1
+
+
+def test_ids_are_not_used_again(rig: Rig) -> None:
+    first = rig.host(64)
+    number = rig.api.ze_mem_get_alloc_properties(rig.context, first).get().id
+    ok(rig.api.ze_mem_free(rig.context, first))
+    assert rig.api.ze_mem_get_alloc_properties(rig.context, rig.host(64)).get().id > number
+
+
+def test_range_of_an_interior_pointer_is_that_of_the_allocation(rig: Rig) -> None:
+    pointer = rig.host(1000)
+    exact = rig.api.ze_mem_get_address_range(rig.context, pointer).get()
+    assert rig.api.ze_mem_get_address_range(rig.context, pointer + 500).get() == exact
+    assert exact.base != 0
+
+
+def test_range_has_the_size_that_was_asked_for(rig: Rig) -> None:
+    assert rig.api.ze_mem_get_address_range(rig.context, rig.host(1000)).get().size == 1000
+
+
+def test_end_of_an_allocation_is_not_inside_it(rig: Rig) -> None:
+    pointer = rig.host(PAGE)
+    found = rig.api.ze_mem_get_address_range(rig.context, pointer + PAGE)
+    assert found.result == ZeResult.ERROR_NOT_AVAILABLE or found.get().base != pointer
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 8, 64, 1024, 4096])
+def test_alignment_is_honoured(rig: Rig, alignment: int) -> None:
+    rig.host(24)
+    assert rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, alignment).get() % alignment == 0
+
+
+@pytest.mark.parametrize("flags", [0, 1, 2, 4])
+def test_host_flags_of_the_headers_are_accepted(rig: Rig, flags: int) -> None:
+    assert rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(flags=flags), 64).get()
+
+
+def test_new_memory_is_zeroed(rig: Rig) -> None:
+    first = rig.host(PAGE, fill=b"\xff")
+    ok(rig.api.ze_mem_free(rig.context, first))
+    second = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), PAGE).get()
+    assert rig.api.read(second, PAGE) == bytes(PAGE)
+
+
+def test_free_gives_the_bytes_back(rig: Rig) -> None:
+    before = rig.memory_in_use()
+    pointer = rig.host(1 << 20)
+    assert rig.memory_in_use() == before + (1 << 20)
+    ok(rig.api.ze_mem_free(rig.context, pointer))
+    assert rig.memory_in_use() == before
+
+
+def test_free_gives_the_object_back(rig: Rig, holdings: Holdings) -> None:
+    before = holdings.count().allocations
+    for _ in range(100):
+        ok(rig.api.ze_mem_free(rig.context, rig.host(64)))
+    assert holdings.count().allocations == before
+
+
+def test_freed_pointer_is_unknown(rig: Rig) -> None:
+    pointer = rig.host(64)
+    ok(rig.api.ze_mem_free(rig.context, pointer))
+    assert rig.api.ze_mem_get_alloc_properties(rig.context, pointer).result == ZeResult.ERROR_NOT_AVAILABLE
+    assert rig.api.ze_mem_get_address_range(rig.context, pointer).result == ZeResult.ERROR_NOT_AVAILABLE
+
+
+def test_second_free_is_an_invalid_argument(rig: Rig) -> None:
+    pointer = rig.host(64)
+    ok(rig.api.ze_mem_free(rig.context, pointer))
+    assert rig.api.ze_mem_free(rig.context, pointer) == ZeResult.ERROR_INVALID_ARGUMENT
+
+
+def test_failed_free_leaves_the_allocation(rig: Rig) -> None:
+    pointer = rig.host(64, fill=b"\x11")
+    assert rig.api.ze_mem_free(rig.context, pointer + 8) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert rig.api.read(pointer, 64) == b"\x11" * 64
+    ok(rig.api.ze_mem_free(rig.context, pointer))
+
+
+def test_memory_in_use_by_the_device_survives_its_free(rig: Rig) -> None:
+    target, source = rig.host(64), rig.data(b"\x42" * 64)
+    gate, queue = rig.event(), rig.queue()
+    rig.submit(queue, rig.gated_copy(gate, target, source, 64))
+    ok(rig.api.ze_mem_free(rig.context, source))
+    ok(rig.api.ze_event_host_signal(gate))
+    rig.finish(queue)
+    assert rig.api.read(target, 64) == b"\x42" * 64
+
+
+def test_too_much_memory_is_refused(rig: Rig) -> None:
+    allowed = (
+        ZeResult.ERROR_UNSUPPORTED_SIZE,
+        ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+        ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+    )
+    assert rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 1 << 60).result in allowed
+    assert rig.host(64)
+
+
+@pytest.fixture
+def exported(rig: Rig) -> Iterator[tuple[Pointer, int]]:
+    """Memory of 5000 bytes that is exported, and its descriptor."""
+    desc = DeviceMemDesc(export=ExternalMemory.DMA_BUF)
+    pointer = rig.api.ze_mem_alloc_device(rig.context, desc, 5000, 0, rig.device).get()
+    found = rig.api.ze_mem_get_alloc_properties(rig.context, pointer, export=ExternalMemory.DMA_BUF).get()
+    yield pointer, found.fd
+    os.close(found.fd)
+
+
+def test_exported_descriptor_has_the_size_in_pages(exported: tuple[Pointer, int]) -> None:
+    _, fd = exported
+    assert os.lseek(fd, 0, os.SEEK_END) == 2 * PAGE
+
+
+def test_imported_memory_is_the_exported_memory(rig: Rig, exported: tuple[Pointer, int]) -> None:
+    pointer, fd = exported
+    context = rig.new_context()
+    imported = rig.api.ze_mem_alloc_host(context, HostMemDesc(import_fd=fd), 5000).get()
+    rig.api.write(pointer, b"to the other side")
+    assert rig.api.read(imported, 17) == b"to the other side"
+    rig.api.write(imported + 4990, b"and back")
+    assert rig.api.read(pointer + 4990, 8) == b"and back"
+
+
+def test_device_works_on_imported_memory(rig: Rig, exported: tuple[Pointer, int]) -> None:
+    pointer, fd = exported
+    context = rig.new_context()
+    imported = rig.api.ze_mem_alloc_host(context, HostMemDesc(import_fd=fd), 5000).get()
+    queue, command_list = rig.queue(context), rig.command_list(context)
+    ok(rig.api.ze_command_list_append_memory_fill(command_list, imported, b"\x5c", 5000))
+    rig.close(command_list)
+    rig.submit(queue, command_list)
+    rig.finish(queue)
+    assert rig.api.read(pointer, 5000) == b"\x5c" * 5000
+
+
+def test_imported_memory_outlives_the_exported(rig: Rig, exported: tuple[Pointer, int]) -> None:
+    pointer, fd = exported
+    rig.api.write(pointer, b"outlives")
+    imported = rig.api.ze_mem_alloc_host(rig.new_context(), HostMemDesc(import_fd=fd), 5000).get()
+    ok(rig.api.ze_mem_free(rig.context, pointer))
+    assert rig.api.read(imported, 8) == b"outlives"
+
+
+def test_import_of_another_descriptor_is_refused(rig: Rig, tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w+b") as file:
+        file.truncate(2 * PAGE)
+        made = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(import_fd=file.fileno()), 5000)
+    assert made.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)
+
+
+def test_descriptor_of_memory_that_is_not_exported_is_refused(rig: Rig) -> None:
+    found = rig.api.ze_mem_get_alloc_properties(rig.context, rig.host(64), export=ExternalMemory.DMA_BUF)
+    assert found.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)
+
+
+def test_export_of_another_type_is_an_invalid_enumeration(rig: Rig) -> None:
+    desc = DeviceMemDesc(export=ExternalMemory.OPAQUE_FD)
+    made = rig.api.ze_mem_alloc_device(rig.context, desc, 64, 0, rig.device)
+    assert made.result == ZeResult.ERROR_INVALID_ENUMERATION
+
+
+def test_allocations_come_from_many_threads(rig: Rig) -> None:
+    found: list[list[int]] = [[] for _ in range(4)]
+
+    def allocate(pointers: list[int]) -> None:
+        for size in range(1, 40):
+            pointers.append(rig.host(size))
+
+    threads = [threading.Thread(target=allocate, args=(pointers,)) for pointers in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len({pointer for pointers in found for pointer in pointers}) == 4 * 39
+
+
+def test_null_descriptors_and_outputs_are_refused(rig: Rig) -> None:
+    api, null = rig.api, ZeResult.ERROR_INVALID_NULL_POINTER
+    desc, host = DeviceMemDesc(), HostMemDesc()
+    assert api.ze_mem_alloc_host(rig.context, None, 64).result == null
+    assert api.ze_mem_alloc_host(rig.context, host, 64, out=False).result == null
+    assert api.ze_mem_alloc_device(rig.context, None, 64, 0, rig.device).result == null
+    assert api.ze_mem_alloc_device(rig.context, desc, 64, 0, rig.device, out=False).result == null
+    assert api.ze_mem_alloc_shared(rig.context, None, host, 64, 0, rig.device).result == null
+    assert api.ze_mem_alloc_shared(rig.context, desc, None, 64, 0, rig.device).result == null
+
+
+def test_null_context_is_refused(rig: Rig) -> None:
+    api, null = rig.api, ZeResult.ERROR_INVALID_NULL_HANDLE
+    pointer = rig.host(64)
+    assert api.ze_mem_alloc_host(None, HostMemDesc(), 64).result == null
+    assert api.ze_mem_free(None, pointer) == null
+    assert api.ze_mem_get_alloc_properties(None, pointer).result == null
+    assert api.ze_mem_get_address_range(None, pointer).result == null

@@ -1,0 +1,82 @@
+"""Graphs whose arguments are not those of the time when they were recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.commands import Handles
+from tests.conformance.api.structures import Handle, Pointer
+from tests.conformance.defects.defect import Defect
+from tests.conformance.python_driver import PythonDriver
+
+
+class TakesNoSnapshot(PythonDriver):
+    """The inferences of a list are recorded when it is closed, with the arguments of that moment."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._late: dict[int, list[tuple[Handle, ...]]] = {}
+
+    def ze_command_list_append_graph_execute(
+        self,
+        command_list: Handle,
+        graph: Handle,
+        query: Handle = None,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        del num_wait_events, wait_events
+        self._late.setdefault(id(command_list), []).append((graph, query, signal_event))
+        return ZeResult.SUCCESS
+
+    def ze_command_list_close(self, command_list: Handle) -> ZeResult:
+        for graph, query, signal_event in self._late.pop(id(command_list), []):
+            super().ze_command_list_append_graph_execute(command_list, graph, query, signal_event)
+        return super().ze_command_list_close(command_list)
+
+
+class ForgetsToCheckArguments(PythonDriver):
+    """An argument that was not set is filled with the first one that was."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._first: dict[int, Pointer] = {}
+
+    def ze_graph_set_argument_value(self, graph: Handle, index: int, value: Pointer) -> ZeResult:
+        self._first.setdefault(id(graph), value)
+        return super().ze_graph_set_argument_value(graph, index, value)
+
+    def ze_command_list_append_graph_execute(
+        self,
+        command_list: Handle,
+        graph: Handle,
+        query: Handle = None,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        events = (signal_event, num_wait_events, wait_events)
+        result = super().ze_command_list_append_graph_execute(command_list, graph, query, *events)
+        if result == ZeResult.ERROR_UNINITIALIZED and id(graph) in self._first:
+            return ZeResult.SUCCESS
+        return result
+
+
+DEFECTS = (
+    Defect(
+        "arguments_not_snapshotted",
+        TakesNoSnapshot,
+        "test_execution.py",
+        "arguments_do_not or later_appends",
+        "test_later_arguments_do_not_change_an_earlier_append",
+    ),
+    Defect(
+        "unset_argument_accepted",
+        ForgetsToCheckArguments,
+        "test_execution.py",
+        "unset",
+        "test_unset_argument_is_uninitialized[1]",
+    ),
+)

@@ -1,0 +1,72 @@
+"""Handles that never die, or die without a trace."""
+
+from __future__ import annotations
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.structures import Handle
+from tests.conformance.defects.defect import Defect
+from tests.conformance.python_driver import PythonDriver
+
+
+class DestroysTwice(PythonDriver):
+    """Destroying a fence for the second time is silently accepted."""
+
+    def ze_fence_destroy(self, fence: Handle) -> ZeResult:
+        result = super().ze_fence_destroy(fence)
+        stale = fence is not None and result == ZeResult.ERROR_INVALID_NULL_HANDLE
+        return ZeResult.SUCCESS if stale else result
+
+
+class AcceptsStaleFences(PythonDriver):
+    """A destroyed fence can still be asked: it says that it is not ready."""
+
+    def ze_fence_query_status(self, fence: Handle) -> ZeResult:
+        result = super().ze_fence_query_status(fence)
+        stale = fence is not None and result == ZeResult.ERROR_INVALID_NULL_HANDLE
+        return ZeResult.NOT_READY if stale else result
+
+
+class LeaksQueues(PythonDriver):
+    """A destroyed queue stays in the daemon."""
+
+    def ze_command_queue_destroy(self, queue: Handle) -> ZeResult:
+        return ZeResult.ERROR_INVALID_NULL_HANDLE if queue is None else ZeResult.SUCCESS
+
+
+class LeaksContexts(PythonDriver):
+    """A destroyed context stays in the daemon, with all that was created in it."""
+
+    def ze_context_destroy(self, context: Handle) -> ZeResult:
+        return ZeResult.ERROR_INVALID_NULL_HANDLE if context is None else ZeResult.SUCCESS
+
+
+DEFECTS = (
+    Defect(
+        "double_destroy_accepted",
+        DestroysTwice,
+        "test_fences.py",
+        "destroyed or destruction",
+        "test_second_destruction_is_refused",
+    ),
+    Defect(
+        "stale_handle_accepted",
+        AcceptsStaleFences,
+        "test_fences.py",
+        "destroyed",
+        "test_destroyed_fence_is_refused",
+    ),
+    Defect(
+        "queue_leaked",
+        LeaksQueues,
+        "test_leaks.py",
+        "objects and queue",
+        "test_created_and_destroyed_objects_are_gone[queue]",
+    ),
+    Defect(
+        "context_leaked",
+        LeaksContexts,
+        "test_contexts.py",
+        "gives_back",
+        "test_destroying_a_context_gives_back_what_was_created_in_it",
+    ),
+)

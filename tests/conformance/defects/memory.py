@@ -1,0 +1,82 @@
+"""Memory that is lost, or counted wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.structures import AllocationProperties, Answer, Handle, MemoryUse, Pointer
+from tests.conformance.defects.defect import Defect
+from tests.conformance.python_driver import PythonDriver
+
+_PAGE = 4096
+
+
+class FreesNothing(PythonDriver):
+    """`zeMemFree` says success and keeps the memory."""
+
+    def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
+        if pointer in self._kept:
+            return ZeResult.SUCCESS
+        return super().ze_mem_free(context, pointer)
+
+
+class CountsPages(PythonDriver):
+    """The memory query counts whole pages."""
+
+    def ze_graph_query_context_memory(
+        self, context: Handle, kind: int, out: bool = True
+    ) -> Answer[MemoryUse]:
+        found = super().ze_graph_query_context_memory(context, kind, out)
+        if found.value is None:
+            return found
+        pages = -(-found.value.allocated // _PAGE) * _PAGE
+        return Answer(found.result, dataclasses.replace(found.value, allocated=pages))
+
+
+class KnowsFreedMemory(PythonDriver):
+    """A freed pointer is still described as before."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._last: dict[Pointer, Answer[AllocationProperties]] = {}
+
+    def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
+        self._last[pointer] = self.ze_mem_get_alloc_properties(context, pointer)
+        return super().ze_mem_free(context, pointer)
+
+    def ze_mem_get_alloc_properties(
+        self, context: Handle, pointer: Pointer, out: bool = True, export: int = 0
+    ) -> Answer[AllocationProperties]:
+        return self._last.get(pointer) or super().ze_mem_get_alloc_properties(context, pointer, out, export)
+
+
+class FreesInAnyContext(PythonDriver):
+    """Memory can be freed through a context that it does not belong to."""
+
+    def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
+        result = super().ze_mem_free(context, pointer)
+        return ZeResult.SUCCESS if pointer in self._kept else result
+
+
+DEFECTS = (
+    Defect("free_leaks", FreesNothing, "test_memory.py", "free_gives", "test_free_gives_the_bytes_back"),
+    Defect(
+        "memory_query_rounded",
+        CountsPages,
+        "test_memory_query.py",
+        "byte or rounded",
+        "test_size_is_not_rounded_to_pages",
+    ),
+    Defect(
+        "freed_memory_known", KnowsFreedMemory, "test_memory.py", "freed", "test_freed_pointer_is_unknown"
+    ),
+    Defect(
+        "free_in_any_context",
+        FreesInAnyContext,
+        "test_errors.py",
+        "documented and free",
+        "test_call_has_its_documented_result[free other context's pointer]",
+    ),
+)

@@ -1,0 +1,86 @@
+"""Queues that lose their order, or the work itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.commands import Handles
+from tests.conformance.api.structures import Handle
+from tests.conformance.defects.defect import Defect
+from tests.conformance.python_driver import PythonDriver
+
+
+class RunsListsBackwards(PythonDriver):
+    """The lists of one submission run in the wrong order."""
+
+    def ze_command_queue_execute_command_lists(
+        self, queue: Handle, count: int, lists: Handles, fence: Handle = None
+    ) -> ZeResult:
+        turned = list(reversed(lists)) if lists is not None else None
+        return super().ze_command_queue_execute_command_lists(queue, count, turned, fence)
+
+
+class RunsOnlyTheFirstList(PythonDriver):
+    """Only the first list of a submission runs."""
+
+    def ze_command_queue_execute_command_lists(
+        self, queue: Handle, count: int, lists: Handles, fence: Handle = None
+    ) -> ZeResult:
+        return super().ze_command_queue_execute_command_lists(queue, min(count, 1), lists, fence)
+
+
+class SynchronizeDoesNotWait(PythonDriver):
+    """Synchronizing a queue looks once and says success."""
+
+    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> ZeResult:
+        result = super().ze_command_queue_synchronize(queue, min(timeout, 0))
+        return ZeResult.SUCCESS if result == ZeResult.NOT_READY else result
+
+
+class HidesLostDevice(PythonDriver):
+    """A lost queue says so once, and then that all is well."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._told: set[int] = set()
+
+    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> ZeResult:
+        result = super().ze_command_queue_synchronize(queue, timeout)
+        if result != ZeResult.ERROR_DEVICE_LOST:
+            return result
+        first = id(queue) not in self._told
+        self._told.add(id(queue))
+        return result if first else ZeResult.SUCCESS
+
+
+DEFECTS = (
+    Defect(
+        "order_ignored",
+        RunsListsBackwards,
+        "test_queues.py",
+        "in_order or on_the_device",
+        "test_device_sync_queue_runs_lists_in_order",
+    ),
+    Defect(
+        "later_lists_dropped",
+        RunsOnlyTheFirstList,
+        "test_fences.py",
+        "all_lists or beside_work",
+        "test_fence_waits_for_all_lists_of_its_submission",
+    ),
+    Defect(
+        "synchronize_does_not_wait",
+        SynchronizeDoesNotWait,
+        "test_queues.py",
+        "synchronize_waits or polls",
+        "test_synchronize_waits_for_the_work",
+    ),
+    Defect(
+        "lost_queue_forgotten",
+        HidesLostDevice,
+        "test_queues.py",
+        "lost",
+        "test_lost_queue_says_so_every_time",
+    ),
+)

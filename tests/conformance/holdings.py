@@ -1,0 +1,45 @@
+"""A look at the other side: what the daemon has given to this process. The same for every driver."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from softnpu.driver import Driver
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Objects that live in the daemon."""
+
+    contexts: int
+    allocations: int
+    queues: int
+    graphs: int
+
+
+class Holdings:
+    """A monitor's connection to the daemon."""
+
+    def __init__(self, place: Path) -> None:
+        self._monitor = Driver.open(place, autostart=False, role="monitor")
+
+    def count(self) -> Counts:
+        """What the sessions of this process hold now."""
+        mine = [entry for entry in self._monitor.status().sessions if entry.pid == os.getpid()]
+        return Counts(
+            contexts=sum(entry.contexts for entry in mine),
+            allocations=sum(entry.allocations for entry in mine),
+            queues=sum(entry.queues for entry in mine),
+            graphs=sum(entry.graphs for entry in mine),
+        )
+
+    def __enter__(self) -> Holdings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._monitor.destroy()

@@ -1,0 +1,72 @@
+"""The small models of the suite, in the layout in which programs hand them to the driver."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+COUNT = 16
+"""Elements of each tensor: shape 1 x 16."""
+FACTOR = 2.0
+NAMES = ("left", "right", "sum")
+
+
+@dataclass(frozen=True)
+class Model:
+    """An IR: `xml` and `weights`. Arguments are named by index, as the OpenVINO plugin does today."""
+
+    xml: bytes
+    weights: bytes
+    build_flags: str
+
+    def serialised(self, compiler_major: int, compiler_minor: int) -> bytes:
+        """Version, number of parts (2), then size and bytes of the XML and of the weights, packed."""
+        return b"".join(
+            (
+                struct.pack("<HHI", compiler_major, compiler_minor, 2),
+                struct.pack("<Q", len(self.xml)),
+                self.xml,
+                struct.pack("<Q", len(self.weights)),
+                self.weights,
+            )
+        )
+
+
+def build_flags(inputs: tuple[str, str] = ("FP32", "FP32"), output: str = "FP32", config: str = "") -> str:
+    """The line that the OpenVINO plugin would send for these precisions."""
+    precisions = " ".join(f"{index}:{name}" for index, name in enumerate(inputs))
+    text = (
+        f'--inputs_precisions="{precisions}" --inputs_layouts="0:NC 1:NC" '
+        f'--outputs_precisions="0:{output}" --outputs_layouts="0:NC"'
+    )
+    return f"{text} --config {config}" if config else text
+
+
+def weighted_sum(factor: float = FACTOR) -> Model:
+    """Two inputs and one output of shape 1 x 16, f32: `sum = left + right * factor` (a constant each)."""
+    # imported here: a run that needs no model does not pay for it
+    import numpy as np
+    import openvino as ov
+    from openvino import opset15 as ops
+
+    left = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[0])
+    right = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[1])
+    for node in (left, right):
+        node.output(0).get_tensor().set_names({node.get_friendly_name()})
+    scaled = ops.multiply(right, ops.constant(np.full((1, COUNT), factor, np.float32)))
+    total = ops.add(left, scaled, name=NAMES[2])
+    total.output(0).get_tensor().set_names({NAMES[2]})
+    model = ov.Model([total], [left, right], f"weighted_sum_{factor:g}")
+    model.set_rt_info("true", "is_new_api")
+    model.set_rt_info("true", "use_indices_for_io_metadata")
+    with tempfile.TemporaryDirectory(prefix="softnpu-model-") as folder:
+        path = Path(folder) / "model.xml"
+        ov.serialize(model, path)
+        return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), build_flags())
+
+
+def broken() -> Model:
+    """An XML that no reader accepts."""
+    return Model(b"<net name='broken'><layers></net>", b"", build_flags())

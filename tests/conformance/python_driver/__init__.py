@@ -1,0 +1,28 @@
+"""The Python driver behind the C functions: thin, so that what is tested is `softnpu.driver`.
+
+Three things are done here, because Python has no place for them: null handles and null pointers (a C
+program can pass them, the classes cannot receive them), results instead of exceptions, and keeping every
+object alive until it is destroyed (Python would collect it).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softnpu.driver import Driver
+from tests.conformance.api import LevelZero
+from tests.conformance.python_driver.commands import PythonCommands
+from tests.conformance.python_driver.core import PythonCore
+from tests.conformance.python_driver.graphs import PythonGraphs
+
+
+class PythonDriver(PythonCore, PythonCommands, PythonGraphs, LevelZero):
+    """A session of `softnpu.driver`."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self._driver = Driver.open(place, autostart=False)
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._driver.destroy()

@@ -1,0 +1,311 @@
+"""Driver, device, context, memory and sysman functions of the Python driver."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from softnpu.driver import Allocation, Context, Driver
+from softnpu.driver.calls import CALLS, Status
+from softnpu.driver.device import Device
+from softnpu.driver.errors import error
+from softnpu.driver.properties import EngineGroup
+from softnpu.driver.sysman import Sysman
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.core import CoreApi
+from tests.conformance.api.enumerations import ExternalMemory, InitDriverType
+from tests.conformance.api.structures import (
+    AddressRange,
+    AllocationProperties,
+    ContextDesc,
+    DeviceMemDesc,
+    DeviceProperties,
+    DriverProperties,
+    EngineActivity,
+    ExtensionProperties,
+    ExternalMemoryProperties,
+    GlobalTimestamps,
+    Handle,
+    HostMemDesc,
+    MemoryAccessProperties,
+    MemoryProperties,
+    PciProperties,
+    Pointer,
+    QueueGroupProperties,
+    SysmanProperties,
+)
+from tests.conformance.python_driver.results import Keeper, answers, convert, given, live, results
+
+
+class _Engine(NamedTuple):
+    sysman: Sysman
+    group: EngineGroup
+
+
+class PythonCore(Keeper, CoreApi):
+    """The part of the API without commands."""
+
+    # ------------------------------------------------------------ driver
+
+    @answers
+    def ze_init_drivers(self, flags: int = InitDriverType.NPU, out: bool = True) -> Sequence[Handle]:
+        given(out)
+        if flags and not flags & InitDriverType.NPU:
+            # opening a driver has no flags in Python: there is only this kind
+            raise error("zeInitDrivers", ZeResult.ERROR_UNINITIALIZED, "drivers", f"flags {flags}")
+        return [self._driver]
+
+    @answers
+    def ze_driver_get_api_version(self, driver: Handle, out: bool = True) -> int:
+        found = live(driver, Driver)
+        given(out)
+        return found.get_api_version()
+
+    @answers
+    def ze_driver_get_properties(self, driver: Handle, out: bool = True) -> DriverProperties:
+        found = live(driver, Driver)
+        given(out)
+        return convert(DriverProperties, found.get_properties())
+
+    @answers
+    def ze_driver_get_ipc_properties(self, driver: Handle, out: bool = True) -> int:
+        found = live(driver, Driver)
+        given(out)
+        return found.get_ipc_properties().flags
+
+    @answers
+    def ze_driver_get_extension_properties(
+        self, driver: Handle, out: bool = True
+    ) -> Sequence[ExtensionProperties]:
+        found = live(driver, Driver)
+        given(out)
+        return [convert(ExtensionProperties, entry) for entry in found.get_extension_properties()]
+
+    @answers
+    def ze_driver_get_extension_function_address(
+        self, driver: Handle, name: str | None, out: bool = True
+    ) -> object:
+        found = live(driver, Driver)
+        given(name, out)
+        assert name is not None
+        return found.get_extension_function_address(name)
+
+    # ------------------------------------------------------------ device
+
+    @answers
+    def ze_device_get(self, driver: Handle) -> Sequence[Handle]:
+        return list(live(driver, Driver).devices)
+
+    @answers
+    def ze_device_get_sub_devices(self, device: Handle) -> Sequence[Handle]:
+        return list(live(device, Device).get_sub_devices())
+
+    @answers
+    def ze_device_get_properties(
+        self, device: Handle, version: tuple[int, int] = (1, 0), out: bool = True
+    ) -> DeviceProperties:
+        found = live(device, Device)
+        given(out)
+        properties = convert(DeviceProperties, found.get_properties())
+        if version >= (1, 2):
+            # one structure in Python: its resolution is the older one
+            cycles = round(1e9 / properties.timer_resolution)
+            return dataclasses.replace(properties, timer_resolution=cycles)
+        return properties
+
+    @answers
+    def ze_device_get_compute_properties(self, device: Handle, out: bool = True) -> Sequence[int]:
+        found = live(device, Device)
+        given(out)
+        return _numbers(found.get_compute_properties())
+
+    @answers
+    def ze_device_get_image_properties(self, device: Handle, out: bool = True) -> Sequence[int]:
+        found = live(device, Device)
+        given(out)
+        return _numbers(found.get_image_properties())
+
+    @answers
+    def ze_device_get_memory_properties(self, device: Handle) -> Sequence[MemoryProperties]:
+        return [convert(MemoryProperties, entry) for entry in live(device, Device).get_memory_properties()]
+
+    @answers
+    def ze_device_get_memory_access_properties(
+        self, device: Handle, out: bool = True
+    ) -> MemoryAccessProperties:
+        found = live(device, Device)
+        given(out)
+        properties = found.get_memory_access_properties()
+        return MemoryAccessProperties(
+            host=properties.host_alloc_capabilities,
+            device=properties.device_alloc_capabilities,
+            shared_single_device=properties.shared_single_device_alloc_capabilities,
+            shared_cross_device=properties.shared_cross_device_alloc_capabilities,
+            shared_system=properties.shared_system_alloc_capabilities,
+        )
+
+    @answers
+    def ze_device_get_external_memory_properties(
+        self, device: Handle, out: bool = True
+    ) -> ExternalMemoryProperties:
+        found = live(device, Device)
+        given(out)
+        properties = found.get_external_memory_properties()
+        return ExternalMemoryProperties(
+            properties.memory_allocation_import_types, properties.memory_allocation_export_types
+        )
+
+    @answers
+    def ze_device_get_p2p_properties(self, device: Handle, peer: Handle, out: bool = True) -> int:
+        found, other = live(device, Device), live(peer, Device)
+        given(out)
+        return found.get_p2p_properties(other).flags
+
+    @answers
+    def ze_device_get_command_queue_group_properties(self, device: Handle) -> Sequence[QueueGroupProperties]:
+        groups = live(device, Device).get_command_queue_group_properties()
+        return [convert(QueueGroupProperties, entry) for entry in groups]
+
+    @results
+    def ze_device_get_status(self, device: Handle) -> None:
+        live(device, Device).get_status()
+
+    @answers
+    def ze_device_get_global_timestamps(self, device: Handle, out: bool = True) -> GlobalTimestamps:
+        found = live(device, Device)
+        given(out)
+        return GlobalTimestamps(*found.get_global_timestamps())
+
+    @answers
+    def ze_device_pci_get_properties_ext(self, device: Handle, out: bool = True) -> PciProperties:
+        found = live(device, Device)
+        given(out)
+        return convert(PciProperties, found.pci_get_properties_ext())
+
+    # ------------------------------------------------------------ context
+
+    @answers
+    def ze_context_create(self, driver: Handle, desc: ContextDesc | None, out: bool = True) -> Handle:
+        found = live(driver, Driver)
+        given(desc, out)
+        return self.keep(found.devices[0].create_context())
+
+    @results
+    def ze_context_destroy(self, context: Handle) -> None:
+        self.destroy("zeContextDestroy", context, Context)
+
+    @results
+    def ze_context_get_status(self, context: Handle) -> None:
+        live(context, Context).get_status()
+
+    # ------------------------------------------------------------ memory
+
+    @answers
+    def ze_mem_alloc_host(
+        self, context: Handle, desc: HostMemDesc | None, size: int, alignment: int = 0, out: bool = True
+    ) -> Pointer:
+        found = live(context, Context)
+        given(desc, out)
+        assert desc is not None
+        if desc.import_fd is not None:
+            return self._place(found.import_memory(desc.import_fd, "host"))
+        return self._place(found.alloc_host(size, alignment, _exportable(desc.export)))
+
+    @answers
+    def ze_mem_alloc_device(
+        self,
+        context: Handle,
+        desc: DeviceMemDesc | None,
+        size: int,
+        alignment: int,
+        device: Handle,
+        out: bool = True,
+    ) -> Pointer:
+        found = live(context, Context)
+        live(device, Device)
+        given(desc, out)
+        assert desc is not None
+        if desc.import_fd is not None:
+            return self._place(found.import_memory(desc.import_fd, "device"))
+        return self._place(found.alloc_device(size, alignment, _exportable(desc.export)))
+
+    @answers
+    def ze_mem_alloc_shared(
+        self,
+        context: Handle,
+        device_desc: DeviceMemDesc | None,
+        host_desc: HostMemDesc | None,
+        size: int,
+        alignment: int,
+        device: Handle,
+        out: bool = True,
+    ) -> Pointer:
+        del device  # may be null: then the memory belongs to no device
+        found = live(context, Context)
+        given(device_desc, host_desc, out)
+        return self._place(found.alloc_shared(size, alignment))
+
+    @results
+    def ze_mem_free(self, context: Handle, pointer: Pointer) -> None:
+        live(context, Context).free(pointer)
+        self._kept.pop(pointer, None)
+
+    @answers
+    def ze_mem_get_alloc_properties(
+        self, context: Handle, pointer: Pointer, out: bool = True, export: int = 0
+    ) -> AllocationProperties:
+        found = live(context, Context)
+        given(out)
+        properties = found.get_alloc_properties(pointer)
+        fd = -1
+        if _exportable(export):
+            fd = found.export_memory(live(self._kept.get(pointer), Allocation))
+        return AllocationProperties(properties.type, properties.id, properties.page_size, found.device, fd)
+
+    @answers
+    def ze_mem_get_address_range(self, context: Handle, pointer: Pointer) -> AddressRange:
+        return AddressRange(*live(context, Context).get_address_range(pointer))
+
+    def _place(self, allocation: Allocation) -> Pointer:
+        self._kept[allocation.address] = allocation
+        return allocation.address
+
+    # ------------------------------------------------------------ sysman
+
+    @answers
+    def zes_device_get_properties(self, device: Handle) -> SysmanProperties:
+        return convert(SysmanProperties, live(device, Device).sysman().get_properties())
+
+    @answers
+    def zes_device_enum_engine_groups(self, device: Handle) -> Sequence[Handle]:
+        sysman = live(device, Device).sysman()
+        return [_Engine(sysman, group) for group in sysman.enum_engine_groups()]
+
+    @answers
+    def zes_engine_get_activity(self, engine: Handle) -> EngineActivity:
+        found = live(engine, _Engine)
+        stats = found.sysman.engine_get_activity(found.group)
+        return EngineActivity(stats.active_time, stats.timestamp)
+
+    # ------------------------------------------------------------ what the device does not have
+
+    def call_unsupported(self, function: str, handle: Handle) -> ZeResult:
+        # Python has no methods for refused functions; the driver's own table of calls says which they are
+        if handle is None:
+            return ZeResult.ERROR_INVALID_NULL_HANDLE
+        status = {call.name: call.status for call in CALLS}[function]
+        return ZeResult.ERROR_UNSUPPORTED_FEATURE if status is Status.REFUSED else ZeResult.ERROR_UNKNOWN
+
+
+def _numbers(record: msgspec.Struct) -> list[int]:
+    return [value for value in msgspec.structs.astuple(record) if isinstance(value, int)]
+
+
+def _exportable(export: int) -> bool:
+    if export not in (0, ExternalMemory.DMA_BUF):
+        # the export descriptor is a flag of the call in Python: other types cannot be asked for
+        raise error("zeMemAlloc", ZeResult.ERROR_INVALID_ENUMERATION, "export", f"types {export}")
+    return export == ExternalMemory.DMA_BUF

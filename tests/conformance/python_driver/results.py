@@ -1,0 +1,96 @@
+"""From exceptions to results, and the checks that a C function makes before it looks at an object."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+import msgspec
+
+from softnpu.driver import Driver
+from softnpu.driver.errors import ZeError, error
+from softnpu.driver.handle import Handle
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.structures import Answer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_CALL = "conformance adapter"
+
+
+def results(method: Callable[P, bool | None]) -> Callable[P, ZeResult]:
+    """A call without outputs. `False` is NOT_READY, as the waits of the driver give it."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> ZeResult:
+        try:
+            value = method(*args, **kwargs)
+        except ZeError as failure:
+            return ZeResult(failure.result)
+        return ZeResult.NOT_READY if value is False else ZeResult.SUCCESS
+
+    return call
+
+
+def answers(method: Callable[P, T]) -> Callable[P, Answer[T]]:
+    """A call with outputs."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        try:
+            return Answer(ZeResult.SUCCESS, method(*args, **kwargs))
+        except ZeError as failure:
+            return Answer(ZeResult(failure.result))
+
+    return call
+
+
+def live(handle: object, kind: type[T]) -> T:
+    """The object behind a handle; INVALID_NULL_HANDLE for the null handle."""
+    if handle is None:
+        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_HANDLE, kind.__name__, "null handle")
+    assert isinstance(handle, kind), f"{handle!r} is no {kind.__name__}"
+    return handle
+
+
+def given(*pointers: object) -> None:
+    """INVALID_NULL_POINTER unless every one of them is given (not None, 0 or False)."""
+    if any(pointer is None or pointer is False or pointer == 0 for pointer in pointers):
+        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", "null pointer")
+
+
+def counted(
+    count: int, array: Sequence[object] | None, kind: type[T], without: ZeResult = ZeResult.ERROR_INVALID_SIZE
+) -> list[T]:
+    """`count` handles of an array; `without` is the result of a count without an array."""
+    if count and array is None:
+        raise error(_CALL, without, "array", "null pointer")
+    return [live(entry, kind) for entry in (array or ())[:count]]
+
+
+def convert(kind: type[T], record: msgspec.Struct) -> T:
+    """The suite's record (a dataclass) from the driver's one, by the names of the fields."""
+    return kind(**{name: getattr(record, name) for name in inspect.signature(kind).parameters})
+
+
+class Keeper:
+    """Keeps the driver's objects until they are destroyed, as a C driver does."""
+
+    _driver: Driver
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, object] = {}
+
+    def keep(self, thing: T) -> T:
+        self._kept[id(thing)] = thing
+        return thing
+
+    def destroy(self, call: str, handle: object, kind: type[Handle]) -> None:
+        """Destroys; the driver's own check refuses what was destroyed before."""
+        thing = live(handle, kind)
+        thing.check(call)
+        thing.destroy()
+        self._kept.pop(id(thing), None)

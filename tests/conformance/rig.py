@@ -1,0 +1,198 @@
+"""What every test of the suite starts from: a session, a context, and short ways to valid objects.
+
+Methods here only make what has to succeed; what a test is about it calls on `api` itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api import LevelZero
+from tests.conformance.api.enumerations import FenceFlag, GraphFormat
+from tests.conformance.api.structures import (
+    CommandListDesc,
+    CommandQueueDesc,
+    ContextDesc,
+    DeviceMemDesc,
+    EventDesc,
+    EventPoolDesc,
+    FenceDesc,
+    GraphDesc,
+    Handle,
+    HostMemDesc,
+    Pointer,
+)
+from tests.conformance.models import Model
+
+SECOND = 1_000_000_000
+DEADLINE = 10 * SECOND
+"""How long the suite waits for what has to happen."""
+BRIEF = SECOND // 50
+"""How long it waits for what must not happen."""
+TDR = SECOND * 8 // 10
+"""After this time the daemon of the suite aborts a submission that waits."""
+PROMPT_S = 0.5
+"""A call that must not wait is back by then, on a busy machine too; less than `TDR`."""
+
+
+class Rig:
+    """One session of a driver, with a context on its first device."""
+
+    def __init__(self, api: LevelZero) -> None:
+        self.api = api
+        self.driver: Handle = api.ze_init_drivers().get()[0]
+        self.devices: Sequence[Handle] = api.ze_device_get(self.driver).get()
+        self.device: Handle = self.devices[0]
+        self.context: Handle = self.new_context()
+        self._pool: Handle = None
+        self._pool_left: Iterator[int] = iter(())
+
+    # ------------------------------------------------------------ objects
+
+    def new_context(self) -> Handle:
+        return self.api.ze_context_create(self.driver, ContextDesc()).get()
+
+    def queue(self, context: Handle = None, **desc: int) -> Handle:
+        """A queue; keywords are fields of its descriptor."""
+        made = self.api.ze_command_queue_create(
+            context or self.context, self.device, CommandQueueDesc(**desc)
+        )
+        return made.get()
+
+    def command_list(self, context: Handle = None, mutable: bool = False, flags: int = 0) -> Handle:
+        desc = CommandListDesc(mutable=mutable, flags=flags)
+        return self.api.ze_command_list_create(context or self.context, self.device, desc).get()
+
+    def immediate(self, **desc: int) -> Handle:
+        """An immediate list; keywords are fields of its descriptor."""
+        made = self.api.ze_command_list_create_immediate(self.context, self.device, CommandQueueDesc(**desc))
+        return made.get()
+
+    def fence(self, queue: Handle, signalled: bool = False) -> Handle:
+        flags = FenceFlag.SIGNALED if signalled else 0
+        return self.api.ze_fence_create(queue, FenceDesc(flags)).get()
+
+    def pool(self, count: int, context: Handle = None) -> Handle:
+        desc = EventPoolDesc(count)
+        return self.api.ze_event_pool_create(context or self.context, desc, 0, None).get()
+
+    def event(self) -> Handle:
+        """An event of the rig's own pool."""
+        if self._pool is None:
+            self._pool, self._pool_left = self.pool(64), iter(range(64))
+        return self.api.ze_event_create(self._pool, EventDesc(next(self._pool_left))).get()
+
+    # ------------------------------------------------------------ memory
+
+    def host(self, size: int, context: Handle = None, fill: bytes = b"\0") -> Pointer:
+        """Host memory, every byte of it `fill`."""
+        pointer = self.api.ze_mem_alloc_host(context or self.context, HostMemDesc(), size).get()
+        self.api.write(pointer, fill * size)
+        return pointer
+
+    def of_kind(self, kind: str, size: int) -> Pointer:
+        """Memory of the kind host, device or shared."""
+        if kind == "host":
+            return self.host(size)
+        if kind == "device":
+            return self.api.ze_mem_alloc_device(self.context, DeviceMemDesc(), size, 0, self.device).get()
+        made = self.api.ze_mem_alloc_shared(
+            self.context, DeviceMemDesc(), HostMemDesc(), size, 0, self.device
+        )
+        return made.get()
+
+    def data(self, data: bytes) -> Pointer:
+        """Host memory with these bytes."""
+        pointer = self.host(len(data))
+        self.api.write(pointer, data)
+        return pointer
+
+    # ------------------------------------------------------------ execution
+
+    def close(self, *lists: Handle) -> None:
+        for entry in lists:
+            ok(self.api.ze_command_list_close(entry))
+
+    def submit(self, queue: Handle, *lists: Handle, fence: Handle = None) -> None:
+        ok(self.api.ze_command_queue_execute_command_lists(queue, len(lists), lists, fence))
+
+    def finish(self, queue: Handle) -> None:
+        ok(self.api.ze_command_queue_synchronize(queue, DEADLINE))
+
+    def run(self, *lists: Handle, queue: Handle = None) -> None:
+        """Closes the lists, executes them and waits for the end."""
+        chosen = queue or self.queue()
+        self.close(*lists)
+        self.submit(chosen, *lists)
+        self.finish(chosen)
+
+    def copy_list(self, target: Pointer, source: Pointer, size: int) -> Handle:
+        """A closed list with one copy."""
+        command_list = self.command_list()
+        ok(self.api.ze_command_list_append_memory_copy(command_list, target, source, size))
+        self.close(command_list)
+        return command_list
+
+    def run_copy(self, target: Pointer, source: Pointer, size: int) -> None:
+        """Copies on the device, and waits for it."""
+        queue = self.queue()
+        self.submit(queue, self.copy_list(target, source, size))
+        self.finish(queue)
+
+    def gated_copy(self, gate: Handle, target: Pointer, source: Pointer, size: int) -> Handle:
+        """A closed list that waits for the event `gate` and then copies."""
+        command_list = self.command_list()
+        ok(self.api.ze_command_list_append_wait_on_events(command_list, 1, [gate]))
+        ok(self.api.ze_command_list_append_memory_copy(command_list, target, source, size))
+        self.close(command_list)
+        return command_list
+
+    # ------------------------------------------------------------ graphs
+
+    def model_desc(
+        self, model: Model, flags: int = 0, build_flags: str | None = None, input_hash: int | None = None
+    ) -> GraphDesc:
+        """The descriptor of a model in the layout that copies its weights."""
+        version = self.api.ze_device_get_graph_properties(self.device).get()
+        return GraphDesc(
+            input=model.serialised(version.compiler_major, version.compiler_minor),
+            format=GraphFormat.NGRAPH_LITE,
+            build_flags=model.build_flags if build_flags is None else build_flags,
+            flags=flags,
+            input_hash=input_hash,
+        )
+
+    def graph(self, model: Model, flags: int = 0, build_flags: str | None = None) -> Handle:
+        """A graph that is compiled and initialized."""
+        return self.graph_from(self.model_desc(model, flags, build_flags))
+
+    def graph_from(self, desc: GraphDesc) -> Handle:
+        graph = self.api.ze_graph_create2(self.context, self.device, desc).get()
+        ok(self.api.ze_graph_initialize(graph))
+        return graph
+
+    def bind(self, graph: Handle, *pointers: Pointer) -> None:
+        """Sets the graph's arguments, from the first on."""
+        for index, pointer in enumerate(pointers):
+            ok(self.api.ze_graph_set_argument_value(graph, index, pointer))
+
+    def memory_in_use(self, context: Handle = None) -> int:
+        """Bytes that the context says it has asked for."""
+        return self.api.ze_graph_query_context_memory(context or self.context, 1).get().allocated
+
+
+def ok(result: ZeResult) -> None:
+    """The call has to have succeeded."""
+    assert result == ZeResult.SUCCESS, f"{result!r} instead of SUCCESS"
+
+
+@contextmanager
+def promptly(limit_s: float = PROMPT_S) -> Iterator[None]:
+    """What is inside must not take longer than `limit_s`."""
+    start = time.monotonic()
+    yield
+    spent = time.monotonic() - start
+    assert spent < limit_s, f"took {spent:.3f} s, may take {limit_s:g} s"

@@ -1,0 +1,50 @@
+"""Fixtures of the driver's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import CommandQueue, Context
+from tests.support.compiler import Files, Worker, convolution
+from tests.support.daemon import Daemon
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    """Driver tests only use the device; those that break it ask for a daemon of their own."""
+    return shared_daemon
+
+
+@pytest.fixture
+def queue(context: Context) -> CommandQueue:
+    """A queue of normal priority."""
+    return context.create_command_queue()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """One worker for all tests of a module: a refused job must leave it able to do the next one."""
+    worker = Worker()
+    yield worker
+    assert worker.process.poll() is None, "a job has killed the worker"
+    worker.close()
+    assert worker.process.returncode == 0
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Iterator[Files]:
+    """A convolution over 16 x 16 pixels; its weights begin at byte 100 of their file."""
+    files = Files(tmp_path, convolution([1, 3, 16, 16]), lead=100)
+    yield files
+    files.close()
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Iterator[Files]:
+    """The same for any number of pictures of any size."""
+    files = Files(tmp_path, convolution([-1, 3, -1, -1]), name="pictures")
+    yield files
+    files.close()

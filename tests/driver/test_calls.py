@@ -1,0 +1,100 @@
+"""The list of the API's functions tells the truth: about the document, about the classes, and completely."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import softnpu.driver
+from softnpu.driver import extensions
+from softnpu.driver.calls import CALLS, Call, Status, document
+
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "level-zero.md"
+_SUPPORTED = [call for call in CALLS if call.status is Status.SUPPORTED]
+_NAMED_FIRST = re.compile(r"`((?:ze|zes|zet|pfn)[A-Z]\w+)`")
+
+
+def driver_classes() -> dict[str, type]:
+    """The public classes of all modules of the driver, by name."""
+    found: dict[str, type] = {}
+    for module_info in pkgutil.iter_modules(softnpu.driver.__path__, "softnpu.driver."):
+        module = importlib.import_module(module_info.name)
+        for name, value in vars(module).items():
+            if inspect.isclass(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+                found[name] = value
+    return found
+
+
+_CLASSES = driver_classes()
+
+
+def documented_methods() -> Iterator[tuple[str, str, str]]:
+    """Class, method and C function of every public method whose docstring starts with a C function."""
+    for class_name, kind in _CLASSES.items():
+        for name, value in vars(kind).items():
+            method = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            first = _NAMED_FIRST.match(inspect.getdoc(method) or "") if inspect.isfunction(method) else None
+            if first is not None and not name.startswith("_"):
+                yield class_name, name, first[1]
+
+
+def test_the_document_is_the_printed_list() -> None:
+    assert _DOCUMENT.read_text() == document(), "print it anew: python -m softnpu.driver.calls"
+
+
+def test_no_function_is_listed_twice() -> None:
+    assert [name for name, count in Counter(call.name for call in CALLS).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("call", _SUPPORTED, ids=lambda call: call.name)
+def test_what_is_supported_is_there(call: Call) -> None:
+    class_name, _, attribute = call.python.partition(".")
+    kind = _CLASSES[class_name]
+    # an attribute may be one of the instance
+    assert not attribute or hasattr(kind, attribute) or attribute in kind.__init__.__code__.co_names  # type: ignore[misc]
+
+
+def test_what_is_refused_or_absent_names_no_method() -> None:
+    assert [call.name for call in CALLS if call.status is not Status.SUPPORTED and call.python] == []
+
+
+@pytest.mark.parametrize(("class_name", "method", "function"), list(documented_methods()))
+def test_every_method_that_names_its_function_is_listed(class_name: str, method: str, function: str) -> None:
+    (listed,) = (call for call in CALLS if call.name == function)
+    listed_class, _, listed_method = listed.python.partition(".")
+    assert listed_method == method, f"{function} is listed as {listed.python or listed.status.value}"
+    assert issubclass(_CLASSES[class_name], _CLASSES[listed_class])
+
+
+def test_remarks_name_what_exists() -> None:
+    named = [
+        match
+        for call in CALLS
+        for match in re.findall(r"`([A-Z]\w+)\.(\w+)`", call.remark)
+        if not hasattr(_CLASSES.get(match[0]), match[1])
+    ]
+    assert named == []
+
+
+def test_every_function_of_the_extension_tables_is_listed() -> None:
+    listed = {call.name for call in CALLS}
+    offered = {extensions.function_address(entry.name) for entry in extensions.extension_properties()}
+    assert [name for table in offered for name in table.functions if name not in listed] == []
+
+
+def test_every_method_that_a_handle_class_has_is_found() -> None:
+    """The look at the docstrings itself: it sees methods, overridden ones, and those of plain classes."""
+    found = {f"{class_name}.{method}" for class_name, method, _ in documented_methods()}
+    assert found >= {
+        "Fence.reset",
+        "CommandListImmediate.close",
+        "Sysman.get_properties",
+        "Device.get_status",
+    }

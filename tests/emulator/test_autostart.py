@@ -1,0 +1,130 @@
+"""A client that finds no daemon starts one; many clients start one; unused it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.interface import places
+from tests.conftest import StartPython
+from tests.support.waiting import wait_gone, wait_until
+from tests.support.work import check_works, failure
+
+
+@pytest.fixture(autouse=True)
+def may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTNPU_AUTOSTART", "1")
+    monkeypatch.setenv("SOFTNPU_IDLE_S", "1")
+
+
+def test_a_client_starts_a_daemon_that_ends_when_nobody_uses_it(private_dir: Path) -> None:
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+        with driver.devices[0].create_context() as context:
+            check_works(context)
+        assert [device.info.platform for device in driver.devices] == ["4000"]
+
+    wait_gone(pid)
+    wait_until(lambda: not (private_dir / "npu.sock").exists())
+    assert not places.lock_path(private_dir / "npu.sock").exists()
+
+
+def test_it_lives_as_long_as_it_has_a_client() -> None:
+    with Driver.open() as first:
+        pid = first.daemon_pid
+        with Driver.open() as second:
+            assert second.daemon_pid == pid
+        with pytest.raises(AssertionError):
+            wait_gone(pid, 1.5)  # longer than the idle time, counted from the last change
+        assert first.status().pid == pid
+    wait_gone(pid)
+
+
+def test_the_environment_chooses_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTNPU_PLATFORM", "3720,5010")
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+        assert [device.info.platform for device in driver.devices] == ["3720", "5010"]
+    wait_gone(pid)
+
+
+def test_eight_clients_at_once_start_one_daemon(start_python: StartPython) -> None:
+    code = """
+        say("ready"); hear()
+        with Driver.open() as driver:
+            say(driver.daemon_pid); hear()
+    """
+    clients = [start_python(code) for _ in range(8)]
+    for client in clients:
+        assert client.hear() == "ready"
+    for client in clients:
+        client.tell()
+    pids = {client.hear() for client in clients}
+    for client in clients:
+        client.tell()
+        client.finish()
+
+    assert len(pids) == 1
+    wait_gone(pids.pop())
+
+
+def test_after_a_kill_the_next_client_starts_another() -> None:
+    with Driver.open() as driver:
+        killed = driver.daemon_pid
+        os.kill(killed, signal.SIGKILL)
+        wait_gone(killed)
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+        assert pid != killed
+    wait_gone(pid)
+
+
+def test_without_autostart_a_missing_daemon_is_told_with_the_way_out(
+    private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTNPU_AUTOSTART", "0")
+
+    error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
+
+    assert str(private_dir / "npu.sock") in error.fault.object
+    assert "softnpu daemon" in error.fault.hint
+    assert "SOFTNPU_AUTOSTART" in error.fault.hint
+
+
+def test_a_socket_that_nobody_serves_is_told(private_dir: Path) -> None:
+    with places.new_socket() as sock:
+        sock.bind(str(private_dir / "npu.sock"))
+
+    error = failure(lambda: Driver.open(autostart=False), ZeResult.ERROR_UNINITIALIZED)
+
+    assert "nobody serves" in error.fault.found
+
+
+def test_a_directory_that_does_not_exist_is_told(private_dir: Path) -> None:
+    path = private_dir / "nowhere" / "npu.sock"
+
+    error = failure(lambda: Driver.open(path), ZeResult.ERROR_UNINITIALIZED)
+
+    assert "nowhere" in str(error)
+
+
+def test_why_a_daemon_does_not_come_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTNPU_PLATFORM", "1234")
+
+    error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
+
+    assert "'1234'" in error.fault.found
+
+
+def test_a_path_that_is_no_socket_is_told(private_dir: Path) -> None:
+    path = private_dir / "npu.sock"
+    path.write_text("precious")
+
+    error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
+
+    assert str(path) in str(error)
+    assert path.read_text() == "precious"

@@ -1,0 +1,128 @@
+"""A compiler worker that dies or is cancelled: its compilation fails with the reason, the next one works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import Context, Driver, GraphSource, ZeResult
+from tests.support.daemon import Daemon
+from tests.support.models import write_chain
+from tests.support.waiting import wait_gone, wait_until
+from tests.support.work import Loaded, barrier, failure, run
+
+
+@pytest.fixture
+def slow(private_dir: Path) -> Path:
+    """A model with so many operations that its compilation takes a while."""
+    return write_chain(private_dir, 16, 3000)
+
+
+def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
+    daemon: Daemon, context: Context, slow: Path, digits: Path
+) -> None:
+    killed: list[int] = []
+
+    def kill(_stage: str, _done: float) -> None:
+        if not killed:
+            killed.extend(daemon.status().compiler_pids)
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    with GraphSource.from_ir(slow) as source:
+        error = failure(
+            lambda: context.create_graph(source, progress=kill), ZeResult.ERROR_MODULE_BUILD_FAILURE
+        )
+
+    assert f"signal {signal.SIGKILL.value}" in error.fault.found
+    assert "compiler" in error.fault.object
+    Loaded(context, digits)
+    assert daemon.engine().restarts == 0
+
+
+def test_an_idle_worker_may_die(daemon: Daemon, context: Context, digits: Path) -> None:
+    Loaded(context, digits)
+    for pid in daemon.status().compiler_pids:
+        os.kill(pid, signal.SIGKILL)
+        wait_gone(pid)
+    wait_until(lambda: all(_lives(pid) for pid in daemon.status().compiler_pids))
+
+    Loaded(context, digits)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+class _Enough(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stage", ["receive", "read", "check"])
+def test_raising_in_the_progress_cancels_the_compilation(
+    daemon: Daemon, context: Context, slow: Path, digits: Path, stage: str
+) -> None:
+    workers: list[int] = []
+
+    def stop(now: str, _done: float) -> None:
+        if now == stage and not workers:
+            workers.extend(daemon.status().compiler_pids)
+            raise _Enough
+
+    with GraphSource.from_ir(slow) as source, pytest.raises(_Enough):
+        context.create_graph(source, progress=stop)
+
+    assert len(workers) == 1
+    wait_gone(workers[0])
+    assert daemon.engine().graphs == 0
+    Loaded(context, digits)
+
+
+def test_other_compilations_go_on_when_one_is_cancelled(
+    daemon: Daemon, context: Context, slow: Path, digits: Path
+) -> None:
+    done: list[Loaded] = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def stop(_now: str, _done: float) -> None:
+        began.set()
+        assert go_on.wait(10)
+        raise _Enough
+
+    def compile_slow() -> None:
+        with GraphSource.from_ir(slow) as source, pytest.raises(_Enough):
+            context.create_graph(source, progress=stop)
+
+    with Driver.open(daemon.socket) as other:
+        elsewhere = other.devices[0].create_context()
+        thread = threading.Thread(target=compile_slow)
+        thread.start()
+        assert began.wait(10)
+        second = threading.Thread(target=lambda: done.append(Loaded(elsewhere, digits)))
+        second.start()
+        go_on.set()
+        thread.join(20)
+        second.join(20)
+        assert len(done) == 1
+        run(elsewhere.create_command_queue(), done[0].commands, barrier(elsewhere))
+
+
+def test_more_compilations_than_workers_are_all_done(daemon: Daemon, digits: Path) -> None:
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        loaded: list[Loaded] = []
+        threads = [threading.Thread(target=lambda: loaded.append(Loaded(context, digits))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(loaded) == 8
+        assert daemon.engine().images == 1
+        assert len(daemon.status().compiler_pids) <= 4

@@ -1,0 +1,251 @@
+"""An engine that dies is the device's reset: the guilty submission fails, everything else is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver import CommandList, Context, Driver, ZeError, ZeResult
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.models import Array, on_cpu, write_chain, write_scale
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, recorded, run, same
+
+_SIZE = 384
+_TIMES = 40  # about a third of a second on two cores
+
+
+def _matrix(seed: int = 1) -> Array:
+    return np.random.default_rng(seed).random((_SIZE, _SIZE), dtype=np.float32)
+
+
+class _LongRun:
+    """A submission that computes for a while and tells when it has begun."""
+
+    def __init__(self, context: Context, xml: Path, times: int = _TIMES) -> None:
+        self.loaded = Loaded(context, xml)
+        self.queue = context.create_command_queue()
+        self.begun = context.create_event()
+
+        def one(commands: CommandList) -> None:
+            commands.append_graph_execute(self.loaded.graph)
+
+        # not the first command: after a reset a submission waits until its graph is loaded again
+        self.commands = recorded(context, one, lambda c: c.append_signal_event(self.begun), *[one] * times)
+
+    def start(self) -> None:
+        self.fence = execute(self.queue, self.commands)
+        self.await_begin()
+
+    def await_begin(self) -> None:
+        assert self.begun.host_synchronize(LONG)
+        assert not self.fence.query_status()
+
+
+@pytest.fixture
+def xml(private_dir: Path) -> Path:
+    return write_chain(private_dir, _SIZE, 20)
+
+
+def test_killed_while_idle_it_comes_back_and_nobody_notices(
+    daemon: Daemon, context: Context, digits: Path
+) -> None:
+    image = np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
+    queue, loaded = context.create_command_queue(), Loaded(context, digits)
+    expected = on_cpu(digits, image)
+    assert same(loaded.infer(queue, image), expected)
+
+    killed = daemon.kill_engine()
+
+    assert same(loaded.infer(queue, image), expected), "handles, memory and graph are what they were"
+    engine = daemon.engine()
+    assert engine.engine_pid != killed
+    assert engine.restarts == 1
+    assert engine.state == "ready"
+
+
+def test_killed_while_computing_the_inference_is_done_again_with_the_right_numbers(
+    daemon: Daemon, context: Context, xml: Path
+) -> None:
+    matrix = _matrix()
+    long = _LongRun(context, xml)
+    long.loaded.feed(matrix)
+    long.start()
+
+    daemon.kill_engine()
+
+    assert long.fence.host_synchronize(LONG)
+    assert same(long.loaded.outputs, on_cpu(xml, matrix))
+    assert daemon.engine().restarts == 1
+    check_works(context)
+
+
+def test_what_waits_behind_the_interrupted_submission_runs_once(
+    daemon: Daemon, context: Context, xml: Path
+) -> None:
+    long = _LongRun(context, xml)
+    counted = context.alloc_host(8)
+    # each run shifts the bytes by one: what runs twice shows
+    shift = recorded(context, lambda c: c.append_memory_copy(counted.view()[1:], counted, 7))
+    long.loaded.feed(_matrix())
+    counted.view()[:] = np.arange(8)
+    long.start()
+    fences = [execute(long.queue, shift) for _ in range(3)]
+
+    daemon.kill_engine()
+
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    assert list(counted.view()) == [0, 0, 0, 0, 1, 2, 3, 4]
+
+
+def test_other_sessions_complete(daemon: Daemon, context: Context, xml: Path) -> None:
+    long = _LongRun(context, xml)
+    long.loaded.feed(_matrix())
+    with Driver.open(daemon.socket) as other:
+        innocent = other.devices[0].create_context()
+        queue = innocent.create_command_queue()
+        memory = innocent.alloc_host(1 << 20)
+        fill = recorded(innocent, lambda c: c.append_memory_fill(memory, b"\x11", 1 << 20))
+        long.start()
+        fences = [execute(queue, fill) for _ in range(20)]
+
+        daemon.kill_engine()
+
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+        assert np.all(memory.view() == 0x11)
+        assert long.fence.host_synchronize(LONG)
+
+
+def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
+    start_daemon: StartDaemon, xml: Path
+) -> None:
+    daemon = start_daemon(tdr_ms=30_000)
+    with Driver.open(daemon.socket) as guilty, Driver.open(daemon.socket) as other:
+        context, innocent = guilty.devices[0].create_context(), other.devices[0].create_context()
+        long = _LongRun(context, xml, 6 * _TIMES)
+        gate = innocent.create_event()
+        queue = innocent.create_command_queue()
+        waiting = execute(queue, recorded(innocent, lambda c: c.append_wait_on_events([gate])))
+        behind = execute(queue, barrier(innocent))
+        spare = context.create_command_queue()
+        long.loaded.feed(_matrix())
+        long.start()
+
+        daemon.kill_engine()
+        long.begun.host_reset()
+        long.await_begin()
+        daemon.kill_engine()
+
+        error = failure(lambda: long.fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        assert "engine died" in error.fault.found
+        assert long.queue.lost
+        later = execute(long.queue, barrier(context))
+        failure(lambda: later.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        run(spare, barrier(context))
+        gate.host_signal()
+        assert waiting.host_synchronize(LONG), "it waited while the engines died: it is innocent"
+        assert behind.host_synchronize(LONG)
+        check_works(innocent)
+        assert daemon.engine().restarts == 2
+
+
+def test_who_waits_while_engines_die_is_not_to_blame(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(tdr_ms=30_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        gate, queue = context.create_event(), context.create_command_queue()
+        fence = execute(queue, recorded(context, lambda c: c.append_wait_on_events([gate])))
+        check_works(context)
+        for restarts in (1, 2, 3):
+            daemon.kill_engine()
+            daemon.wait_restarted(restarts)
+        gate.host_signal()
+        assert fence.host_synchronize(LONG)
+        assert not queue.lost
+
+
+def test_an_engine_that_dies_before_it_runs_anything_condemns_nobody(
+    start_daemon: StartDaemon, xml: Path
+) -> None:
+    daemon = start_daemon(tdr_ms=30_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        long, matrix = _LongRun(context, xml), _matrix()
+        long.loaded.feed(matrix)
+        long.start()
+        daemon.kill_engine()
+        for _ in range(2):  # engines that have not finished starting
+            daemon.kill_engine()
+
+        assert long.fence.host_synchronize(LONG)
+        assert same(long.loaded.outputs, on_cpu(xml, matrix))
+
+
+def test_a_fence_that_was_told_is_not_told_again(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    fence = execute(queue, barrier(context))
+    assert fence.host_synchronize(LONG)
+    fence.reset()
+
+    daemon.kill_engine()
+    daemon.wait_restarted(1)
+
+    assert not fence.query_status()
+    run(queue, barrier(context))
+
+
+def test_submissions_made_while_no_engine_lives_are_done_by_the_next(
+    daemon: Daemon, context: Context
+) -> None:
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    fill = recorded(context, lambda c: c.append_memory_fill(memory, b"\x42", 64))
+    for _ in range(3):
+        memory.view()[:] = 0
+        daemon.kill_engine()
+        run(queue, fill)
+        assert np.all(memory.view() == 0x42)
+
+
+def test_objects_made_and_destroyed_while_no_engine_lives(daemon: Daemon, driver: Driver) -> None:
+    daemon.kill_engine()
+    context = driver.devices[0].create_context()
+    queue = context.create_command_queue()
+    queue.destroy()
+    context.alloc_host(4096).destroy()
+    check_works(context)
+    context.destroy()
+    wait_until(lambda: daemon.memory_used() == 0)
+
+
+def test_clients_of_a_dying_engine_leave_in_order(daemon: Daemon) -> None:
+    for _ in range(3):
+        with Driver.open(daemon.socket) as driver:
+            context = driver.devices[0].create_context()
+            context.create_command_queue()
+            context.alloc_host(1 << 20)
+            daemon.kill_engine()
+    wait_until(lambda: daemon.memory_used() == 0)
+    with Driver.open(daemon.socket) as driver:
+        check_works(driver.devices[0].create_context())
+
+
+def test_weights_that_changed_on_disk_fail_their_graph_and_no_engine(
+    daemon: Daemon, context: Context, private_dir: Path
+) -> None:
+    xml = write_scale(private_dir, 2.0)
+    data = np.ones(4096, np.float32)
+    queue, loaded = context.create_command_queue(), Loaded(context, xml)
+    assert same(loaded.infer(queue, data), on_cpu(xml, data))
+    os.truncate(xml.with_suffix(".bin"), 0)
+
+    for restarts in (1, 2, 3):
+        daemon.kill_engine()
+        daemon.wait_restarted(restarts)
+        check_works(context)
+        fence = execute(queue, loaded.commands)
+        with pytest.raises(ZeError, match="weights"):
+            fence.host_synchronize(LONG)

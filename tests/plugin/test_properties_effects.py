@@ -1,0 +1,392 @@
+"""What setting a property does: one test for each that does something."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.driver.compiler.options import OPTIONS
+from softnpu.emulator.interface.spin import TurboBudget
+from softnpu.plugin import CompiledModel, Core, InferError, InferRequest, PropertyError
+from softnpu.plugin.optimal_requests import COUNTS
+from softnpu.plugin.properties import PROPERTIES, Access, Use
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+
+IMAGE = np.ones((1, 1, 8, 8), np.float32)
+ONES = np.ones((2, 3), np.float32)
+
+# The driver's compiler takes them from native programs. Here the plugin acts on them itself, or they belong
+# to ways of handing a model over that it does not use.
+_NOT_HANDED_ON = {
+    "DEVICE_ID",
+    "MODEL_PRIORITY",
+    "NPU_BATCH_MODE",
+    "NPU_COMPILATION_MODE_PARAMS",
+    "NPU_DYNAMIC_SHAPE_TO_STATIC",
+    "NPU_MAX_TILES",
+    "NPU_MODEL_SERIALIZER_VERSION",
+    "NPU_TURBO",
+    "NPU_WEIGHTS_EMBED_THRESHOLD",
+    "PERFORMANCE_HINT_NUM_REQUESTS",
+}
+
+
+@pytest.fixture(autouse=True)
+def log_level_restored() -> Iterator[None]:
+    """LOG_LEVEL is one for the process."""
+    log = logging.getLogger("softnpu.plugin")
+    level, handlers = log.level, list(log.handlers)
+    yield
+    log.setLevel(level)
+    log.handlers = handlers
+
+
+# ---------------------------------------------------------------- compiler
+
+
+def test_the_compiler_knows_what_is_handed_to_it() -> None:
+    handed = {name for name, record in PROPERTIES.items() if record.use is Use.COMPILER}
+    assert handed <= OPTIONS.keys()
+    for name in handed:
+        record = PROPERTIES[name]
+        assert OPTIONS[name].default in ("", record.text(record.default)), name
+    recorded = {name for name, record in PROPERTIES.items() if record.use is Use.RECORDED}
+    assert OPTIONS.keys() - handed - recorded <= _NOT_HANDED_ON
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EXECUTION_MODE_HINT", "PERFORMANCE"),
+        ("PERFORMANCE_HINT", "THROUGHPUT"),
+        ("INFERENCE_NUM_THREADS", "1"),
+        ("PERF_COUNT", "YES"),
+    ],
+)
+def test_the_model_is_compiled_with_the_value(shared_core: Core, digits: Path, name: str, value: str) -> None:
+    assert shared_core.compile_model(digits).meta.config[name] != value
+    assert shared_core.compile_model(digits, "NPU", {name: value}).meta.config[name] == value
+
+
+def test_inference_precision_is_the_one_that_is_computed_in(
+    shared_core: Core, digits: Path, reference: ov.Core
+) -> None:
+    host = shared_core.get_property("NPU", "OPTIMIZATION_CAPABILITIES")
+    for kind, word in ((ov.Type.f32, "FP32"), (ov.Type.bf16, "BF16"), (ov.Type.f16, "FP16")):
+        if word not in host:
+            continue
+        config = {ov.properties.hint.inference_precision: kind}
+        compiled = shared_core.compile_model(digits, "NPU", config)
+        assert compiled.meta.precision == kind.to_string()
+        assert compiled.get_property("INFERENCE_PRECISION_HINT") == kind
+        expected = reference.compile_model(digits, "CPU", config)(IMAGE)[0]
+        np.testing.assert_array_equal(compiled(IMAGE)[0], expected)
+
+
+def test_perf_count_gives_requests_a_profile(shared_core: Core, digits: Path) -> None:
+    plain = shared_core.compile_model(digits).create_infer_request()
+    plain.infer(IMAGE)
+    with pytest.raises(InferError, match="PERF_COUNT"):
+        plain.get_profiling_info()
+    profiled = shared_core.compile_model(digits, "NPU", {"PERF_COUNT": True}).create_infer_request()
+    profiled.infer(IMAGE)
+    assert len(profiled.get_profiling_info()) > 3
+
+
+@pytest.mark.parametrize("value", ["AUTO_DETECT", "4000", "NPU4000", "VPU4000"])
+def test_the_platform_of_the_device_is_accepted_by_all_its_names(
+    shared_core: Core, digits: Path, value: str
+) -> None:
+    compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": value})
+    assert compiled.get_property("NPU_PLATFORM") == compiled.meta.platform == "4000"
+
+
+def test_strides_are_compiled_for(shared_core: Core, digits: Path) -> None:
+    compiled = shared_core.compile_model(digits, "NPU", {"NPU_ENABLE_STRIDES_FOR": "image"})
+    assert [argument.strides for argument in compiled.meta.arguments] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("config", "tiles"),
+    [
+        ({}, 4),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 2),
+        ({"NPU_MAX_TILES": 3}, 3),
+        ({"NPU_TILES": 1}, 1),
+        ({"NPU_TILES": 0}, 4),
+        ({"NPU_COMPILATION_MODE_PARAMS": "performance-hint-override=latency"}, 6),
+        ({"NPU_COMPILATION_MODE_PARAMS": "performance-hint-override=efficiency"}, 4),
+        (
+            {
+                "PERFORMANCE_HINT": "THROUGHPUT",
+                "NPU_COMPILATION_MODE_PARAMS": "performance-hint-override=latency",
+            },
+            2,
+        ),
+    ],
+)
+def test_tiles_follow_the_hints_unless_they_are_given(
+    shared_core: Core, digits: Path, config: dict[str, Any], tiles: int
+) -> None:
+    compiled = shared_core.compile_model(digits, "NPU", config)
+    assert compiled.get_property("NPU_TILES") == tiles
+    assert compiled.get_property("NPU_DMA_ENGINES") == 2
+
+
+def test_the_compiler_in_the_plugin_does_not_exist(shared_core: Core, digits: Path) -> None:
+    assert shared_core.compile_model(digits, "NPU", {"NPU_COMPILER_TYPE": "PREFER_PLUGIN"}).meta.compiler
+    with pytest.raises(PropertyError, match="NPU_COMPILER_TYPE"):
+        shared_core.compile_model(digits, "NPU", {"NPU_COMPILER_TYPE": "PLUGIN"})
+
+
+def test_the_drivers_cache_is_used_unless_it_is_bypassed(
+    shared_core: Core, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = private_dir / "cache"
+    monkeypatch.setenv(ENV_CACHE_DIR, str(cache))
+
+    def loaded(bypass: bool) -> Any:
+        compiled = shared_core.compile_model(digits, "NPU", {"NPU_BYPASS_UMD_CACHING": bypass})
+        return compiled.get_property("LOADED_FROM_CACHE")
+
+    assert not loaded(bypass=True)
+    assert not cache.exists()
+    assert not loaded(bypass=False)
+    assert loaded(bypass=False)
+    assert not loaded(bypass=True)
+
+
+# ---------------------------------------------------------------- queue
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"MODEL_PRIORITY": "LOW"}, {}),
+        ({}, {"MODEL_PRIORITY": "HIGH"}),
+        ({"MODEL_PRIORITY": "LOW"}, {"MODEL_PRIORITY": "HIGH"}),
+        ({"WORKLOAD_TYPE": "EFFICIENT"}, {}),
+        ({"WORKLOAD_TYPE": "EFFICIENT"}, {"MODEL_PRIORITY": "LOW"}),
+    ],
+)
+def test_the_more_urgent_model_runs_first_although_it_was_started_later(
+    shared_core: Core, two_by_two: ov.Model, first: dict[str, str], second: dict[str, str]
+) -> None:
+    patient = shared_core.compile_model(two_by_two, "NPU", first)
+    urgent = shared_core.compile_model(two_by_two, "NPU", second)
+    assert _overtakes(urgent, patient)
+
+
+def test_workload_type_takes_effect_on_the_compiled_model(shared_core: Core, two_by_two: ov.Model) -> None:
+    patient, urgent = (shared_core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}) for _ in "12")
+    patient.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
+    assert _overtakes(urgent, patient)
+    patient.set_property({"WORKLOAD_TYPE": "DEFAULT"})
+    urgent.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
+    assert not _overtakes(urgent, patient)
+
+
+def _overtakes(urgent: CompiledModel, patient: CompiledModel) -> bool:
+    """Whether `urgent`, started after `patient` while the device is busy, runs before it.
+
+    `patient` reads what `urgent` writes: its result tells which of the two came first.
+    """
+    writer, reader = urgent.create_infer_request(), patient.create_infer_request()
+    for request in (writer, reader):  # also makes their queues, which takes a moment
+        request.infer([ONES, ONES])
+    reader.set_tensor("left", writer.get_tensor("total"))
+    writer.get_tensor("total").data[:] = 0
+    writer.get_tensor("left").data[:] = 10
+    context = urgent.context
+    queue = context.create_command_queue("high")
+    fence = queue.create_fence()
+    commands = context.create_command_list()
+    source, target = context.alloc_host(32 << 20), context.alloc_host(32 << 20)
+    for _ in range(40):
+        commands.append_memory_copy(target, source, 32 << 20)
+    commands.close()
+    queue.execute_command_lists([commands], fence)
+    reader.start_async()
+    writer.start_async()
+    assert not fence.query_status(), "the device was busy for too short a time"
+    for request in (reader, writer):
+        request.wait()
+    queue.synchronize()
+    return bool(reader.results["total"][0, 0] == 12)  # 10 + 1 of the writer, and 1
+
+
+def test_turbo_makes_a_queue_that_waits_busily(shared_core: Core, digits: Path) -> None:
+    for turbo in (False, True):
+        compiled = shared_core.compile_model(digits, "NPU", {"NPU_TURBO": turbo})
+        assert isinstance(compiled._executable.queue().spin, TurboBudget) == turbo
+
+
+def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
+    start_daemon: StartDaemon, two_by_two: ov.Model
+) -> None:
+    daemon = start_daemon(tdr_ms=200)
+    core = Core(daemon.socket)
+    patient = core.compile_model(two_by_two, "NPU", {"WORKLOAD_TYPE": "EFFICIENT"})
+    queue = patient._executable.queue()
+    waits = patient.context.create_command_list()
+    waits.append_wait_on_events([patient.context.create_event()])
+    waits.close()
+    queue.execute_command_lists([waits])
+    with pytest.raises(Exception, match="DEVICE_LOST"):
+        queue.synchronize(30_000_000_000)
+    assert patient._executable.queue() is not queue
+    assert _overtakes(core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}), patient)
+    core.unload_plugin()
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"NPU_RUN_INFERENCES_SEQUENTIALLY": True}, {"EXCLUSIVE_ASYNC_REQUESTS": True}],
+    ids=["default", "sequential", "exclusive"],
+)
+def test_inferences_of_a_model_run_in_the_order_in_which_they_were_started(
+    shared_core: Core, two_by_two: ov.Model, config: dict[str, Any]
+) -> None:
+    compiled = shared_core.compile_model(two_by_two, "NPU", config)
+    requests: list[InferRequest] = [compiled.create_infer_request() for _ in range(16)]
+    for before, after in itertools.pairwise(requests):
+        after.set_tensor("left", before.get_tensor("total"))
+    for request in requests:
+        request.get_tensor("right").data[:] = 1
+    for start in range(5):
+        requests[0].get_tensor("left").data[:] = start
+        for request in requests:
+            request.start_async()
+        for request in requests:
+            request.wait()
+        assert requests[-1].results["total"][0, 0] == start + 16
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(3, 3), (100, 8), (0, 8), (1, 1)])
+def test_the_optimal_number_is_not_more_than_the_application_will_use(
+    shared_core: Core, digits: Path, asked: int, expected: int
+) -> None:
+    config = {"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": asked}
+    compiled = shared_core.compile_model(digits, "NPU", config)
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == expected
+
+
+def test_the_optimal_number_is_measured_if_that_is_asked_for(
+    shared_core: Core, shared_daemon: Daemon, digits: Path
+) -> None:
+    compiled = shared_core.compile_model(digits, "NPU", {"NPU_MEASURE_OPTIMAL_REQUESTS": True})
+    before = shared_daemon.engine().inferences
+    begin = time.monotonic()
+    optimal = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+    assert time.monotonic() - begin < 10
+    ran = shared_daemon.engine().inferences - before
+    throughput = compiled.get_property("NPU_MEASURED_THROUGHPUT")
+    assert tuple(throughput) == COUNTS
+    assert ran > sum(throughput.values()) / 10, "the numbers come from inferences"
+    best = max(throughput.values())
+    assert optimal == min(count for count, rate in throughput.items() if rate >= 0.95 * best)
+    # asked again, it is not measured again
+    assert shared_daemon.engine().inferences - before == ran
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == optimal
+
+
+def test_measuring_a_slow_model_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from softnpu.plugin import optimal_requests
+
+    class Slow:
+        """A request whose inference takes 0.9 s, on a clock that only it moves."""
+
+        def infer(self) -> None:
+            clock[0] += 0.9
+
+        def start_async(self) -> None: ...
+
+        def wait(self) -> None:
+            clock[0] += 0.9
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    throughput = optimal_requests.measure(Slow)  # type: ignore[arg-type]
+    assert list(throughput) == [1]
+    assert clock[0] <= 3
+
+
+def test_deferred_weights_load_with_the_first_request(core: Core, digits: Path) -> None:
+    deferred = core.compile_model(digits, "NPU", {"NPU_DEFER_WEIGHTS_LOAD": True})
+    assert deferred.load_ms == 0
+    request = deferred.create_infer_request()
+    assert deferred.load_ms > 0
+    assert request.infer(IMAGE)[0].shape == (1, 10)
+
+
+def test_weights_load_with_the_model_unless_they_are_deferred(core: Core, digits: Path) -> None:
+    assert core.compile_model(digits).load_ms > 0
+
+
+# ---------------------------------------------------------------- log
+
+
+def test_the_log_level_of_a_model_shows_its_compilation(
+    shared_core: Core, digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared_core.compile_model(digits, "NPU", {"LOG_LEVEL": "LOG_ERROR"})
+    assert caplog.messages == []
+    shared_core.compile_model(digits, "NPU", {"LOG_LEVEL": "LOG_INFO", "NPU_TURBO": True})
+    assert any("compiled for NPU" in text for text in caplog.messages)
+    assert any("compiler: check" in text for text in caplog.messages)
+    assert not any("NPU_TURBO" in text for text in caplog.messages)
+    shared_core.compile_model(digits, "NPU", {"LOG_LEVEL": "LOG_DEBUG", "NPU_TURBO": True})
+    assert "model 'digits', property NPU_TURBO: YES" in caplog.messages
+    assert {record.name for record in caplog.records} == {"softnpu.plugin.core"}
+
+
+def test_the_log_level_of_the_core_is_that_of_the_plugins_logger(
+    shared_core: Core, digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("softnpu.plugin")
+    shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_INFO"})
+    assert logger.level == logging.INFO
+    shared_core.compile_model(digits)
+    assert any("compiled for NPU" in text for text in caplog.messages)
+    caplog.clear()
+    shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_NONE"})
+    shared_core.compile_model(digits)
+    logger.critical("nobody hears this")
+    assert caplog.messages == []
+
+
+def test_messages_go_to_stderr_if_the_application_handles_none(
+    shared_core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("softnpu.plugin")
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.handlers = []
+    shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_NONE"})
+    assert logger.handlers == []
+    shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_WARNING"})
+    shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_INFO"})
+    assert [type(handler) for handler in logger.handlers] == [logging.StreamHandler]
+
+
+# ---------------------------------------------------------------- what has no effect
+
+
+def test_what_is_only_recorded_says_so() -> None:
+    recorded = [record for record in PROPERTIES.values() if record.use is Use.RECORDED]
+    assert recorded
+    for record in recorded:
+        assert "no effect" in record.doc or "as NPU_QDQ_OPTIMIZATION" in record.doc, record.name
+        assert record.access is Access.RW

@@ -1,0 +1,40 @@
+"""`Core.query_model`: which operations the device can run, by friendly name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import Core, PropertyError
+
+
+def test_all_operations_of_a_model_that_runs_are_listed(
+    shared_core: Core, reference: ov.Core, digits: Path
+) -> None:
+    model = shared_core.read_model(digits)
+    found = shared_core.query_model(model, "NPU")
+    assert set(found.values()) == {"NPU"}
+    assert found.keys() == reference.query_model(model, "CPU").keys()
+    assert found.keys() == {operation.get_friendly_name() for operation in model.get_ops()}
+
+
+def test_a_name_with_brackets_is_found(shared_core: Core) -> None:
+    left = ops.parameter([2], ov.Type.f32, name="<left>")
+    total = ops.add(left, left)
+    total.set_friendly_name("a><b")
+    found = shared_core.query_model(ov.Model([ops.result(total)], [left], "brackets"), "NPU.0")
+    assert {"<left>": "NPU.0", "a><b": "NPU.0"}.items() <= found.items()
+
+
+def test_properties_are_checked(shared_core: Core, two_by_two: ov.Model) -> None:
+    precision = {"INFERENCE_PRECISION_HINT": "f32"}
+    assert shared_core.query_model(two_by_two, "NPU", precision)
+    with pytest.raises(PropertyError, match="NPU_TORBO"):
+        shared_core.query_model(two_by_two, "NPU", {"NPU_TORBO": True})
+    with pytest.raises(PropertyError, match="NPU_PLATFORM"):
+        shared_core.query_model(two_by_two, "NPU", {"NPU_PLATFORM": "3720"})
+    with pytest.raises(PropertyError, match="'GPU'"):
+        shared_core.query_model(two_by_two, "GPU")

@@ -1,0 +1,228 @@
+"""The compiler worker as a real process over a real channel, and models on disk for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import openvino as ov
+from blake3 import blake3
+from openvino import opset15 as ops
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.blob import BlobReader, GraphMeta, Section, pack
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.compiling import Compiled, CompileJob, ImportJob, Outcome, outcome_decoder
+from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource, encode
+from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.weights import PAGE, Placement, const_layers, with_offsets
+
+DEADLINE_S = 60.0
+PLATFORM = "4000"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished compilation: the answer, the content of the blob, and that of the placement."""
+
+    answer: Compiled
+    blob: bytes
+    placement: bytes
+
+    @property
+    def reader(self) -> BlobReader:
+        return BlobReader(self.blob)
+
+    @property
+    def meta(self) -> GraphMeta:
+        return self.reader.metadata()
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return Placement.decode(self.placement).offsets if self.placement else ()
+
+
+class Worker:
+    """A worker process and our end of its channel. Every wait has a deadline."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                worker_command(theirs.fileno()), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        self.channel = Channel(ours)
+        self.progress: list[Progress] = []
+        self._request = 0
+
+    def close(self) -> None:
+        self.channel.close()
+        try:
+            self.process.wait(DEADLINE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    def ask(self, body: bytes | Message, fds: list[int]) -> tuple[Outcome, list[int]]:
+        """The outcome of one job and its descriptors; progress is kept in `progress`."""
+        self._request += 1
+        self.progress = []
+        self.channel.send(self._request, body if isinstance(body, bytes) else encode(body), fds)
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            assert self.channel.wait_readable(deadline - time.monotonic()), "no answer in time"
+            packet = self.channel.receive()
+            assert packet is not None, "the worker closed the channel"
+            with packet:
+                assert packet.request == self._request
+                outcome = outcome_decoder.decode(packet.body)
+                if not isinstance(outcome, Progress):
+                    return outcome, packet.take_fds(packet.fd_count)
+                self.progress.append(outcome)
+
+    def fault(self, body: bytes | Message, fds: list[int]) -> Fault:
+        """The fault of a job that has to fail; it brings no descriptor."""
+        outcome, answered = self.ask(body, fds)
+        assert answered == []
+        assert isinstance(outcome, Failed), outcome
+        return outcome.fault
+
+    def content(self, body: Message, fds: list[int]) -> tuple[Message, bytes]:
+        """The answer to a job, and the content of its one descriptor, which must be immutable."""
+        outcome, (fd,) = self.ask(body, fds)
+        assert not isinstance(outcome, Failed | Progress), outcome
+        return outcome, _content(fd)
+
+    def blob(self, body: Message, fds: list[int]) -> Made:
+        """What a compilation or an import gives; digests and lengths have to be right."""
+        outcome, answered = self.ask(body, fds)
+        assert isinstance(outcome, Compiled), outcome
+        contents = [_content(fd) for fd in answered]
+        assert len(contents) == 1 + (outcome.placement_length > 0)
+        blob, placement = contents[0], contents[1] if len(contents) > 1 else b""
+        assert (len(blob), blake3(blob).digest()) == (outcome.blob_length, outcome.blob_digest)
+        assert len(placement) == outcome.placement_length
+        assert outcome.placement_digest == (blake3(placement).digest() if placement else b"")
+        return Made(outcome, blob, placement)
+
+    def fd_count(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def mappings(self, of: str) -> int:
+        return Path(f"/proc/{self.process.pid}/maps").read_text().count(of)
+
+
+class Files:
+    """An IR on disk with open descriptors: `xml`, and `bin` with `lead` bytes before the weights."""
+
+    def __init__(self, folder: Path, model: ov.Model, lead: int = 0, name: str = "digits") -> None:
+        path = folder / f"{name}.xml"
+        ov.serialize(model, path)
+        # offsets of constants are those of the weights space, which begins with a page
+        written = path.read_bytes()
+        layers = const_layers(written)
+        self.xml_data = with_offsets(written, layers, [layer.offset + lead % PAGE for layer in layers])
+        path.write_bytes(self.xml_data)
+        self.weights = path.with_suffix(".bin").read_bytes()
+        path.with_suffix(".bin").write_bytes(bytes(lead) + self.weights)
+        self.path = path
+        self.xml = os.open(path, os.O_RDONLY)
+        self.bin = os.open(path.with_suffix(".bin"), os.O_RDONLY)
+        self.lead = lead
+        self.name = name
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.xml, self.bin]
+
+    @property
+    def sources(self) -> tuple[WeightSource, ...]:
+        return (WeightSource(offset=self.lead, length=len(self.weights)),)
+
+    def job(self, **changes: object) -> CompileJob:
+        job = CompileJob(
+            name=self.name, platform=PLATFORM, xml_length=len(self.xml_data), weights=self.sources
+        )
+        return msgspec.structs.replace(job, **changes)
+
+    def close(self) -> None:
+        os.close(self.xml)
+        os.close(self.bin)
+
+
+def worker_command(fd: int) -> list[str]:
+    return [sys.executable, "-m", "softnpu.driver.compiler", str(fd), str(os.getpid())]
+
+
+def convolution(shape: list[int], kernels: int = 4) -> ov.Model:
+    """image -> 3x3 convolution -> relu, seeded weights; one input and one output, both named."""
+    image = ops.parameter(shape, np.float32, name="image")
+    image.output(0).set_names({"image", "pixels"})
+    image.layout = ov.Layout("NCHW")
+    weights = np.random.default_rng(0).standard_normal((kernels, 3, 3, 3), np.float32)
+    node = ops.convolution(image, ops.constant(weights, name="kernels"), [1, 1], [0, 0], [0, 0], [1, 1])
+    relu = ops.relu(node)
+    relu.output(0).set_names({"scores"})
+    return ov.Model([relu], [image], "digits")
+
+
+def elementwise(element_type: ov.Type, shape: list[int]) -> ov.Model:
+    """A model without constants: converts its input to f32."""
+    tensor = ops.parameter(shape, element_type, name="data")
+    return ov.Model([ops.convert(tensor, "f32")], [tensor], "elementwise")
+
+
+def memory_file(content: bytes) -> int:
+    fd = linux.memfd("test")
+    os.write(fd, content)
+    return fd
+
+
+def import_job(made: Made | bytes, sources: tuple[WeightSource, ...] = ()) -> ImportJob:
+    """An import of a blob, with its placement if it came with one."""
+    if isinstance(made, bytes):
+        return ImportJob(platform=PLATFORM, blob_length=len(made), weights=sources)
+    return ImportJob(
+        platform=PLATFORM,
+        blob_length=len(made.blob),
+        placement_length=len(made.placement),
+        weights=sources,
+    )
+
+
+def altered(content: bytes, drop: tuple[Section, ...] = (), **sections: bytes) -> bytes:
+    """The blob with other sections, by name; checksums are right again."""
+    reader = BlobReader(content)
+    kept = {
+        Section(kind): bytes(reader.read(Section(kind)))
+        for kind, _, _ in reader.sections
+        if Section(kind) not in drop
+    }
+    return pack(kept | {Section[name]: data for name, data in sections.items()})
+
+
+def with_meta(content: bytes, **changes: object) -> bytes:
+    """The blob with other metadata."""
+    meta: GraphMeta = msgspec.structs.replace(BlobReader(content).metadata(), **changes)
+    return altered(content, METADATA=msgspec.msgpack.encode(meta))
+
+
+def result(fault: Fault) -> ZeResult:
+    assert fault.object
+    assert fault.found
+    return ZeResult(fault.result)
+
+
+def _content(fd: int) -> bytes:
+    try:
+        assert linux.has_seals(fd, linux.SEALS_IMMUTABLE)
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,282 @@
+"""`softnpu cache`, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from softnpu.driver.compiler import cache_files, cache_key
+from softnpu.driver.compiler.cache import ModelCache
+from softnpu.driver.compiler.cache_key import Configuration
+from softnpu.driver.compiler.jobs import COMPILER
+from softnpu.driver.compiler.options import OPTIONS
+from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.tools.cache import parse_age
+from softnpu.tools.console import format_bytes
+from tests.support.cli import softnpu
+
+PAYLOAD = bytes(1000)
+DEFAULTS = {name: option.default for name, option in OPTIONS.items() if option.engine}
+
+
+@pytest.fixture
+def directory(private_dir: Path) -> Path:
+    return private_dir / "cache"
+
+
+@pytest.fixture
+def cache(directory: Path) -> ModelCache:
+    cache = ModelCache.open(CacheOptions(directory=str(directory), limit=1 << 30))
+    assert cache is not None
+    return cache
+
+
+def store(cache: ModelCache, name: str, description: dict[str, str] | None = None) -> str:
+    key = cache.key(name.encode(), b"configuration")
+    assert cache.store(
+        key, PAYLOAD, {"model": name, "platform": "4000"} if description is None else description
+    )
+    return key
+
+
+def age(cache: ModelCache, key: str, days: float) -> None:
+    """Makes an entry look as if it had not been used for so long."""
+    path = cache.directory / key
+    os.utime(path, (time.time() - days * 86400, path.stat().st_mtime))
+
+
+def keys(directory: Path) -> list[str]:
+    return [entry.key for entry in cache_files.entries(directory)]
+
+
+# ---------------------------------------------------------------- ls
+
+
+def test_ls_shows_each_model_with_size_and_hits(cache: ModelCache, directory: Path) -> None:
+    key = store(cache, "net [1]")
+    cache.load(key)
+    cache.load(key)
+    words = softnpu("cache", "ls", "--dir", directory).words
+    (line,) = [line for line in words.splitlines() if "net [1]" in line]
+    assert line.split()[0] == f"{key[:8]}..{key[64:72]}"
+    assert "4000" in line
+    assert line.rstrip().endswith(" 2")
+    total = cache_files.entries(directory)[0].total
+    assert f"1 compiled model, {format_bytes(total)}, in {directory}" in words
+
+
+def test_ls_as_json_has_every_entry_the_least_recently_used_first(cache: ModelCache, directory: Path) -> None:
+    first, second = store(cache, "a"), store(cache, "b")
+    (directory / f"{second}.json").unlink()
+    cache.load(first)
+    listed = json.loads(softnpu("cache", "ls", "--dir", directory, "--json").words)
+    assert [entry["key"] for entry in listed] == [second, first]
+    assert [entry["model"] for entry in listed] == [None, "a"]
+    assert [entry["hits"] for entry in listed] == [None, 1]
+    assert listed[0]["size"] == len(PAYLOAD) + 80
+    assert listed[1]["description"] == {"model": "a", "platform": "4000"}
+    assert listed[1]["last_used"] > listed[1]["created"]
+
+
+def test_ls_takes_the_directory_of_the_environment(cache: ModelCache, directory: Path) -> None:
+    store(cache, "a")
+    assert "1 compiled model" in softnpu("cache", "ls", ZE_INTEL_NPU_CACHE_DIR=str(directory)).words
+    assert "switched off" in softnpu("cache", "ls", ZE_INTEL_NPU_CACHE_DIR="").complaint
+
+
+def test_a_directory_that_is_not_there_is_empty_and_is_not_made(directory: Path) -> None:
+    assert "0 compiled models" in softnpu("cache", "ls", "--dir", directory).words
+    assert "0 bad" in softnpu("cache", "verify", "--dir", directory).words
+    assert "removed 0" in softnpu("cache", "prune", "--all", "--dir", directory).words
+    assert not directory.exists()
+
+
+def test_a_directory_that_is_a_file_is_one_line(private_dir: Path) -> None:
+    (private_dir / "file").touch()
+    assert "Not a directory" in softnpu("cache", "ls", "--dir", private_dir / "file").complaint
+
+
+# ---------------------------------------------------------------- verify
+
+
+def test_verify_finds_the_bad_one_and_removes_it_only_when_told(cache: ModelCache, directory: Path) -> None:
+    good, bad = store(cache, "good"), store(cache, "bad")
+    path = directory / bad
+    path.chmod(0o600)
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    used = (directory / good).stat().st_atime_ns
+
+    done = softnpu("cache", "verify", "--dir", directory)
+    assert done.code == 1
+    assert f"bad: {path}" in done.out
+    assert "2 compiled models checked, 1 bad" in done.out
+    assert set(keys(directory)) == {good, bad}
+
+    done = softnpu("cache", "verify", "--dir", directory, "--fix")
+    assert done.code == 1
+    assert "removed 1 compiled model" in done.out
+    assert keys(directory) == [good]
+    assert not (directory / f"{bad}.json").exists()
+    assert (directory / good).stat().st_atime_ns == used, "to look is no use"
+
+    assert "0 bad" in softnpu("cache", "verify", "--dir", directory).words
+
+
+# ---------------------------------------------------------------- prune
+
+
+def test_prune_needs_something_to_go_by(directory: Path) -> None:
+    assert softnpu("cache", "prune", "--dir", directory).code == 2
+
+
+def test_prune_to_a_size_removes_the_least_recently_used(cache: ModelCache, directory: Path) -> None:
+    first, second, third = (store(cache, name) for name in "abc")
+    cache.load(first)
+    size = cache_files.entries(directory)[0].total
+    words = softnpu("cache", "prune", "--max-size", str(2 * size + 10), "--dir", directory).words
+    assert "removed 1 compiled model" in words
+    assert keys(directory) == [third, first]
+    assert not (directory / f"{second}.json").exists()
+
+
+def test_prune_by_age_goes_by_the_last_use(cache: ModelCache, directory: Path) -> None:
+    old, new = store(cache, "old"), store(cache, "new")
+    age(cache, old, 31)
+    age(cache, new, 29)
+    words = softnpu("cache", "prune", "--older-than", "30d", "--dry-run", "--dir", directory).words
+    assert f"would remove {directory / old}" in words
+    assert keys(directory) == [old, new]
+    assert "removed 1" in softnpu("cache", "prune", "--older-than", "30d", "--dir", directory).words
+    assert keys(directory) == [new]
+
+
+def test_prune_all_leaves_nothing_of_the_cache_and_everything_else(
+    cache: ModelCache, directory: Path
+) -> None:
+    store(cache, "a")
+    (directory / f".{'a' * 80}.1-1.entry.tmp").write_bytes(bytes(10))
+    (directory / "notes.txt").touch()
+    assert "removed 1" in softnpu("cache", "prune", "--all", "--dir", directory).words
+    assert os.listdir(directory) == ["notes.txt"]
+
+
+def test_prune_leaves_what_is_in_use(cache: ModelCache, directory: Path) -> None:
+    key = store(cache, "a")
+    fd = cache_files.open_entry(directory / key)
+    try:
+        assert cache_files.try_lock(fd, 1)
+        words = softnpu("cache", "prune", "--all", "--dir", directory).words
+    finally:
+        os.close(fd)
+    assert "1 could not be removed" in words
+    assert keys(directory) == [key]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30d", 2592000), ("12h", 43200), ("1.5 m", 90), ("2W", 1209600)]
+)
+def test_an_age_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "d", "-1d", "1y"])
+def test_what_is_no_age_is_wrong_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_age(text)
+
+
+# ---------------------------------------------------------------- explain
+
+
+def compiled(cache: ModelCache, model: Path, **changes: object) -> str:
+    """Stores what a compilation of `model` would, with `changes` of its configuration."""
+    weights = model.with_suffix(".bin").read_bytes()
+    made = {"name": model.stem, "platform": "4000", "compiler": COMPILER, "config": DEFAULTS, **changes}
+    configuration = Configuration(**made)  # type: ignore[arg-type]
+    digest = cache_key.input_digest(model.read_bytes(), cache_key.blake3(weights).digest())
+    key = cache.key(digest, configuration.encoded())
+    assert cache.store(key, PAYLOAD, configuration.description())
+    return key
+
+
+def explain(directory: Path, model: Path, *arguments: str) -> str:
+    return softnpu("cache", "explain", model, "--dir", directory, *arguments).words
+
+
+def test_explain_knows_a_hit(cache: ModelCache, directory: Path, digits: Path) -> None:
+    key = compiled(cache, digits)
+    words = explain(directory, digits)
+    assert f"key {key}" in words
+    assert "hit: " in words
+    assert "hit: " in explain(directory, digits, "--config", "PERF_COUNT=NO"), "a default said aloud"
+
+
+def test_explain_names_the_property_that_differs(cache: ModelCache, directory: Path, digits: Path) -> None:
+    compiled(cache, digits)
+    words = explain(directory, digits, "--config", "PERF_COUNT=YES")
+    assert "miss" in words
+    assert "config differs: config.PERF_COUNT is YES, of the entry NO" in words
+    assert words.count("differs") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "line"),
+    [
+        ({"openvino": "1.0"}, (), "version differs: version.openvino is "),
+        ({"compiler": "other"}, (), "version differs: version.compiler is "),
+        ({}, ("--platform", "5010"), "platform differs: platform is 5010, of the entry 4000"),
+        ({}, ("--shape", "x=1,2"), "config differs: shape.x is 1,2, of the entry not given"),
+    ],
+)
+def test_explain_names_the_part_that_differs(
+    cache: ModelCache,
+    directory: Path,
+    digits: Path,
+    changes: dict[str, object],
+    arguments: tuple[str, ...],
+    line: str,
+) -> None:
+    compiled(cache, digits, **changes)
+    words = explain(directory, digits, *arguments)
+    assert line in words
+    assert words.count("differs") == 1
+
+
+def test_explain_sees_a_changed_model(cache: ModelCache, directory: Path, digits: Path) -> None:
+    compiled(cache, digits)
+    changed = directory.parent / "digits.xml"
+    changed.write_bytes(digits.read_bytes() + b"<!-- -->")
+    changed.with_suffix(".bin").write_bytes(digits.with_suffix(".bin").read_bytes())
+    words = explain(directory, changed)
+    assert "input differs" in words
+    assert words.count("differs") == 1
+
+
+def test_explain_shows_the_nearest_of_several(cache: ModelCache, directory: Path, digits: Path) -> None:
+    compiled(cache, digits, platform="3720", openvino="1.0")
+    near = compiled(cache, digits, platform="5010")
+    store(cache, "another")
+    words = explain(directory, digits)
+    assert f"nearest: {near[:8]}..{near[64:72]}" in words
+
+
+def test_explain_without_anything_near(cache: ModelCache, directory: Path, digits: Path) -> None:
+    assert "no entry is near" in explain(directory, digits)
+    key = compiled(cache, digits, platform="3720")
+    (directory / f"{key}.json").unlink()
+    assert "no sidecar" in explain(directory, digits)
+
+
+def test_explain_tells_a_bad_entry(cache: ModelCache, directory: Path, digits: Path) -> None:
+    os.truncate(directory / compiled(cache, digits), 10)
+    assert "miss: the entry is bad" in explain(directory, digits)
+
+
+def test_explain_refuses_an_unknown_property(directory: Path, digits: Path) -> None:
+    complaint = softnpu("cache", "explain", digits, "--dir", directory, "--config", "FOO=1").complaint
+    assert "FOO" in complaint

@@ -1,0 +1,79 @@
+"""`bench copy`: a copy of device memory by the device, against `numpy.copyto` between two ordinary arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.tools.bench import report
+from softnpu.tools.bench.daemon import private_session
+from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.console import format_bytes, parse_size
+from softnpu.tools.failures import ToolError
+
+BENCH = "copy"
+TARGET = 0.8
+_DEADLINE_NS = 60_000_000_000
+_VALUE = 5
+
+
+def command(
+    size: Annotated[str, typer.Option(help="Bytes to copy, such as 256MiB.")] = "256MiB",
+    rounds: Annotated[int, typer.Option(min=3, help="Copies on each side.")] = 15,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
+) -> None:
+    """One large copy by the device, against numpy between two arrays of this process."""
+    if not report.show(run(parse_size(size), rounds), json) and check:
+        raise typer.Exit(1)
+
+
+def run(size: int, rounds: int) -> Iterator[Measurement]:
+    """GiB/s of copies of `size` bytes. Both sides have touched all their pages before."""
+    source, target = np.full(size, _VALUE, np.uint8), np.zeros(size, np.uint8)
+    with private_session() as driver:
+        device = DeviceCopy(driver, size)
+        times = interleave({"device": device.copy, "host": lambda: _copy_on_host(target, source)}, rounds + 1)
+        device.check()
+    mine, peer = (size / median(times[side][1:]) / (1 << 30) for side in ("device", "host"))
+    metric = f"{format_bytes(size)}, from host to device memory"
+    yield against(BENCH, metric, "GiB/s", mine, "numpy.copyto", peer, at_least=TARGET)
+
+
+class DeviceCopy:
+    """A command list with one copy, from host memory to device memory."""
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        context = driver.devices[0].create_context()
+        self._source, self._target = context.alloc_host(size), context.alloc_device(size)
+        self._source.view()[:] = _VALUE
+        self._queue: CommandQueue = context.create_command_queue()
+        self._fence: Fence = self._queue.create_fence()
+        self._commands: CommandList = context.create_command_list()
+        self._commands.append_memory_copy(self._target, self._source, size)
+        self._commands.close()
+
+    def copy(self) -> float:
+        """Seconds from the submission to the return of the wait for its end."""
+        start = time.perf_counter()
+        self._queue.execute_command_lists([self._commands], self._fence)
+        if not self._fence.host_synchronize(_DEADLINE_NS):
+            raise ToolError("copy", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+        return time.perf_counter() - start
+
+    def check(self) -> None:
+        """Fails when nothing was copied."""
+        if not (self._target.view() == _VALUE).all():
+            raise ToolError("copy", "target differs from source", "the same bytes")
+
+
+def _copy_on_host(target: np.ndarray, source: np.ndarray) -> float:
+    start = time.perf_counter()
+    np.copyto(target, source)
+    return time.perf_counter() - start

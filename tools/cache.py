@@ -1,0 +1,311 @@
+"""`softnpu cache`: the compiled models on disk: which there are, are they whole, why is one missed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from softnpu.tools.console import format_bytes, format_time, out, parse_size
+from softnpu.tools.failures import ToolError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from softnpu.driver.compiler.cache_files import Entry
+    from softnpu.driver.compiler.cache_key import Configuration
+    from softnpu.driver.compiler.cache_upkeep import Described, Near
+
+app = typer.Typer(name="cache", help="Compiled models on disk: what is there and why.", no_args_is_help=True)
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE)
+# what this host cannot compute is refused by the compiler; here only the key matters
+_EVERY_PRECISION: Final = ("FP32", "BF16", "FP16")
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The cache; default: what ZE_INTEL_NPU_CACHE_DIR and the like say."),
+]
+
+
+def parse_age(text: str) -> float:
+    """Seconds in `30d`, `12h`, `90m`, `45s` or `2w`; `typer.BadParameter` otherwise."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r}; expected an age such as 30d, 12h, 90m, 45s or 2w")
+    return float(match[1]) * _UNITS[match[2].lower()]
+
+
+@app.command("ls")
+def list_entries(
+    dir: DirOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
+) -> None:
+    """List the compiled models, the least recently used first."""
+    from softnpu.driver.compiler import cache_upkeep
+
+    directory = _directory(dir)
+    found = [cache_upkeep.describe(entry) for entry in _entries(directory)]
+    if json_output:
+        typer.echo(json.dumps([_as_json(described) for described in found], indent=2))
+        return
+    if found:
+        out.print(_table(found))
+    total = sum(described.entry.total for described in found)
+    _say(f"{_count(len(found), 'compiled model')}, {format_bytes(total)}, in {directory}")
+
+
+@app.command()
+def verify(
+    dir: DirOption = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove the bad ones.")] = False,
+) -> None:
+    """Check the digest of every compiled model. Exit code 1 if any is bad, also when it was removed."""
+    from softnpu.driver.compiler import cache_upkeep
+
+    directory = _directory(dir)
+    found = _entries(directory)
+    bad = dict(cache_upkeep.bad_entries(found))
+    for entry, reason in bad.items():
+        _say(f"bad: {entry.path}: {reason}")
+    _say(f"{_count(len(found), 'compiled model')} checked, {len(bad)} bad")
+    if bad and fix:
+        names = {(entry.key, entry.created_ns) for entry in bad}
+        removed, kept = cache_upkeep.remove(
+            directory, lambda now: [entry for entry in now if (entry.key, entry.created_ns) in names]
+        )
+        _tell_removed(removed, kept)
+    if bad:
+        raise typer.Exit(1)
+
+
+@app.command()
+def prune(
+    dir: DirOption = None,
+    max_size: Annotated[
+        int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Bytes that may stay, like 1GiB.")
+    ] = None,
+    older_than: Annotated[
+        float | None, typer.Option(parser=parse_age, metavar="AGE", help="Unused for so long, like 30d.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+) -> None:
+    """Remove compiled models, the least recently used first. Models in use stay."""
+    from softnpu.driver.compiler import cache_upkeep
+
+    if max_size is None and older_than is None and not everything:
+        raise typer.BadParameter("nothing to go by; expected --max-size, --older-than or --all")
+    directory = _directory(dir)
+    limit = 0 if everything else max_size
+    since_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
+
+    def choose(found: list[Entry]) -> list[Entry]:
+        return cache_upkeep.surplus(found, limit, since_ns)
+
+    if dry_run:
+        chosen = choose(_entries(directory))
+        for entry in chosen:
+            _say(f"would remove {entry.path}")
+        _say(f"{_count(len(chosen), 'compiled model')}, {format_bytes(sum(e.total for e in chosen))}")
+    elif directory.is_dir():
+        _tell_removed(*cache_upkeep.remove(directory, choose))
+    else:
+        _tell_removed([], [])
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="Platform of the device; default: SOFTNPU_PLATFORM, else 4000.")
+    ] = None,
+    dir: DirOption = None,
+) -> None:
+    """Tell whether a model would come out of the cache; if not, which part of the key differs."""
+    from softnpu.driver.compiler import cache_key, cache_upkeep
+    from softnpu.tools.inputs import parse_pairs, parse_shapes
+
+    directory = _directory(dir)
+    digest, wanted = _request(model, parse_pairs("--config", config or [], "KEY=VALUE"), platform)
+    wanted = _with_shapes(wanted, parse_shapes(shape or []))
+    key = cache_key.key(digest, wanted.encoded())
+    found = {entry.key: cache_upkeep.describe(entry) for entry in _entries(directory)}
+    _say(f"{model}: key {key}")
+    if key not in found:
+        _say("miss: it would be compiled")
+        _tell_nearest(cache_upkeep.nearest(key, wanted.description(), found.values()), wanted)
+    elif reason := cache_upkeep.fault_of(found[key].entry):
+        _say(f"miss: the entry is bad and would be replaced: {reason}")
+    else:
+        _say(f"hit: {_summary(found[key])}")
+
+
+# ---------------------------------------------------------------- where, and what is there
+
+
+def _directory(chosen: Path | None) -> Path:
+    from softnpu.driver.cache_options import ENV_CACHE_DIR, cache_options_from_environment
+
+    if chosen is not None:
+        return chosen.absolute()
+    options = cache_options_from_environment(os.environ)
+    if options is None:
+        raise ToolError(
+            "model cache", f"switched off by {ENV_CACHE_DIR}", "a directory", "name one with --dir"
+        )
+    return Path(options.directory)
+
+
+def _entries(directory: Path) -> list[Entry]:
+    """Those of a directory; none where there is no directory yet."""
+    from softnpu.driver.compiler import cache_files
+
+    try:
+        return cache_files.entries(directory)
+    except FileNotFoundError:
+        return []
+
+
+def _as_json(described: Described) -> dict[str, Any]:
+    entry, parts = described.entry, described.parts
+    return {
+        "key": entry.key,
+        "model": parts.get("model"),
+        "platform": parts.get("platform"),
+        "size": entry.total,
+        "created": _iso(entry.created_ns),
+        "last_used": _iso(entry.used_ns),
+        "hits": described.hits,
+        "description": parts,
+    }
+
+
+def _iso(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+
+
+# ---------------------------------------------------------------- the key of a model
+
+
+def _request(model: Path, config: dict[str, str], platform: str | None) -> tuple[bytes, Configuration]:
+    """What a compilation of `model` would ask the cache for: input digest and configuration."""
+    from softnpu.driver.compiler import cache_key, files, options
+    from softnpu.driver.compiler.jobs import COMPILER
+    from softnpu.emulator import platforms
+    from softnpu.emulator.interface.version import ENV_PLATFORM
+    from softnpu.plugin import model_source
+
+    number = platform or os.environ.get(ENV_PLATFORM, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
+    subject = f"model '{model.stem}'"
+    settings = options.effective(config, number, _EVERY_PRECISION, subject)
+    with model_source.from_path(model) as source:
+        xml = files.read_xml(source.xml_fd, source.xml_length, f"{subject}, IR")
+        weights = b""
+        if source.weights_fd is not None and source.weights is not None:
+            place = (source.weights_fd, source.weights.offset, source.weights.length)
+            weights = files.digest(files.map_range(*place, f"{subject}, weights"), lambda _: None)
+        name = source.name
+    configuration = cache_key.Configuration(
+        name=name, platform=number, compiler=COMPILER, config=settings.engine
+    )
+    return cache_key.input_digest(xml, weights), configuration
+
+
+def _with_shapes(configuration: Configuration, shapes: dict[str, tuple[int, ...]]) -> Configuration:
+    import msgspec
+
+    return msgspec.structs.replace(configuration, shapes=shapes)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _tell_removed(removed: list[Entry], kept: list[Entry]) -> None:
+    size = format_bytes(sum(entry.total for entry in removed))
+    _say(f"removed {_count(len(removed), 'compiled model')}, {size}")
+    if kept:
+        _say(f"{len(kept)} could not be removed: in use, or not yours to remove")
+
+
+def _tell_nearest(near: Near | None, wanted: Configuration) -> None:
+    if near is None:
+        _say("no entry is near: nothing of this name or content was stored, or it was removed since")
+        return
+    _say(f"nearest: {_summary(near.described)}")
+    if not near.same_input:
+        _say("  input differs: the content of the model or of its weights")
+    parts = wanted.description()
+    for name in near.different:
+        ours, theirs = parts.get(name, "not given"), near.described.parts.get(name, "not given")
+        _say(f"  {_kind(name)} differs: {name} is {ours}, of the entry {theirs}")
+    if not near.described.parts:
+        _say("  it has no sidecar: what else differs is not known")
+
+
+def _kind(part: str) -> str:
+    """The part of the key that a name belongs to."""
+    head = part.partition(".")[0]
+    return {"version": "version", "platform": "platform"}.get(head, "config")
+
+
+def _summary(described: Described) -> str:
+    entry = described.entry
+    model = described.parts.get("model", "unknown model")
+    hits = "" if described.hits is None else f", {_count(described.hits, 'hit')}"
+    age = format_time(max(0.0, time.time() - entry.created_ns / 1e9))
+    return f"{_short(entry.key)} ({model}, {format_bytes(entry.total)}, {age} old{hits})"
+
+
+def _short(key: str) -> str:
+    """The begin of the key's input part, and of its configuration part."""
+    return f"{key[:8]}..{key[64:72]}"
+
+
+def _table(found: list[Described]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("name", "model", "platform"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("size", "created", "last used", "hits"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for described in found:
+        entry, parts = described.entry, described.parts
+        table.add_row(
+            _short(entry.key),
+            Text(parts.get("model", "-")),
+            Text(parts.get("platform", "-")),
+            format_bytes(entry.total),
+            _ago(entry.created_ns),
+            _ago(entry.used_ns),
+            "-" if described.hits is None else str(described.hits),
+        )
+    return table
+
+
+def _ago(time_ns: int) -> str:
+    return f"{format_time(max(0.0, time.time() - time_ns / 1e9))} ago"
