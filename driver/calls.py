@@ -424,21 +424,25 @@ _OTHER_EXTENSIONS = [
             "ProfilingQuery.get_data",
             "`ProfilingQuery.layers` and `ProfilingQuery.tasks` give the same as records",
         ),
+        ("pfnDeviceGetProfilingDataProperties", "Device.get_profiling_data_properties"),
     ),
-    *_absent(
+    *_supported(
         _PROFILING,
         "Profiling extension",
-        "pfn",
-        "DeviceGetProfilingDataProperties ProfilingLogGetString",
-        _NOT_YET,
+        ("pfnProfilingLogGetString", "ProfilingQuery.log_get_string", "decoding leaves no log"),
     ),
     *_supported(
         _QUEUE,
         "Command queue extension",
         ("pfnSetWorkloadType", "CommandQueue.set_workload_type", "background runs below every priority"),
     ),
-    *_absent(_CONTEXT, "Context extension", "pfn", "SetProperties ReleaseMemory", _NOT_YET),
-    *_absent(_DRIVER, "Driver extension", "pfn", "GetExtension", "Intel's driver does not offer it either"),
+    *_supported(
+        _CONTEXT,
+        "Context extension",
+        ("pfnSetProperties", "Context.set_properties", "there is no idle pruning to opt out of"),
+        ("pfnReleaseMemory", "Context.release_memory"),
+    ),
+    *_supported(_DRIVER, "Driver extension", ("pfnGetExtension", "Driver.get_extension")),
     *_absent(
         _DRIVER,
         "Device extension",

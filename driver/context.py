@@ -47,6 +47,7 @@ class Context(Handle):
         self.memory: MemoryPool = MemoryPool(self.connection, self.handle)
         self._free_signals: deque[tuple[Block, int]] = deque()
         self._ids = itertools.count(1)
+        self.idle_optimizations = True
         self._allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
         self._owns(
             device.driver,
@@ -144,6 +145,19 @@ class Context(Handle):
             "pfnQueryContextMemory", msg.ContextMemory(context=self.handle), msg.ContextMemoryIs
         )
         return answer.total, answer.allocated
+
+    def set_properties(self, disable_idle_optimizations: bool) -> None:
+        """`pfnSetProperties` of the context extension: opts out of pruning idle memory, or in again.
+
+        Nothing idle is pruned behind a program's back here, so the choice is only remembered.
+        """
+        self.check("pfnSetProperties")
+        self.idle_optimizations = not disable_idle_optimizations
+
+    def release_memory(self) -> None:
+        """`pfnReleaseMemory` of the context extension: gives back at once what nothing refers to any more."""
+        self.check("pfnReleaseMemory")
+        self.memory.flush()
 
     # ------------------------------------------------------------ objects
 

@@ -88,6 +88,11 @@ class Driver(Handle):
         self.check("zeDriverGetExtensionFunctionAddress")
         return extensions.function_address(name)
 
+    def get_extension(self, name: str) -> extensions.ExtensionTable:
+        """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""
+        self.check("pfnGetExtension")
+        return extensions.function_address(name)
+
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
         """The state of the whole daemon."""
         self.check(call)

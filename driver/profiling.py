@@ -209,6 +209,11 @@ class ProfilingQuery(Handle):
             "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)",
         )
 
+    def log_get_string(self) -> str:
+        """`pfnProfilingLogGetString`: what the last decoding had to say; decoding here leaves no log."""
+        self.check("pfnProfilingLogGetString")
+        return ""
+
     def _raw(self) -> bytes:
         start = self._pool.block.offset + self._offset
         data = self._pool.block.mapping.buffer[start : start + self._pool.query_size]

@@ -26,9 +26,6 @@ app = typer.Typer(name="cache", help="Compiled models on disk: what is there and
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE)
-# what this host cannot compute is refused by the compiler; here only the key matters
-_EVERY_PRECISION: Final = ("FP32", "BF16", "FP16")
-
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="The cache; default: what ZE_INTEL_NPU_CACHE_DIR and the like say."),
@@ -140,8 +137,8 @@ def explain(
     from softnpu.tools.inputs import parse_pairs, parse_shapes
 
     directory = _directory(dir)
-    digest, wanted = _request(model, parse_pairs("--config", config or [], "KEY=VALUE"), platform)
-    wanted = _with_shapes(wanted, parse_shapes(shape or []))
+    given = parse_pairs("--config", config or [], "KEY=VALUE")
+    digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
     found = {entry.key: cache_upkeep.describe(entry) for entry in _entries(directory)}
     _say(f"{model}: key {key}")
@@ -195,40 +192,36 @@ def _as_json(described: Described) -> dict[str, Any]:
 
 
 def _iso(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="microseconds")
 
 
 # ---------------------------------------------------------------- the key of a model
 
 
-def _request(model: Path, config: dict[str, str], platform: str | None) -> tuple[bytes, Configuration]:
-    """What a compilation of `model` would ask the cache for: input digest and configuration."""
-    from softnpu.driver.compiler import cache_key, files, options
-    from softnpu.driver.compiler.jobs import COMPILER
+def request_of(
+    model: Path, config: dict[str, str], shapes: dict[str, tuple[int, ...]], platform: str | None
+) -> tuple[bytes, Configuration]:
+    """What a compilation of `model` asks the cache for, as the compiler itself puts it together."""
+    from softnpu.driver.compiler import cached, compilation
+    from softnpu.driver.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator import platforms
+    from softnpu.emulator.interface.compiling import CompileJob
     from softnpu.emulator.interface.version import ENV_PLATFORM
     from softnpu.plugin import model_source
 
     number = platform or os.environ.get(ENV_PLATFORM, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
-    subject = f"model '{model.stem}'"
-    settings = options.effective(config, number, _EVERY_PRECISION, subject)
     with model_source.from_path(model) as source:
-        xml = files.read_xml(source.xml_fd, source.xml_length, f"{subject}, IR")
-        weights = b""
-        if source.weights_fd is not None and source.weights is not None:
-            place = (source.weights_fd, source.weights.offset, source.weights.length)
-            weights = files.digest(files.map_range(*place, f"{subject}, weights"), lambda _: None)
-        name = source.name
-    configuration = cache_key.Configuration(
-        name=name, platform=number, compiler=COMPILER, config=settings.engine
-    )
-    return cache_key.input_digest(xml, weights), configuration
-
-
-def _with_shapes(configuration: Configuration, shapes: dict[str, tuple[int, ...]]) -> Configuration:
-    import msgspec
-
-    return msgspec.structs.replace(configuration, shapes=shapes)
+        job = CompileJob(
+            name=source.name,
+            platform=platforms.check_platform(number).number,
+            xml_length=source.xml_length,
+            weights=source.sources,
+            config=config,
+            shapes=shapes,
+        )
+        stages = Stages(lambda _stage, _done: None, COMPILE_STAGES)
+        stages.begin("cache")
+        return cached.key_parts(compilation.receive(job, source.fds, f"model '{source.name}'"), stages)
 
 
 # ---------------------------------------------------------------- words

@@ -80,7 +80,7 @@ class ModelCache:
         fd = self._claimed(self._path(key), deadline_s)
         if fd == _LATE:
             self._given_up.add(key)
-            log.warning("model cache: waited %g s for another compilation of %s", deadline_s, key)
+            log.info("model cache: waited %g s for another compilation of %s", deadline_s, key)
         try:
             yield fd != _LATE
         finally:

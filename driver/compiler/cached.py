@@ -115,8 +115,8 @@ def look_up(order: Order, stages: Stages, claims: ExitStack) -> Entry | None:
     if cache is None:
         return None
     stages.begin("cache")
-    configuration = _configuration(order)
-    key = cache.key(_input_digest(order, stages), configuration.encoded())
+    digest, configuration = key_parts(order, stages)
+    key = cache.key(digest, configuration.encoded())
     entry = Entry(cache, key, configuration.description(), order)
     if not entry.load(stages):
         entry.claim(claims, stages)
@@ -124,6 +124,11 @@ def look_up(order: Order, stages: Stages, claims: ExitStack) -> Entry | None:
     if entry.found is not None:
         stages.remark(FOUND)
     return entry
+
+
+def key_parts(order: Order, stages: Stages) -> tuple[bytes, cache_key.Configuration]:
+    """What the key of a job is made of: the digest of its model, and everything else."""
+    return _input_digest(order, stages), _configuration(order)
 
 
 def _input_digest(order: Order, stages: Stages) -> bytes:

@@ -35,7 +35,7 @@ def run(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> Pr
     """Compiles the IR in `fds` (the XML, then the sources of its weights)."""
     subject = f"model '{job.name}'"
     stages.begin("receive")
-    order = _receive(job, fds, subject)
+    order = receive(job, fds, subject)
     with ExitStack() as claims:
         entry = cached.look_up(order, stages, claims)
         content = entry.found if entry is not None else None
@@ -49,7 +49,8 @@ def run(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> Pr
         return _product(content, order, stages)
 
 
-def _receive(job: CompileJob, fds: list[int], subject: str) -> Order:
+def receive(job: CompileJob, fds: list[int], subject: str) -> Order:
+    """The order in a job: what it asks for, checked and mapped. `fds` stay the caller's."""
     flags = build_flags.parse(job.build_flags, subject)
     unknown = job.flags & ~int(~GraphFlag.NONE)
     if unknown or job.flags < 0:

@@ -102,16 +102,27 @@ class EngineContext:
     def remember(self, buffer: int, offset: int, program: Program) -> None:
         """Keeps a decoded program for the next submission of the same buffer."""
         key = (buffer, offset)
+        if key in self._programs:
+            self._forget(key)
         self._programs[key] = program
         for handle in (buffer, *program.uses):
             self._users.setdefault(handle, set()).add(key)
         if len(self._programs) > _PROGRAMS:
-            self._programs.popitem(last=False)
+            self._forget(next(iter(self._programs)))
 
     def _forget_users(self, handle: int) -> None:
         # programs hold views and infer requests: kept, they would keep freed memory mapped
-        for key in self._users.pop(handle, ()):
-            self._programs.pop(key, None)
+        for key in tuple(self._users.get(handle, ())):
+            self._forget(key)
+
+    def _forget(self, key: ProgramKey) -> None:
+        # a handle that lives on would otherwise keep the keys of all programs that ever used it
+        for handle in (key[0], *self._programs.pop(key).uses):
+            users = self._users.get(handle)
+            if users is not None:
+                users.discard(key)
+                if not users:
+                    del self._users[handle]
 
     # ------------------------------------------------------------ look-ups of commands
 

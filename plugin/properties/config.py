@@ -77,7 +77,7 @@ class ModelProperties:
         return QueueProperties(
             priority=_PRIORITIES[PROPERTIES["MODEL_PRIORITY"].text(self["MODEL_PRIORITY"])],
             turbo=self["NPU_TURBO"],
-            background=False,
+            background=self["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT,
         )
 
     def compiled_as(self, meta: GraphMeta) -> ModelProperties:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from openvino import opset15 as ops
 
 from softnpu.driver.compiler.build_flags import BuildFlags, parse
 from softnpu.emulator.interface.blob import Section
+from softnpu.emulator.interface.compiling import CompileJob
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.weights import SpaceLayout, offsets_in_space, placed
 from tests.support.compiler import Files, Worker, result
@@ -91,7 +93,7 @@ def test_an_endless_line_is_refused_quickly() -> None:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Files:
+def picture(tmp_path: Path) -> Iterator[Files]:
     """pixels [1, 3, 4, 5] f32 -> scaled, the same shape; plus a second input for its name."""
     pixels = ops.parameter([1, 3, 4, 5], np.float32, name="pixels")
     pixels.output(0).set_names({"pixels", "image"})
@@ -100,17 +102,17 @@ def picture(tmp_path: Path) -> Files:
     scaled.output(0).set_names({"out"})
     rest = ops.negative(gain, name="rest")
     files = Files(tmp_path, ov.Model([scaled, rest], [pixels, gain], "picture"))
-    yield files  # type: ignore[misc]
+    yield files
     files.close()
 
 
-def job(files: Files, line: str) -> object:
+def job(files: Files, line: str) -> CompileJob:
     return files.job(weights=(), build_flags=line)
 
 
 def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture: Files) -> None:
     line = '--inputs_precisions="pixels:U8 1:FP16" --outputs_precisions="scaled:FP16 rest:I32"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.element_type for argument in meta.arguments] == ["u8", "f16", "f16", "i32"]
     assert {argument.model_type for argument in meta.arguments} == {"f32"}
     assert [argument.byte_size for argument in meta.arguments] == [60, 12, 120, 24]
@@ -120,7 +122,7 @@ def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture:
 
 def test_layouts_transpose(worker: Worker, picture: Files) -> None:
     line = '--inputs_layouts="image:NHWC gain:CN" --outputs_layouts="0:NHWC"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.shape for argument in meta.arguments] == [(1, 4, 5, 3), (3, 2), (1, 4, 5, 3), (2, 3)]
     assert meta.inputs[0].layout == "[N,H,W,C]"
 
@@ -131,7 +133,7 @@ def test_what_a_model_has_already_changes_nothing(worker: Worker, picture: Files
         ' --outputs_precisions="0:fp32" --outputs_layouts="0:ANY"'
     )
     plain = worker.blob(picture.job(weights=()), [picture.xml])
-    assert worker.blob(job(picture, line), [picture.xml]).blob == plain.blob  # type: ignore[arg-type]
+    assert worker.blob(job(picture, line), [picture.xml]).blob == plain.blob
 
 
 def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_path: Path) -> None:
@@ -141,12 +143,12 @@ def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_pa
     model = ov.Model([ops.relu(first), ops.relu(second)], [first, second], "swapped")
     line = '--inputs_precisions="1:FP16"'
     files = Files(tmp_path, model, name="by_name")
-    meta = worker.blob(job(files, line), [files.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(files, line), [files.xml]).meta
     assert [argument.element_type for argument in meta.inputs] == ["f16", "f32"]
     files.close()
     model.set_rt_info("true", "use_indices_for_io_metadata")
     files = Files(tmp_path, model, name="by_index")
-    meta = worker.blob(job(files, line), [files.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(files, line), [files.xml]).meta
     assert [argument.element_type for argument in meta.inputs] == ["f32", "f16"]
     files.close()
 
@@ -163,7 +165,7 @@ def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_pa
 def test_what_the_model_does_not_have_is_refused(
     worker: Worker, picture: Files, line: str, words: list[str]
 ) -> None:
-    fault = worker.fault(job(picture, line), [picture.xml])  # type: ignore[arg-type]
+    fault = worker.fault(job(picture, line), [picture.xml])
     assert result(fault) in (ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE)
     assert all(word in str(fault) for word in words), fault
 
@@ -173,7 +175,7 @@ def test_what_the_model_does_not_have_is_refused(
 
 def test_the_options_of_the_real_plugin_are_known(worker: Worker, picture: Files) -> None:
     line = REAL[REAL.index("--config") :] + ' PERF_COUNT="YES" NPU_COMPILATION_MODE_PARAMS="a=1 b=2"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert meta.config["PERF_COUNT"] == "YES"
 
 
@@ -193,16 +195,16 @@ def test_the_profiling_flag_is_the_property(worker: Worker, picture: Files) -> N
 
 def test_strides_are_for_the_arguments_that_ask_for_them(worker: Worker, picture: Files) -> None:
     line = '--config NPU_ENABLE_STRIDES_FOR="pixels, out"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta  # type: ignore[arg-type]
+    meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.strides for argument in meta.arguments] == [True, False, True, False]
-    fault = worker.fault(job(picture, line.replace("out", "nope")), [picture.xml])  # type: ignore[arg-type]
+    fault = worker.fault(job(picture, line.replace("out", "nope")), [picture.xml])
     assert result(fault) == ZeResult.ERROR_INVALID_ARGUMENT
     assert "'nope'" in fault.found
 
 
 def test_results_with_converted_arguments_are_those_of_the_model(worker: Worker, picture: Files) -> None:
     line = '--inputs_precisions="pixels:U8" --inputs_layouts="pixels:NHWC"'
-    made = worker.blob(job(picture, line), [picture.xml])  # type: ignore[arg-type]
+    made = worker.blob(job(picture, line), [picture.xml])
     weights = np.frombuffer(made.reader.read(Section.WEIGHTS), np.uint8).copy()
     actual = offsets_in_space(made.reader.weights_reference(), None, SpaceLayout([]), weights.size)
     xml = placed(bytes(made.reader.read(Section.IR)), actual)

@@ -89,7 +89,7 @@ def test_forged_sections_with_right_checksums_never_end_the_worker(
     content = bytearray(BlobReader(native).read(section))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    forged = altered(native, **{section.name: bytes(content)})
+    forged = altered(native, (), **{section.name: bytes(content)})
     fd = memory_file(forged)
     outcome, answered = worker.ask(import_job(forged), [fd])
     for one in [fd, *answered]:

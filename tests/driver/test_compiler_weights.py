@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,9 @@ def reference(made: Made) -> WeightsReference:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Files:
+def two(tmp_path: Path) -> Iterator[Files]:
     files = Files(tmp_path, two_constants(), name="two")
-    yield files  # type: ignore[misc]
+    yield files
     files.close()
 
 

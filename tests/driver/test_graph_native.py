@@ -37,7 +37,7 @@ def extension(context: Context) -> GraphExtension:
     return GraphExtension(context.device)
 
 
-def native(extension: GraphExtension, context: Context, data: bytes | memoryview) -> Graph:
+def native(extension: GraphExtension, context: Context, data: bytes | bytearray | memoryview) -> Graph:
     return extension.create2(context, GraphDesc(GraphFormat.NATIVE, data))
 
 
@@ -61,7 +61,7 @@ def test_the_bytes_are_those_of_the_driver_and_made_once(
     again = native(extension, context, first)
     assert again.get_native_binary() == first
     graph.destroy()
-    assert first[:8] == b"SNPUBLOB"
+    assert bytes(first[:8]) == b"SNPUBLOB"
 
 
 def test_the_input_may_go_after_the_call(

@@ -204,12 +204,15 @@ def test_many_files_are_reduced_to_what_a_message_carries(tmp_path: Path) -> Non
         starts = SpaceLayout(source.sources).starts
         for number, layer in enumerate(const_layers(xml)):
             places = zip(starts, source.weights, strict=True)
-            start, file = next(
+            start, source_file = next(
                 (start, weights)
                 for start, weights in places
                 if start <= layer.offset and layer.offset + 16 <= start + weights.length
             )
-            assert os.pread(file.fd, 16, file.offset + layer.offset - start) == bytes([number]) * 16
+            assert (
+                os.pread(source_file.fd, 16, source_file.offset + layer.offset - start)
+                == bytes([number]) * 16
+            )
     while opened:
         file, mapped, array = opened.pop()
         del array

@@ -13,6 +13,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from softnpu.driver import Context, Fence
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.driver.compiler.options import OPTIONS
 from softnpu.emulator.interface.spin import TurboBudget
@@ -23,7 +24,6 @@ from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 
 IMAGE = np.ones((1, 1, 8, 8), np.float32)
-ONES = np.ones((2, 3), np.float32)
 
 # The driver's compiler takes them from native programs. Here the plugin acts on them itself, or they belong
 # to ways of handing a model over that it does not use.
@@ -170,7 +170,7 @@ def test_the_drivers_cache_is_used_unless_it_is_bypassed(
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("patience", "urgency"),
     [
         ({"MODEL_PRIORITY": "LOW"}, {}),
         ({}, {"MODEL_PRIORITY": "HIGH"}),
@@ -179,50 +179,68 @@ def test_the_drivers_cache_is_used_unless_it_is_bypassed(
         ({"WORKLOAD_TYPE": "EFFICIENT"}, {"MODEL_PRIORITY": "LOW"}),
     ],
 )
-def test_the_more_urgent_model_runs_first_although_it_was_started_later(
-    shared_core: Core, two_by_two: ov.Model, first: dict[str, str], second: dict[str, str]
+def test_the_more_urgent_model_runs_first(
+    shared_core: Core, two_by_two: ov.Model, patience: dict[str, str], urgency: dict[str, str]
 ) -> None:
-    patient = shared_core.compile_model(two_by_two, "NPU", first)
-    urgent = shared_core.compile_model(two_by_two, "NPU", second)
-    assert _overtakes(urgent, patient)
+    patient = shared_core.compile_model(two_by_two, "NPU", patience)
+    urgent = shared_core.compile_model(two_by_two, "NPU", urgency)
+    assert _runs_before(urgent, patient)
+
+
+def test_models_of_one_priority_take_turns(shared_core: Core, two_by_two: ov.Model) -> None:
+    one, other = (shared_core.compile_model(two_by_two) for _ in "12")
+    assert not _runs_before(one, other)
+    assert not _runs_before(other, one)
 
 
 def test_workload_type_takes_effect_on_the_compiled_model(shared_core: Core, two_by_two: ov.Model) -> None:
-    patient, urgent = (shared_core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}) for _ in "12")
-    patient.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
-    assert _overtakes(urgent, patient)
-    patient.set_property({"WORKLOAD_TYPE": "DEFAULT"})
-    urgent.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
-    assert not _overtakes(urgent, patient)
+    one, other = (shared_core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}) for _ in "12")
+    for urgent, patient in ((one, other), (other, one)):
+        patient.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
+        assert _runs_before(urgent, patient)
+        patient.set_property({"WORKLOAD_TYPE": "DEFAULT"})
+        assert not _runs_before(urgent, patient)
 
 
-def _overtakes(urgent: CompiledModel, patient: CompiledModel) -> bool:
-    """Whether `urgent`, started after `patient` while the device is busy, runs before it.
+def _runs_before(urgent: CompiledModel, patient: CompiledModel) -> bool:
+    """Whether `urgent` runs before `patient` when both wait for the device.
 
-    `patient` reads what `urgent` writes: its result tells which of the two came first.
+    `patient` is started first, and has not run for longer: of equals it would be the first. It reads what
+    `urgent` writes, so that its result tells.
     """
     writer, reader = urgent.create_infer_request(), patient.create_infer_request()
-    for request in (writer, reader):  # also makes their queues, which takes a moment
-        request.infer([ONES, ONES])
     reader.set_tensor("left", writer.get_tensor("total"))
-    writer.get_tensor("total").data[:] = 0
-    writer.get_tensor("left").data[:] = 10
-    context = urgent.context
+    reader.get_tensor("right").data[:] = 1
+    copies = 20
+    while True:
+        for request in (reader, writer):
+            request.infer()
+        writer.get_tensor("left").data[:] = 10
+        writer.get_tensor("total").data[:] = 0
+        busy = _occupy(urgent.context, copies)
+        for request in (reader, writer):
+            request.start_async()
+        both_waited = not busy.query_status()
+        for request in (reader, writer):
+            request.wait()
+        busy.host_synchronize()
+        if both_waited:
+            return bool(reader.results["total"][0, 0] == 11)
+        copies *= 2
+        assert copies < 10_000, "the device could not be kept busy"
+
+
+def _occupy(context: Context, copies: int) -> Fence:
+    """Keeps the device busy with one submission; its fence."""
+    commands = context.create_command_list()
+    source, target = (context.alloc_host(16 << 20) for _ in "12")
+    for _ in range(copies):
+        commands.append_memory_copy(target, source, 16 << 20)
+    commands.close()
     queue = context.create_command_queue("high")
     fence = queue.create_fence()
-    commands = context.create_command_list()
-    source, target = context.alloc_host(32 << 20), context.alloc_host(32 << 20)
-    for _ in range(40):
-        commands.append_memory_copy(target, source, 32 << 20)
-    commands.close()
     queue.execute_command_lists([commands], fence)
-    reader.start_async()
-    writer.start_async()
-    assert not fence.query_status(), "the device was busy for too short a time"
-    for request in (reader, writer):
-        request.wait()
-    queue.synchronize()
-    return bool(reader.results["total"][0, 0] == 12)  # 10 + 1 of the writer, and 1
+    return fence
 
 
 def test_turbo_makes_a_queue_that_waits_busily(shared_core: Core, digits: Path) -> None:
@@ -245,7 +263,7 @@ def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
     with pytest.raises(Exception, match="DEVICE_LOST"):
         queue.synchronize(30_000_000_000)
     assert patient._executable.queue() is not queue
-    assert _overtakes(core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}), patient)
+    assert _runs_before(core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}), patient)
     core.unload_plugin()
 
 

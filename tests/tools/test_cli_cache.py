@@ -7,21 +7,21 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 
-from softnpu.driver.compiler import cache_files, cache_key
+from softnpu.driver import Driver, GraphSource
+from softnpu.driver.compiler import cache_files
 from softnpu.driver.compiler.cache import ModelCache
-from softnpu.driver.compiler.cache_key import Configuration
-from softnpu.driver.compiler.jobs import COMPILER
-from softnpu.driver.compiler.options import OPTIONS
+from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.interface.messages import CacheOptions
-from softnpu.tools.cache import parse_age
+from softnpu.tools.cache import parse_age, request_of
 from softnpu.tools.console import format_bytes
 from tests.support.cli import softnpu
+from tests.support.daemon import Daemon
 
 PAYLOAD = bytes(1000)
-DEFAULTS = {name: option.default for name, option in OPTIONS.items() if option.engine}
 
 
 @pytest.fixture
@@ -194,11 +194,9 @@ def test_what_is_no_age_is_wrong_usage(text: str) -> None:
 
 
 def compiled(cache: ModelCache, model: Path, **changes: object) -> str:
-    """Stores what a compilation of `model` would, with `changes` of its configuration."""
-    weights = model.with_suffix(".bin").read_bytes()
-    made = {"name": model.stem, "platform": "4000", "compiler": COMPILER, "config": DEFAULTS, **changes}
-    configuration = Configuration(**made)  # type: ignore[arg-type]
-    digest = cache_key.input_digest(model.read_bytes(), cache_key.blake3(weights).digest())
+    """Stores what a compilation of `model` would, with `changes` of its configuration; the key."""
+    digest, configuration = request_of(model, {}, {}, None)
+    configuration = msgspec.structs.replace(configuration, **changes)
     key = cache.key(digest, configuration.encoded())
     assert cache.store(key, PAYLOAD, configuration.description())
     return key
@@ -208,12 +206,23 @@ def explain(directory: Path, model: Path, *arguments: str) -> str:
     return softnpu("cache", "explain", model, "--dir", directory, *arguments).words
 
 
-def test_explain_knows_a_hit(cache: ModelCache, directory: Path, digits: Path) -> None:
-    key = compiled(cache, digits)
+def test_what_a_device_has_compiled_is_listed_and_explained_as_a_hit(
+    daemon: Daemon, directory: Path, digits: Path
+) -> None:
+    options = CacheOptions(directory=str(directory), limit=1 << 30)
+    with Driver.open(daemon.socket) as driver, GraphSource.from_ir(digits) as source:
+        context = driver.devices[0].create_context()
+        for config in ({}, {"PERF_COUNT": "YES"}):
+            compile_source(context, source, config=config, cache=options)
+    first, second = keys(directory)
+    assert first[:64] == second[:64]
+    assert softnpu("cache", "ls", "--dir", directory).words.count("digits") == 2
+    assert "2 compiled models checked, 0 bad" in softnpu("cache", "verify", "--dir", directory).words
     words = explain(directory, digits)
-    assert f"key {key}" in words
+    assert f"key {first}" in words
     assert "hit: " in words
     assert "hit: " in explain(directory, digits, "--config", "PERF_COUNT=NO"), "a default said aloud"
+    assert f"key {second}" in explain(directory, digits, "--config", "PERF_COUNT=YES")
 
 
 def test_explain_names_the_property_that_differs(cache: ModelCache, directory: Path, digits: Path) -> None:
