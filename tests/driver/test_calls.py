@@ -14,7 +14,8 @@ import pytest
 
 import softnpu.driver
 from softnpu.driver import extensions
-from softnpu.driver.calls import CALLS, Call, Status, document
+from softnpu.driver.call_tables import CALLS, Call, Status
+from softnpu.driver.calls import document
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "level-zero.md"
 _SUPPORTED = [call for call in CALLS if call.status is Status.SUPPORTED]

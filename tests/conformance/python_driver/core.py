@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from softnpu.driver import Allocation, Context, Driver
-from softnpu.driver.calls import CALLS, Status
+from softnpu.driver.call_tables import CALLS, Status
 from softnpu.driver.device import Device
 from softnpu.driver.errors import error
 from softnpu.driver.properties import EngineGroup
