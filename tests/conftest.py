@@ -51,6 +51,14 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_user() -> Iterator[None]:
+    """What tests compile is not for the user's cache of compiled models; tests of it name their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_CACHE_DIR, "")
+        yield
+
+
 @pytest.fixture
 def private_dir() -> Iterator[Path]:
     """A directory of this test alone, with a path that is short enough for a socket."""
@@ -66,7 +74,6 @@ def nothing_left_behind(
     """Every test leaves the machine as it found it, and starts no daemon by accident."""
     monkeypatch.setenv(ENV_SOCKET, str(private_dir / "npu.sock"))
     monkeypatch.setenv(ENV_AUTOSTART, "0")
-    monkeypatch.setenv(ENV_CACHE_DIR, "")  # what tests compile is not for the user's cache
     before = Surroundings(private_dir)
     yield
     if _failed not in request.node.stash:

@@ -425,45 +425,15 @@ class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
 
 
 Request = (
-    Hello
-    | ContextCreate
-    | ContextDestroy
-    | MemAlloc
-    | MemImport
-    | MemFree
-    | QueueCreate
-    | QueueWorkload
-    | QueueDestroy
-    | GraphCreate
-    | GraphImport
-    | GraphBlob
-    | GraphExport
-    | GraphQuery
-    | CompilerOptions
-    | GraphInitialize
-    | GraphDestroy
-    | Cancel
-    | ContextMemory
-    | Status
-    | Stop
-)
+    Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemFree | QueueCreate | QueueWorkload
+    | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport | GraphQuery | CompilerOptions
+    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | Status | Stop
+)  # fmt: skip
 Answer = (
-    Ok
-    | Failed
-    | Welcome
-    | ContextCreated
-    | MemAllocated
-    | QueueCreated
-    | Progress
-    | GraphCreated
-    | GraphBlobIs
-    | GraphExported
-    | GraphQueried
-    | CompilerOptionsAre
-    | GraphInitialized
-    | ContextMemoryIs
+    Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
+    | GraphBlobIs | GraphExported | GraphQueried | CompilerOptionsAre | GraphInitialized | ContextMemoryIs
     | StatusIs
-)
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -123,13 +123,27 @@ def test_while_the_spare_is_busy_another_one_is_started(start_daemon: StartDaemo
         client.finish(number)
 
 
-def test_the_loaded_worker_is_preferred_and_no_other_is_started_for_jobs_in_a_row(
-    daemon: Daemon, client: Client
-) -> None:
+def test_jobs_in_a_row_start_no_other_worker(daemon: Daemon, client: Client) -> None:
     for _ in range(5):
         client.compile()
     assert len(daemon.status().compiler_pids) == 1
     assert len(workers(daemon)) <= 2
+
+
+def test_a_worker_that_has_openvino_loaded_is_preferred_to_the_spare(
+    start_daemon: StartDaemon, digits: Path
+) -> None:
+    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 2})
+    first = spare(daemon)
+    with Client(daemon, digits) as client:
+        os.kill(first, signal.SIGSTOP)
+        number = client.begin()
+        wait_until(lambda: len(workers(daemon)) == 2, what="the next spare")
+        os.kill(first, signal.SIGCONT)
+        client.finish(number)
+        for _ in range(3):
+            client.compile()
+        assert daemon.status().compiler_pids == (first,)
 
 
 def test_a_worker_that_has_compiled_ends_and_a_fresh_spare_stays(

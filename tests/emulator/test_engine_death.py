@@ -77,6 +77,7 @@ def test_killed_while_computing_the_inference_is_done_again_with_the_right_numbe
     long.start()
 
     daemon.kill_engine()
+    long.loaded.memory[1].view()[:] = 0  # the dead engine's numbers do not count
 
     assert long.fence.host_synchronize(LONG)
     assert same(long.loaded.outputs, on_cpu(xml, matrix))

@@ -9,7 +9,6 @@ import pytest
 from openvino.properties import WorkloadType
 from openvino.properties.hint import PerformanceMode
 
-from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.plugin import CompiledModel, Core
 from softnpu.plugin.properties import PROPERTIES, Level
 from tests.plugin.property_samples import SAMPLES
@@ -30,8 +29,7 @@ _SETTLED = {
 @pytest.fixture(scope="module")
 def told(lasting_daemon: LastingDaemon, digits_file: Path) -> dict[str, Any]:
     """Every property of a model that was compiled without any."""
-    with pytest.MonkeyPatch.context() as patch, lasting_daemon.unchanged() as daemon:
-        patch.setenv(ENV_CACHE_DIR, "")
+    with lasting_daemon.unchanged() as daemon:
         core = Core(daemon.socket)
         compiled = core.compile_model(digits_file)
         values = {name: compiled.get_property(name) for name in AT_MODEL}

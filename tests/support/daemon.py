@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from softnpu.driver import Driver
 from softnpu.emulator.interface import places
@@ -83,9 +84,9 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def base_fd_count(self) -> int:
-        """Open descriptors of the supervisor without those for compiler workers, which come and go."""
+        """Open descriptors of the supervisor without those for its children: compiler workers come and go."""
         count = self.fd_count
-        return count - 2 * len(self.status().compiler_pids)
+        return count - 2 * len(psutil.Process(self.pid).children())
 
     def status(self) -> StatusIs:
         """The state of the daemon, through a monitor's connection."""

@@ -1,0 +1,230 @@
+"""The requests of a session on graphs: jobs for the compiler workers, and images on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Packet
+from softnpu.emulator.interface.compiling import (
+    Compiled,
+    CompileJob,
+    ExportJob,
+    ImportJob,
+    Job,
+    OptionsJob,
+    QueryJob,
+    Result,
+)
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.weights import check_sources
+from softnpu.emulator.supervisor.compilers import Compilation
+from softnpu.emulator.supervisor.objects import Context, Graph
+from softnpu.emulator.supervisor.session_state import SessionState
+
+
+class GraphRequests:
+    """Graphs, and the compilations of this session that are under way."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._compilations: dict[int, Compilation] = {}
+
+    def close(self) -> None:
+        """The client is gone: abandons its compilations."""
+        for compilation in self._compilations.values():
+            self._state.supervisor.compilers.abandon(compilation)
+        self._compilations.clear()
+
+    def create(self, number: int, request: msg.GraphCreate, packet: Packet) -> None:
+        context = self._check_compile(number, request.context)
+        check_sources(request.weights, f"model '{request.name}'")
+        fds = packet.take_fds(1 + len(request.weights))
+        job = CompileJob(
+            name=request.name,
+            platform=context.device.info.platform,
+            xml_length=request.xml_length,
+            weights=request.weights,
+            config=request.config,
+            shapes=request.shapes,
+            build_flags=request.build_flags,
+            flags=request.flags,
+            input_hash=request.input_hash,
+            cache=request.cache,
+        )
+        self._compile(number, context, job, fds)
+
+    def import_blob(self, number: int, request: msg.GraphImport, packet: Packet) -> None:
+        context = self._check_compile(number, request.context)
+        check_sources(request.weights, "blob")
+        fds = packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
+        job = ImportJob(
+            platform=context.device.info.platform,
+            blob_length=request.blob_length,
+            placement_length=request.placement_length,
+            weights=request.weights,
+        )
+        self._compile(number, context, job, fds)
+
+    def tell_blob(self, number: int, graph: Graph) -> None:
+        answer = graph.image.answer
+        told = msg.GraphBlobIs(blob_length=answer.blob_length, placement_length=answer.placement_length)
+        self._state.post(number, told, graph.image.blob_fds)
+
+    def export(self, number: int, graph: Graph) -> None:
+        self._check_job(number)
+        answer = graph.image.answer
+        job = ExportJob(
+            blob_length=answer.blob_length,
+            placement_length=answer.placement_length,
+            weights=graph.image.weights,
+        )
+        self._run_job(number, job, [os.dup(fd) for fd in graph.image.fds])
+
+    def query(self, number: int, request: msg.GraphQuery, packet: Packet) -> None:
+        context = self._state.contexts.get(request.context)
+        self._check_job(number)
+        check_sources(request.weights, f"model '{request.name}'")
+        job = QueryJob(
+            name=request.name,
+            platform=context.device.info.platform,
+            xml_length=request.xml_length,
+            weights=request.weights,
+            build_flags=request.build_flags,
+        )
+        self._run_job(number, job, packet.take_fds(1 + len(request.weights)))
+
+    def tell_options(self, number: int, request: msg.CompilerOptions) -> None:
+        self._check_job(number)
+        devices = self._state.supervisor.devices
+        if not 0 <= request.device < len(devices):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "compiler options",
+                f"device {request.device}",
+                f"0 to {len(devices) - 1}",
+            )
+        platform = devices[request.device].info.platform
+        job = OptionsJob(platform=platform, option=request.option, value=request.value)
+        self._run_job(number, job, [])
+
+    def _check_compile(self, number: int, handle: int) -> Context:
+        context = self._state.contexts.get(handle)
+        self._state.graphs.check_room()
+        self._check_job(number)
+        return context
+
+    def _check_job(self, number: int) -> None:
+        """Refuses one more job for the compiler than a session may have under way."""
+        limit = self._state.supervisor.limits.compiles
+        if len(self._compilations) >= limit:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "graph",
+                f"{limit} compilations of this session are under way",
+                f"at most {limit}",
+                "wait for one to end",
+            )
+        if number in self._compilations:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "graph",
+                f"request id {number} is in use",
+                "a fresh request id",
+            )
+
+    def _compile(self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
+        started = self._state.supervisor.clock()
+
+        def on_done(answer: Result, made: list[int]) -> None:
+            assert isinstance(answer, Compiled)
+            try:
+                self._state.contexts.get(context.handle)
+                self._state.graphs.check_room()
+            except Refused as error:
+                for fd in made:
+                    os.close(fd)
+                self._state.post(number, msg.Failed(fault=error.fault), ())
+                return
+            sources = compilation.take_fds(len(job.weights))
+            image = context.device.images.acquire(answer, job.weights, made + sources)
+            graph = Graph(context, image)
+            graph.handle = self._state.graphs.add(graph)
+            context.graphs[graph.handle] = graph
+            created = msg.GraphCreated(
+                graph=graph.handle,
+                blob_length=answer.blob_length,
+                compile_ms=(self._state.supervisor.clock() - started) * 1e3,
+                log=answer.log,
+                origin=answer.origin,
+            )
+            self._state.post(number, created, image.fds[:1])
+
+        compilation = self._start_job(number, job, fds, on_done)
+
+    def _run_job(self, number: int, job: Job, fds: list[int]) -> None:
+        """A job whose answer is the answer to the request."""
+
+        def on_done(answer: Result, made: list[int]) -> None:
+            try:
+                self._state.post(number, answer, made)
+            finally:
+                for fd in made:
+                    os.close(fd)
+
+        self._start_job(number, job, fds, on_done)
+
+    def _start_job(
+        self, number: int, job: Job, fds: list[int], on_done: Callable[[Result, list[int]], None]
+    ) -> Compilation:
+        def done(answer: Result, made: list[int]) -> None:
+            del self._compilations[number]
+            on_done(answer, made)
+
+        def failed(fault: Fault) -> None:
+            del self._compilations[number]
+            self._state.post(number, msg.Failed(fault=fault), ())
+
+        compilation = Compilation(
+            job, fds, lambda progress: self._state.post(number, progress, ()), done, failed
+        )
+        self._compilations[number] = compilation
+        try:
+            self._state.supervisor.compilers.submit(compilation)
+        except OSError:
+            del self._compilations[number]
+            self._state.supervisor.compilers.abandon(compilation)
+            raise
+        return compilation
+
+    def cancel(self, number: int, request: msg.Cancel) -> None:
+        compilation = self._compilations.pop(request.request, None)
+        if compilation is not None:
+            self._state.supervisor.compilers.abandon(compilation)
+            fault = Fault(
+                result=ZeResult.ERROR_NOT_AVAILABLE,
+                object="compilation",
+                found="cancelled by the client",
+                hint="compile again",
+            )
+            self._state.post(request.request, msg.Failed(fault=fault), ())
+        self._state.post(number, msg.Ok(), ())
+
+    def initialize(self, number: int, graph: Graph) -> None:
+        def told(fault: Fault | None, load_ms: float) -> None:
+            if not self._state.open:
+                return
+            if fault is not None:
+                self._state.post(number, msg.Failed(fault=fault), ())
+                return
+            if graph.handle in graph.context.graphs and not graph.initialized:
+                graph.initialized = True
+                graph.context.device.announce_graph(graph)
+            self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
+
+        graph.context.device.load(graph, told)
+
+    def destroy(self, graph: Graph) -> None:
+        del graph.context.graphs[graph.handle]
+        graph.context.device.drop_graph(graph)

@@ -1,0 +1,118 @@
+"""The requests of a session on memory."""
+
+from __future__ import annotations
+
+import os
+
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Packet
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_request
+from softnpu.emulator.supervisor.objects import Context
+from softnpu.emulator.supervisor.session_state import Owned, SessionState
+
+
+class MemoryRequests:
+    """Allocations: placed by the context's memory, counted for session and device, told to the engine."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+
+    def alloc(self, number: int, request: msg.MemAlloc) -> None:
+        context = self._state.contexts.get(request.context)
+        check_request(request.kind, request.size, request.alignment)
+        self.check(context, request.size)
+        self._state.supervisor.check_host_memory(request.size)
+        allocation, fresh = context.memory.allocate(
+            request.size, request.alignment, request.kind, request.exportable
+        )
+        handle = self.keep(context, allocation, fresh)
+        answer = self.answer(context, handle, fresh)
+        fd = context.allocations[handle].segment.fd
+        self._state.post(number, answer, [fd] if fresh else ())
+
+    def import_segment(self, number: int, request: msg.MemImport, packet: Packet) -> None:
+        context = self._state.contexts.get(request.context)
+        (fd,) = packet.take_fds(1)
+        try:
+            size = os.fstat(fd).st_size
+            check_request(request.kind, size, 0)
+            if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    "memory import",
+                    f"a descriptor of {size} bytes that may change its size",
+                    "the descriptor of an exportable allocation",
+                )
+            self.check(context, size)
+            allocation = context.memory.adopt(os.dup(fd), size, request.kind)
+            handle = self.keep(context, allocation, fresh=True)
+            self._state.post(number, self.answer(context, handle, True), [fd])
+        finally:
+            os.close(fd)
+
+    def check(self, context: Context, size: int) -> None:
+        """Refuses what this session or its device has no room for."""
+        self._state.memory.check_room()
+        limit = self._state.supervisor.limits.session_memory
+        if self._state.memory_used + size > limit:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "memory allocation",
+                f"{size} bytes asked for, this session has {self._state.memory_used}",
+                f"at most {limit} bytes a session",
+                "free memory, or start the daemon with a larger --session-memory",
+            )
+        context.device.check_memory(size, "memory allocation")
+
+    def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
+        """Gives an allocation its handle, counts it, and tells the engine."""
+        size = allocation.size
+        handle = self._state.memory.add(Owned(context, allocation))
+        allocation.handle = handle
+        context.allocations[handle] = allocation
+        self._state.memory_used += size
+        context.device.account(size)
+        if fresh:
+            context.device.announce_segment(context, allocation.segment.number)
+        context.device.announce_memory(context, handle)
+        return handle
+
+    def answer(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
+        allocation = context.allocations[handle]
+        return msg.MemAllocated(
+            memory=handle,
+            segment=allocation.segment.number,
+            segment_size=allocation.segment.size,
+            offset=allocation.offset,
+            fresh=fresh,
+        )
+
+    def free(self, number: int, request: msg.MemFree) -> None:
+        owned = [self._state.memory.get(handle) for handle in request.memory]
+        rings = {queue.ring.handle for queue in self._state.queues}
+        for handle in request.memory:
+            if handle in rings:
+                raise refuse(
+                    ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                    f"memory {handle:#018x}",
+                    "the ring of a live command queue",
+                    "other memory",
+                    "destroy the queue instead",
+                )
+        if len(set(request.memory)) != len(request.memory):
+            raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, "memory free", "a handle twice", "each handle once")
+        for handle, item in zip(request.memory, owned, strict=True):
+            self.release(handle, item)
+        self._state.post(number, msg.Ok(), ())
+
+    def release(self, handle: int, item: Owned) -> None:
+        context, allocation = item.context, item.allocation
+        self._state.memory.pop(handle)
+        del context.allocations[handle]
+        self._state.memory_used -= allocation.size
+        context.device.account(-allocation.size)
+        context.device.drop_memory(context, (handle,))
+        if context.memory.free(allocation):
+            context.device.drop_segment(context, allocation.segment.number)
