@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import openvino as ov
 
-from softnpu.driver import GraphSource
-from softnpu.emulator.interface import linux
+from softnpu.driver import GraphSource, ZeError
+from softnpu.emulator.interface.result import Refused
+from softnpu.plugin import serializer
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.openvino_runtime import runtime
 
@@ -41,20 +40,12 @@ def read_model(path: Path, weights: Path | None = None) -> ov.Model:
 
 
 def from_model(model: ov.Model, name: str) -> GraphSource:
-    """An `openvino.Model` in memory: its constants are copied once, into a sealed memory file."""
-    xml_fd = linux.memfd("ir")
-    weights_fd = linux.memfd("weights")
+    """An `openvino.Model` in memory. Constants that OpenVINO maps from a file go as that file's descriptor;
+    all others are copied once, into a sealed memory file.
+
+    Raises `ModelError` for a model that cannot be written.
+    """
     try:
-        # OpenVINO wants file names, and a name that ends in .xml: links to the memory files serve
-        with tempfile.TemporaryDirectory(prefix="softnpu-") as folder:
-            xml, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
-            xml.symlink_to(f"/proc/{os.getpid()}/fd/{xml_fd}")
-            weights.symlink_to(f"/proc/{os.getpid()}/fd/{weights_fd}")
-            ov.serialize(model, xml, weights)
-        for fd in (xml_fd, weights_fd):
-            linux.seal(fd, linux.SEALS_IMMUTABLE)
-        return GraphSource.from_descriptors(name, xml_fd, weights_fd)
-    except RuntimeError as failure:
-        os.close(xml_fd)
-        os.close(weights_fd)
+        return serializer.by_descriptor(model, name)
+    except (RuntimeError, Refused, ZeError, OSError) as failure:
         raise ModelError(f"model '{name}': it cannot be serialised: {failure}") from failure

@@ -78,7 +78,7 @@ class Client:
                 context=self._context,
                 name=source.name,
                 xml_length=source.xml_length,
-                weights=source.weights,
+                weights=source.sources,
             )
             return self.wire.send(request, source.fds)
 

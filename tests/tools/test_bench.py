@@ -5,6 +5,7 @@ No test looks at a time: what is fast is what the benchmarks themselves are for.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from openvino import opset15 as ops
 from typer.testing import CliRunner
 
-from softnpu.tools.bench import cli, infer, memory, model, submit
+from softnpu.tools.bench import cli, copies, infer, lists, memory, model, submit
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.bench.rounds import interleave, median, percentile, split
@@ -136,11 +137,18 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
 
         return run
 
-    for module in (submit, infer, memory):
+    for module in (submit, infer, memory, lists, copies):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
     assert CliRunner().invoke(cli.app, ["--json"]).exit_code == 0
-    assert ran == ["submit", "infer", "memory"]
+    assert ran == ["submit", "infer", "memory", "lists", "copy"]
+
+
+@pytest.mark.parametrize("arguments", [("lists", "-n", "20", "--rounds", "3"), ("copy", "--size", "1MiB")])
+def test_lists_and_copies_are_measured(arguments: tuple[str, ...]) -> None:
+    finished = CliRunner().invoke(cli.app, [*arguments, "--json"])
+    assert finished.exit_code == 0, finished.output
+    assert {row["bench"] for row in map(json.loads, finished.output.splitlines())} == {arguments[0]}
 
 
 @pytest.mark.parametrize(

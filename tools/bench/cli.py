@@ -79,6 +79,8 @@ def _all() -> Iterator[Measurement]:
     yield from _submit(3000)
     yield from _infer(_DEFAULT_INFER_MODEL, (), 100, 0, "f32")
     yield from _memory(_DEFAULT_MEMORY_MODEL, (), 4, True)
+    yield from lists.run(1000, 30)
+    yield from copies.run(256 * 2**20, 5)
 
 
 def _submit(trips: int) -> Iterator[Measurement]:
