@@ -179,7 +179,7 @@ class CommandList(Handle):
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
         graph.initialize()
-        self._used.append(graph)
+        self._used.append(graph.on_device)
         self._append(call, cmd.GraphInit(graph.handle), signal_event, wait_events)
 
     def append_graph_execute(
@@ -203,7 +203,7 @@ class CommandList(Handle):
             places.append(MemoryAt(bound.block.handle, bound.offset))
             if bound.strides is not None:
                 strides.append((index, tuple(bound.strides)))
-        self._used.append(graph)
+        self._used.append(graph.on_device)
         profiling = None
         if graph.profiled:
             if profiling_query is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from softnpu.driver.errors import error
@@ -20,7 +22,7 @@ from softnpu.driver.graph_properties import (
 )
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
+from softnpu.driver.memory import Block, MemoryPool
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.interface.messages import GraphFlag
@@ -50,6 +52,17 @@ class BoundArgument(NamedTuple):
     strides: tuple[int, ...] | None = None
 
 
+class DeviceGraph:
+    """The graph on the device. Lives as long as its handle, or a list or submission that executes it."""
+
+    __slots__ = ("__weakref__", "handle")
+
+    def __init__(self, connection: Connection, memory: MemoryPool, handle: int) -> None:
+        self.handle = handle
+        end = weakref.finalize(self, connection.at_leisure, partial(_destroy, connection, memory, handle))
+        end.atexit = False
+
+
 class Graph(Handle):
     """A compiled model. `meta` describes its arguments: all inputs, then all outputs, index is global.
 
@@ -58,7 +71,8 @@ class Graph(Handle):
 
     def __init__(self, context: Context, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        self.handle: int = created.graph
+        self.on_device = DeviceGraph(context.connection, context.memory, created.graph)
+        self.handle = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
         self.origin = created.origin
@@ -66,11 +80,14 @@ class Graph(Handle):
         self.load_ms = 0.0
         self.shared = False
         self._arguments: dict[int, BoundArgument] = {}
-        self._owns(context, context.connection, _destroy, context.connection, self.handle, self._arguments)
+        self._owns(context, context.connection, self._arguments.clear)
         self._initialized = False
         self._lock = threading.Lock()
         self._native: memoryview | None = None
         self.meta: GraphMeta = _read_meta(blob, created.blob_length)
+
+    def _let_go(self) -> None:
+        del self.on_device
 
     # ------------------------------------------------------------ what it is
 
@@ -308,7 +325,7 @@ def _read_meta(blob: int, length: int) -> GraphMeta:
         os.close(blob)
 
 
-def _destroy(connection: Connection, handle: int, arguments: dict[int, BoundArgument]) -> None:
-    arguments.clear()
-    if not connection.is_lost():
+def _destroy(connection: Connection, memory: MemoryPool, handle: int) -> None:
+    # a destroyed context has taken its graphs with it
+    if not memory.closed and not connection.is_lost():
         connection.request("pfnDestroy", msg.GraphDestroy(graph=handle), msg.Ok)

@@ -220,6 +220,11 @@ class MemoryPool:
                 handles = tuple(entry[0] for entry in garbage[start : start + 1024])
                 self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the context was destroyed."""
+        return self._closed
+
     def close(self) -> None:
         """The daemon has given everything back: forgets what was mapped here."""
         with self._lock:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver import CommandQueue, Context
+from softnpu.driver.compiler.cache import ModelCache
+from tests.support.cache import Warnings, cache_in
 from tests.support.compiler import Files, Worker, convolution
 from tests.support.daemon import Daemon
 
@@ -48,3 +51,19 @@ def dynamic(tmp_path: Path) -> Iterator[Files]:
     files = Files(tmp_path, convolution([-1, 3, -1, -1]), name="pictures")
     yield files
     files.close()
+
+
+@pytest.fixture
+def directory(private_dir: Path) -> Path:
+    return private_dir / "cache"
+
+
+@pytest.fixture
+def cache(directory: Path) -> ModelCache:
+    return cache_in(directory)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Warnings:
+    """What the test has logged so far, as a warning or worse."""
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

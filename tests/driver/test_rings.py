@@ -16,6 +16,7 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.records import SignalState
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
@@ -237,9 +238,11 @@ def test_a_slot_out_of_order_loses_the_queue_only(attack: _Attack, sequence: int
 
 def test_everything_submitted_to_a_lost_queue_ends_lost(attack: _Attack) -> None:
     attack.queue.submit(attack.buffer, len(_NOTHING), sequence=99)
-    wait_until(lambda: attack.queue.lost)
+    attack.queue.wait(attack.queue.tail)
+    assert attack.queue.lost
     fence = attack.context.alloc(64, "control")
     for _ in range(3):
+        fence.signal().arm(SignalState.HOST_RESET, attack.queue.tail + 1)
         number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence)
         assert attack.queue.wait(number) == ZeResult.ERROR_DEVICE_LOST
         assert fence.signal().result == ZeResult.ERROR_DEVICE_LOST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
 from tests.support.waiting import wait_gone
-from tests.support.work import barrier, check_works, execute, failure, recorded, run
+from tests.support.work import Loaded, barrier, check_works, execute, failure, recorded, run
 
 _SLACK_S = 0.4  # a loaded machine; the promise is 0.1
 
@@ -168,6 +169,20 @@ def test_engines_and_workers_die_with_it_and_a_new_session_works(
     with Driver.open(second.socket) as driver:
         check_works(driver.devices[0].create_context())
     assert second.pid != first.pid
+
+
+def test_children_that_hang_die_with_it_too(daemon: Daemon, context: Context, digits: Path) -> None:
+    # they cannot notice the end of their channel: it has to be the kernel that ends them
+    Loaded(context, digits)
+    status = daemon.status()
+    children = (*status.compiler_pids, *(engine.engine_pid for engine in status.engines))
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+
+    daemon.kill()
+
+    for pid in children:
+        wait_gone(pid)
 
 
 @pytest.mark.parametrize("times", [3])
