@@ -24,6 +24,9 @@ A = TypeVar("A", bound=msg.Message)
 
 ANSWER_S = 30.0
 """How long the daemon may take for an answer, counted anew from every progress message."""
+LOAD_S = 600.0
+"""How long the device may take to load a graph, during which nobody says anything."""
+_OF_THE_COMPILER = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
 _generation = 0
 
 
@@ -130,7 +133,7 @@ class Connection:
             self._pending[number] = pending
         try:
             self._send(call, number, message, fds)
-            self._await(call, number, pending, progress)
+            self._await(call, number, message, pending, progress)
         finally:
             with self._changed:
                 del self._pending[number]
@@ -210,9 +213,15 @@ class Connection:
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
 
     def _await(
-        self, call: str, number: int, pending: _Pending, progress: Callable[[msg.Progress], None] | None
+        self,
+        call: str,
+        number: int,
+        message: msg.Message,
+        pending: _Pending,
+        progress: Callable[[msg.Progress], None] | None,
     ) -> None:
-        end = time.monotonic() + ANSWER_S
+        limit = LOAD_S if isinstance(message, msg.GraphInitialize) else ANSWER_S
+        end = time.monotonic() + limit
         while True:
             with self._changed:
                 self._wait_change(pending, end)
@@ -220,7 +229,7 @@ class Connection:
                 pending.events.clear()
                 done = pending.packet is not None
             if events:
-                end = time.monotonic() + ANSWER_S
+                end = time.monotonic() + limit
                 if progress is not None:
                     self._report(number, events, progress)
             if done:
@@ -228,7 +237,21 @@ class Connection:
             if self._lost is not None or self._closed:
                 raise self.lost_error(call)
             if time.monotonic() >= end:
-                raise self._mark_lost(call, f"no answer within {ANSWER_S:g} s")
+                raise self._silence(call, number, message, limit)
+
+    def _silence(self, call: str, number: int, message: msg.Message, limit: float) -> ZeError:
+        """The error of a request that nobody answers. A compiler that hangs is not the end of the session."""
+        if not isinstance(message, _OF_THE_COMPILER):
+            return self._mark_lost(call, f"no answer within {limit:g} s")
+        self.post(msg.Cancel(request=number))
+        return error(
+            call,
+            ZeResult.ERROR_MODULE_BUILD_FAILURE,
+            "compiler",
+            f"it has said nothing for {limit:g} s",
+            "an answer, or progress",
+            "try again; the daemon's log may say more",
+        )
 
     def _report(
         self, number: int, events: list[msg.Progress], progress: Callable[[msg.Progress], None]

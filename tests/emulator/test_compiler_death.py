@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Context, Driver, GraphSource, ZeResult
+from softnpu.driver import Context, Driver, GraphSource, ZeResult, connection
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
 from tests.support.waiting import wait_gone, wait_until
@@ -42,6 +42,30 @@ def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
     assert "compiler" in error.fault.object
     Loaded(context, digits)
     assert daemon.engine().restarts == 0
+
+
+def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
+    daemon: Daemon, context: Context, slow: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_S", 1.0)
+    stopped: list[int] = []
+
+    def stop(_stage: str, _done: float) -> None:
+        if not stopped:
+            stopped.extend(daemon.status().compiler_pids)
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+
+    with GraphSource.from_ir(slow) as source:
+        error = failure(
+            lambda: context.create_graph(source, progress=stop), ZeResult.ERROR_MODULE_BUILD_FAILURE
+        )
+
+    assert "compiler: it has said nothing for 1 s" in str(error)
+    monkeypatch.setattr(connection, "ANSWER_S", 30.0)
+    Loaded(context, digits)
+    for pid in stopped:
+        wait_gone(pid)
 
 
 def test_an_idle_worker_may_die(daemon: Daemon, context: Context, digits: Path) -> None:
