@@ -53,10 +53,10 @@ class Fence(Handle):
         return self._wait("zeFenceHostSynchronize", timeout_ns)
 
     def cancel(self) -> None:
-        """Asks that the submission of this fence is not begun; one that waits for an event ends as well.
+        """Asks that the submission of this fence is not begun, or ends early.
 
-        Not a call of Level Zero. The fence is signalled with ERROR_NOT_AVAILABLE then; a submission that
-        computes already goes on to its end.
+        Not a call of Level Zero. A wait for an event ends, a list ends behind the inference that runs, a long
+        inference at the border of a layer. The fence is signalled with ERROR_NOT_AVAILABLE then.
         """
         self.check("cancel")
         self._signal.cancel()

@@ -156,7 +156,7 @@ class InferRequest:
         return self._wait(max(0, timeout_ms) * 1_000_000)
 
     def cancel(self) -> None:
-        """Gives an inference up: it is not begun any more; one that computes ends, and its results are void.
+        """Gives an inference up: it is not begun any more, or ends early. Its results are void.
 
         `wait` raises `InferCancelled` then. Nothing happens when the request is idle.
         """

@@ -59,6 +59,8 @@ class Engine:
         self._poll_due_ns = 0
         self._orders_due_ns = 0
         self._spent_ns = 0  # of the context that ran last: where the others' count begins
+        self._running: EngineQueue | None = None
+        self._running_fence: Signal | None = None
         self.ns_per_tick = check_platform(setup.platform).timer_ns_per_tick
 
     def run(self) -> None:
@@ -189,10 +191,14 @@ class Engine:
                         queue, submission.buffer, submission.offset, submission.size
                     )
                     queue.step = 0
+                self._running, self._running_fence = queue, fence
                 waits = self._run_steps(queue, queue.blocked)
+                self._running = self._running_fence = None  # they would keep the client's memory mapped
                 if waits is not None:
                     self._block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
                     return
+                if fence is not None and fence.cancelled:
+                    fault = cancelled_fault()
                 self._counters.commands += queue.blocked.commands
                 self._counters.inferences += queue.blocked.inferences
         except Refused as error:
@@ -254,20 +260,27 @@ class Engine:
                 if index != queue.step:
                     queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
                 return waits
-            if (program.inferences or not index & _LOOK_EVERY) and self._dropped_meanwhile(queue):
+            if (program.inferences or not index & _LOOK_EVERY) and self._look_for_end():
                 return None
         return None
 
-    def _dropped_meanwhile(self, queue: EngineQueue) -> bool:
-        """Reads the orders now and then while a submission runs; whether one of them ended its queue.
+    def _look_for_end(self) -> bool:
+        """`given_up`, with the orders read only now and then."""
+        now = time.monotonic_ns()
+        if now >= self._orders_due_ns:
+            return self.given_up()
+        return self._running is None or self._running.closed
+
+    def given_up(self) -> bool:
+        """Reads the orders while a submission runs; whether nobody wants its end any more.
 
         The memory of a dead client must not wait until a long submission of it has come to its end.
         """
-        now = time.monotonic_ns()
-        if now >= self._orders_due_ns:
-            self._orders_due_ns = now + _ORDERS_EVERY_NS
-            self._read_orders()
-        return queue.closed
+        self._orders_due_ns = time.monotonic_ns() + _ORDERS_EVERY_NS
+        self._read_orders()
+        fence = self._running_fence
+        cancelled = fence is not None and fence.cancelled
+        return cancelled or not self._alive or self._running is None or self._running.closed
 
     def count_staged(self, size: int) -> None:
         """Counts bytes that were copied because a tensor could not be used in place."""

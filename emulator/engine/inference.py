@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.blob import ArgumentMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+if TYPE_CHECKING:
+    from softnpu.emulator.engine.engine import Engine
 
 Copy = Callable[[], None]
 
@@ -36,19 +40,17 @@ class Inference:
         "_before",
         "_command",
         "_context",
-        "_count",
+        "_engine",
         "_image",
         "_profile",
         "_run",
         "_staged",
     )
 
-    def __init__(
-        self, context: EngineContext, command: cmd.GraphExecute, count_staged: Callable[[int], None]
-    ) -> None:
+    def __init__(self, context: EngineContext, command: cmd.GraphExecute, engine: Engine) -> None:
         self._context = context
         self._command = command
-        self._count = count_staged
+        self._engine = engine
         self._image = context.graph(command.graph)
         self._before: list[Copy] = []
         self._after: list[Copy] = []
@@ -73,7 +75,7 @@ class Inference:
         run()
         for copy in self._after:
             copy()
-        self._count(self._staged)
+        self._engine.count_staged(self._staged)
         return None
 
     def _bind(self, image: LoadedImage) -> Callable[[], None]:
@@ -96,7 +98,11 @@ class Inference:
                 name = f"graph '{meta.name}', argument '{argument.name}', {fault.object}"
                 raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
         binding = image.bind(views)
-        self._run = binding.run if self._profile is None else partial(_run_profiled, binding, self._profile)
+        given_up = self._engine.given_up
+        if self._profile is None:
+            self._run = partial(binding.run, given_up)
+        else:
+            self._run = partial(_run_profiled, binding, given_up, self._profile)
         return self._run
 
     def _view(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
@@ -133,9 +139,9 @@ class Inference:
         return self._context.view(at, memory.size - at.offset)
 
 
-def _run_profiled(binding: Binding, memory: Bytes) -> None:
+def _run_profiled(binding: Binding, given_up: Callable[[], bool], memory: Bytes) -> None:
     start = time.monotonic_ns()
-    binding.run()
+    binding.run(given_up)
     end = time.monotonic_ns()
     data = profiling.encode(profiling.Profile(start, end, binding.layers(), 0), memory.nbytes)
     memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)

@@ -68,7 +68,7 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.GraphInit(graph):
             return partial(ready, context.graph(graph))
         case cmd.GraphExecute():
-            return Inference(context, command, engine.count_staged)
+            return Inference(context, command, engine)
         case cmd.CopyRegion():
             return _copy_region(context, command)
 

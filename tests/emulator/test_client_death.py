@@ -115,6 +115,63 @@ def test_everything_of_a_killed_client_comes_back_within_a_second(
         assert after.images == 0
 
 
+_ONE_LONG_INFERENCE = (
+    _OPEN
+    + """
+with GraphSource.from_ir(Path(given["xml"])) as source:
+    graph = context.create_graph(source)
+for index, argument in enumerate(graph.meta.arguments):
+    graph.set_argument_value(index, context.alloc_host(argument.byte_size))
+begun = context.create_event()
+commands = context.create_command_list()
+commands.append_graph_initialize(graph)
+commands.append_signal_event(begun)
+commands.append_graph_execute(graph)
+commands.close()
+fence = queue.create_fence()
+queue.execute_command_lists([commands], fence)
+begun.host_synchronize()
+say("busy")
+if hear() == "cancel":
+    fence.cancel()
+    start = time.monotonic()
+    try:
+        fence.host_synchronize()
+    except ZeError as error:
+        say([error.fault.found, time.monotonic() - start])
+"""
+)
+
+
+def test_one_long_inference_ends_with_its_client(
+    daemon: Daemon, start_python: StartPython, private_dir: Path
+) -> None:
+    xml = write_chain(private_dir, 1536, 200)  # many seconds
+    used = daemon.memory_used()
+    client = start_python(_ONE_LONG_INFERENCE, socket=str(daemon.socket), xml=str(xml))
+    assert client.hear(60) == "busy"
+    os.kill(client.pid, signal.SIGKILL)
+    watch = Stopwatch()
+
+    wait_until(lambda: daemon.memory_used() == used, what="its memory back")
+
+    assert watch.seconds < 1.5, "a second, and what the looking takes"
+    assert daemon.engine().restarts == 0
+
+
+def test_one_long_inference_can_be_cancelled(
+    daemon: Daemon, start_python: StartPython, private_dir: Path
+) -> None:
+    xml = write_chain(private_dir, 1536, 200)
+    client = start_python(_ONE_LONG_INFERENCE, socket=str(daemon.socket), xml=str(xml))
+    assert client.hear(60) == "busy"
+    client.tell("cancel")
+    found, seconds = client.hear()
+    assert "cancelled" in found
+    assert seconds < 1.5
+    client.finish()
+
+
 def test_a_compilation_ends_with_its_client(
     daemon: Daemon, start_python: StartPython, private_dir: Path
 ) -> None:
