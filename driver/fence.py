@@ -65,9 +65,11 @@ class Fence(Handle):
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on."""
         self.check("zeFenceReset")
-        # work in flight stays attached; what has ended must not signal again after an engine reset
+        # work in flight stays attached; what has ended must not signal again after an engine reset. The
+        # device signals a fence a moment before it counts its submission as ended: either tells
         sequence = self._flight.sequence
-        self._signal.arm(SignalState.HOST_RESET, 0 if self._queue.is_over(sequence) else sequence)
+        ended = self._signal.signalled or self._queue.is_over(sequence)
+        self._signal.arm(SignalState.HOST_RESET, 0 if ended else sequence)
 
     def arm(self, sequence: int) -> None:
         """Submission `sequence` of the queue will signal this fence."""
