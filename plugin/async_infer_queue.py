@@ -39,9 +39,9 @@ class AsyncInferQueue:
 
         Raises as `InferRequest.start_async`, and what a callback or an inference has raised before.
         """
-        index = self.get_idle_request_id()
         with self._changed:
-            self._idle.remove(index)
+            index = self.get_idle_request_id()
+            self._idle.popleft()
         self._userdata[index] = userdata
         try:
             self._requests[index].start_async(inputs, share_inputs=share_inputs)

@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
@@ -135,14 +136,15 @@ class InferRequest:
                 self.userdata = userdata
             if inputs is not None:
                 self._take_inputs(inputs)
-            self._called_back.clear()
+            # a new one each time: a callback that starts the next inference must not end the wait for that
+            called_back = self._called_back = threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
         except BaseException:
             self._busy = False
             raise
         if self._callback is not None:
-            self._executable.completions.expect(self._complete)
+            self._executable.completions.expect(partial(self._complete, called_back))
 
     def wait(self) -> None:
         """Waits until the inference has ended and its callback has returned.
@@ -276,18 +278,18 @@ class InferRequest:
                 self._busy = False
         return True
 
-    def _complete(self) -> None:
+    def _complete(self, called_back: threading.Event) -> None:
         """In the thread of the callbacks: waits for the end, then calls back."""
-        self._settle(FOREVER)
         callback = self._callback
         try:
+            self._settle(FOREVER)
             if callback is not None:
                 callback(self.userdata)
         except Exception:  # noqa: BLE001 - code of the user, in a thread where nobody could catch it
             # as text: a record with the traceback itself would keep the request alive
             log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:
-            self._called_back.set()
+            called_back.set()
 
     def _check_idle(self, call: str) -> None:
         if self._busy:

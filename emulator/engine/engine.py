@@ -192,8 +192,10 @@ class Engine:
                     )
                     queue.step = 0
                 self._running, self._running_fence = queue, fence
-                waits = self._run_steps(queue, queue.blocked)
-                self._running = self._running_fence = None  # they would keep the client's memory mapped
+                try:
+                    waits = self._run_steps(queue, queue.blocked)
+                finally:
+                    self._running = self._running_fence = None  # they would keep the client's memory mapped
                 if waits is not None:
                     self._block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
                     return

@@ -89,6 +89,47 @@ def test_a_queue_runs_more_work_than_it_has_requests(compiled: CompiledModel) ->
     assert [request.get_tensor("left").shape for request in queue] == [[2, 3]] * 3
 
 
+def test_a_queue_may_be_fed_by_many_threads(compiled: CompiledModel) -> None:
+    seen: list[int] = []
+    queue = AsyncInferQueue(compiled, 3)
+    queue.set_callback(lambda _, number: seen.append(number))
+
+    def feed(first: int) -> None:
+        for number in range(first, first + 25):
+            queue.start_async([LEFT, LEFT], number)
+
+    threads = [threading.Thread(target=feed, args=(25 * number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    queue.wait_all()
+    assert sorted(seen) == list(range(200))
+
+
+def test_waiting_in_a_callback_chain_waits_for_the_callback_of_the_last(compiled: CompiledModel) -> None:
+    request = compiled.create_infer_request()
+    let_go, entered = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def callback(_: Any) -> None:
+        if not ended:
+            ended.append(1)
+            request.start_async([LEFT, LEFT])
+            return
+        entered.set()
+        let_go.wait(DEADLINE_S)
+        ended.append(2)
+
+    request.set_callback(callback)
+    request.start_async([LEFT, LEFT])
+    assert entered.wait(DEADLINE_S)
+    assert not request.wait_for(50)
+    let_go.set()
+    request.wait()
+    assert ended == [1, 2]
+
+
 def test_a_queue_reports_what_a_callback_raised(compiled: CompiledModel) -> None:
     queue = AsyncInferQueue(compiled, 2)
     queue.set_callback(lambda _, data: 1 / data)
