@@ -18,13 +18,22 @@ from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.ports import Port, PortKey
 from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
 from softnpu.plugin.results import Results
+from softnpu.plugin.signature import Signature, signature_of
 
 
 class CompiledModel:
     """A model on the device. Ports and results are those of `openvino`; safe to use from many threads."""
 
-    def __init__(self, context: Context, graph: Graph, properties: ModelProperties) -> None:
-        self._executable = Executable(context, graph, properties.for_queue())
+    def __init__(
+        self,
+        context: Context,
+        graph: Graph,
+        properties: ModelProperties,
+        signature: Signature | None = None,
+    ) -> None:
+        self._executable = Executable(
+            context, graph, properties.for_queue(), signature or signature_of(graph.meta)
+        )
         self._properties = properties.compiled_as(graph.meta)
         self._throughput: dict[int, float] = {}
         self._throughput_lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,16 +13,18 @@ from softnpu.driver.profiling import ProfilingQuery
 from softnpu.plugin.completions import Completions
 from softnpu.plugin.ports import make_ports
 from softnpu.plugin.properties import QueueProperties
+from softnpu.plugin.signature import Signature
 
 
 class Executable:
     """A graph on the device and the queue that its inferences go through; safe for many threads."""
 
-    def __init__(self, context: Context, graph: Graph, queue: QueueProperties) -> None:
+    def __init__(self, context: Context, graph: Graph, queue: QueueProperties, signature: Signature) -> None:
         self.context = context
         self.graph = graph
         self.meta = graph.meta
-        self.inputs, self.outputs = make_ports(graph.meta)
+        self.signature = signature
+        self.inputs, self.outputs = make_ports(signature)
         self.staged_bytes = 0
         self.completions = Completions(graph.meta.name)
         self._queue_properties = queue
@@ -48,13 +51,14 @@ class Executable:
             if self._queue is not None and not self._queue.lost:
                 self._queue.set_workload_type(background)
 
-    def record(self, places: list[Any], query: ProfilingQuery | None = None) -> CommandList:
-        """A closed command list with one inference on these places, in the order of the arguments."""
+    def record(self, steps: Sequence[Mapping[int, Any]], query: ProfilingQuery | None = None) -> CommandList:
+        """A closed command list with one execution of the graph a step: places by argument."""
         commands = self.context.create_command_list()
         with self._lock:  # a graph has one set of arguments at a time
-            for index, place in enumerate(places):
-                self.graph.set_argument_value(index, place)
-            commands.append_graph_execute(self.graph, query)
+            for places in steps:
+                for index, place in places.items():
+                    self.graph.set_argument_value(index, place)
+                commands.append_graph_execute(self.graph, query)
         commands.close()
         return commands
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
-from softnpu.driver import CommandList, Fence
+from softnpu.driver import Fence
 from softnpu.driver.waiting import FOREVER
 from softnpu.plugin.errors import InferCancelled, InferError, InputError, NpuError, translated
 from softnpu.plugin.ports import Port, PortKey, Ports
-from softnpu.plugin.profiling import Profiler
+from softnpu.plugin.recording import Recording
 from softnpu.plugin.results import Results
 from softnpu.plugin.tensors import Slot
 
@@ -36,9 +36,7 @@ class InferRequest:
         self._name = executable.meta.name
         self._inputs = executable.inputs
         self._outputs = executable.outputs
-        self._slots = [Slot(executable.context, meta) for meta in executable.meta.arguments]
-        self._profiler = Profiler(executable.graph) if executable.graph.profiled else None
-        self._commands: CommandList | None = None
+        self._recording = Recording(executable)
         self._fence: Fence | None = None
         self._lock = threading.Lock()
         self._busy = False
@@ -62,8 +60,7 @@ class InferRequest:
         Raises `InputError` for a wrong shape or element type.
         """
         self._check_idle("set_tensor")
-        if self._slot(key).set(tensor):
-            self._commands = None
+        self._slot(key).set(tensor)
 
     def set_tensors(self, tensors: Mapping[PortKey, ov.Tensor]) -> None:
         """`set_tensor` for several ports."""
@@ -72,11 +69,11 @@ class InferRequest:
 
     def get_input_tensor(self, index: int = 0) -> ov.Tensor:
         """The tensor of an input."""
-        return self._slots[self._inputs.find(index)].tensor
+        return self._recording.inputs[self._inputs.find(index)].tensor
 
     def get_output_tensor(self, index: int = 0) -> ov.Tensor:
         """The tensor of an output."""
-        return self._slots[len(self._inputs) + self._outputs.find(index)].tensor
+        return self._recording.outputs[self._outputs.find(index)].tensor
 
     def set_input_tensor(self, index: int, tensor: ov.Tensor) -> None:
         """As `set_tensor`, for an input by its index."""
@@ -89,12 +86,12 @@ class InferRequest:
     @property
     def input_tensors(self) -> list[ov.Tensor]:
         """The tensors of all inputs."""
-        return [slot.tensor for slot in self._slots[: len(self._inputs)]]
+        return [slot.tensor for slot in self._recording.inputs]
 
     @property
     def output_tensors(self) -> list[ov.Tensor]:
         """The tensors of all outputs."""
-        return [slot.tensor for slot in self._slots[len(self._inputs) :]]
+        return [slot.tensor for slot in self._recording.outputs]
 
     @property
     def model_inputs(self) -> list[Port]:
@@ -193,12 +190,13 @@ class InferRequest:
 
         Raises `InferError` unless the model was compiled with PERF_COUNT and an inference has ended.
         """
-        if self._profiler is None:
+        profiler = self._recording.profiler
+        if profiler is None:
             raise InferError(
                 f"model '{self._name}', profiling: compiled without PERF_COUNT; expected PERF_COUNT=YES"
             )
         with translated(f"model '{self._name}', profiling", InferError):
-            return self._profiler.info()
+            return profiler.info()
 
     @property
     def profiling_info(self) -> list[ov.ProfilingInfo]:
@@ -209,38 +207,30 @@ class InferRequest:
 
     def _slot(self, key: PortKey) -> Slot:
         if not isinstance(key, int) and self._inputs.has(key):
-            return self._slots[self._inputs.find(key)]
+            return self._recording.inputs[self._inputs.find(key)]
         if isinstance(key, int) or not self._outputs.has(key):
-            names = [meta.name for meta in (*self._inputs.metas, *self._outputs.metas)]
+            names = [spec.name for spec in (*self._inputs.specs, *self._outputs.specs)]
             raise InputError(f"model '{self._name}': no port {key!r}; expected one of {', '.join(names)}")
-        return self._slots[len(self._inputs) + self._outputs.find(key)]
+        return self._recording.outputs[self._outputs.find(key)]
 
     def _take_inputs(self, inputs: Any) -> None:
         """Checks everything first, then takes it: nothing is changed when one input is wrong."""
         chosen = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
-        ready = {index: self._slots[index].checked(value) for index, value in chosen.items()}
+        slots = self._recording.inputs
+        ready = {index: slots[index].checked(value) for index, value in chosen.items()}
         for index, value in ready.items():
-            slot = self._slots[index]
-            if isinstance(value, ov.Tensor) and slot.set(value):
-                self._commands = None
-            elif not isinstance(value, ov.Tensor):
-                self._count(slot.fill(value))
+            if isinstance(value, ov.Tensor):
+                slots[index].set(value)
+            else:
+                self._executable.count_staged(slots[index].fill(value))
 
     def _submit(self) -> None:
         queue = self._executable.queue()
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
-        if self._commands is None:
-            query = self._profiler.query if self._profiler is not None else None
-            self._commands = self._executable.record([slot.place for slot in self._slots], query)
-        for slot in self._slots[: len(self._inputs)]:
-            self._count(slot.stage_in())
+        commands = self._recording.prepare()
         self._started_ns = time.monotonic_ns()
-        queue.execute_command_lists([self._commands], self._fence)
-
-    def _count(self, staged: int) -> None:
-        if staged:
-            self._executable.count_staged(staged)
+        queue.execute_command_lists([commands], self._fence)
 
     def _wait(self, timeout_ns: int) -> bool:
         end = time.monotonic_ns() + timeout_ns
@@ -272,8 +262,7 @@ class InferRequest:
                 if self._cancelled:
                     failure = InferCancelled(f"model '{self._name}', inference: cancelled")
                 if failure is None:
-                    for slot in self._slots[len(self._inputs) :]:
-                        self._count(slot.stage_out())
+                    self._recording.finish()
                 self._failure = failure
                 self._busy = False
         return True

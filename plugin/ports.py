@@ -8,8 +8,8 @@ from typing import Any
 import openvino as ov
 from openvino import opset13 as ops
 
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 from softnpu.plugin.errors import InputError
+from softnpu.plugin.signature import PortSpec, Signature
 
 Port = Any
 """`openvino.Output`; openvino has no stubs that a type checker could use."""
@@ -20,12 +20,12 @@ PortKey = Any
 class Ports:
     """The inputs or the outputs of a model, found by index, name or port."""
 
-    def __init__(self, model: str, kind: str, ports: Sequence[Port], metas: Sequence[ArgumentMeta]) -> None:
+    def __init__(self, model: str, kind: str, ports: Sequence[Port], specs: Sequence[PortSpec]) -> None:
         self._model = model
         self._kind = kind
         self._ports = list(ports)
-        self.metas = list(metas)
-        self._by_name = {name: index for index, meta in enumerate(metas) for name in (meta.name, *meta.names)}
+        self.specs = list(specs)
+        self._by_name = {name: index for index, spec in enumerate(specs) for name in (spec.name, *spec.names)}
 
     def __len__(self) -> int:
         return len(self._ports)
@@ -55,13 +55,13 @@ class Ports:
             index = next((i for i, port in enumerate(self._ports) if port == key), None)
             index = self._foreign(key) if index is None else index
         if index is None:
-            names = ", ".join(f"{i} '{meta.name}'" for i, meta in enumerate(self.metas))
+            names = ", ".join(f"{i} '{spec.name}'" for i, spec in enumerate(self.specs))
             raise InputError(f"model '{self._model}': no {self._kind} {key!r}; expected one of {names}")
         return index
 
     def describe(self, index: int) -> str:
         """For messages: `model 'm', input 'x'`."""
-        return f"model '{self._model}', {self._kind} '{self.metas[index].name}'"
+        return f"model '{self._model}', {self._kind} '{self.specs[index].name}'"
 
     def _foreign(self, key: PortKey) -> int | None:
         # a port of the openvino.Model that was compiled: it has the same tensor names
@@ -70,25 +70,27 @@ class Ports:
         return next((self._by_name[name] for name in key.get_names() if name in self._by_name), None)
 
 
-def make_ports(meta: GraphMeta) -> tuple[Ports, Ports]:
-    """Inputs and outputs of a compiled model, from its metadata alone (the model itself is not needed)."""
-    inputs = [_parameter(argument) for argument in meta.inputs]
-    sources = [_parameter(argument) for argument in meta.outputs]
+def make_ports(signature: Signature) -> tuple[Ports, Ports]:
+    """Inputs and outputs of a compiled model, from its signature alone (the model itself is not needed)."""
+    inputs = [_parameter(spec) for spec in signature.inputs]
+    sources = [_parameter(spec) for spec in signature.outputs]
     results = [ops.result(source) for source in sources]
-    model = ov.Model(results, inputs + sources, meta.name)
+    model = ov.Model(results, inputs + sources, signature.name)
     return (
-        Ports(meta.name, "input", model.inputs[: len(inputs)], meta.inputs),
-        Ports(meta.name, "output", model.outputs, meta.outputs),
+        Ports(signature.name, "input", model.inputs[: len(inputs)], signature.inputs),
+        Ports(signature.name, "output", model.outputs, signature.outputs),
     )
 
 
-def _parameter(argument: ArgumentMeta) -> Any:
-    node = ops.parameter(list(argument.shape), element_type(argument))
-    node.set_friendly_name(argument.name)
-    node.output(0).set_names(set(argument.names))
+def _parameter(spec: PortSpec) -> Any:
+    node = ops.parameter(spec.partial_shape, element_type(spec))
+    node.set_friendly_name(spec.name)
+    node.output(0).set_names(set(spec.names))
+    if spec.layout:
+        node.set_layout(ov.Layout(spec.layout))
     return node
 
 
-def element_type(argument: ArgumentMeta) -> Any:
-    """`openvino.Type` of an argument."""
-    return getattr(ov.Type, argument.element_type)
+def element_type(spec: PortSpec) -> Any:
+    """`openvino.Type` of a port."""
+    return getattr(ov.Type, spec.element_type)

@@ -1,7 +1,9 @@
-"""One argument of an infer request: its tensor, and where the device finds it."""
+"""One port of an infer request: its tensor, and where the device finds it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,48 +11,56 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import Allocation, Context, ZeError
-from softnpu.emulator.interface.blob import ArgumentMeta
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.ports import element_type
+from softnpu.plugin.signature import PortSpec
+
+Shape = tuple[int, ...]
 
 
 class Slot:
     """Device memory for one input or output, and the tensor that the user sees.
 
     A tensor of the user in device memory replaces the slot's own. A foreign one is copied before or
-    after each inference; how many bytes is returned, to be counted.
+    after each inference; how many bytes is returned, to be counted. `moved` says that the device has to be
+    told of another place; whoever tells it sets it back.
     """
 
-    def __init__(self, context: Context, meta: ArgumentMeta) -> None:
+    def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:
         self._context = context
-        self._meta = meta
-        self._type: Any = element_type(meta)
-        memory: Allocation = context.alloc_host(max(1, meta.byte_size))
-        self._raw: npt.NDArray[np.uint8] = memory.view(np.uint8, (meta.byte_size,))
-        self._own: Any = ov.Tensor(self._raw, ov.Shape(meta.shape), self._type)
+        self._kind = "input" if is_input else "output"
+        self._partial: Any = port.partial_shape
+        self._type: Any = element_type(port)
         self._foreign = False
+        self.port = port
+        self._reserve(_first_shape(self._partial), _most_elements(self._partial))
         self.tensor: Any = self._own
         self.place: Any = self._raw
+        self.moved = True
 
-    def set(self, tensor: Any) -> bool:
-        """Uses another tensor from now on; True when the device has to be told of another place."""
+    @property
+    def shape(self) -> Shape:
+        """The shape of the tensor now."""
+        return tuple(self.tensor.shape)
+
+    def set(self, tensor: Any) -> None:
+        """Uses another tensor from now on. Raises `InputError` if it does not fit the port."""
         self._check(tensor)
-        before = self.place
-        in_place = self._in_device_memory(tensor)
-        self._foreign = not in_place
+        self._foreign = not self._in_device_memory(tensor)
+        if self._foreign:
+            self._resize_own(tuple(tensor.shape))
         self.tensor = tensor
-        self.place = tensor.data if in_place else self._raw
-        return self.place is not before
+        self._move(self._raw if self._foreign else tensor.data)
 
     def checked(self, value: Any) -> Any:
         """`value` as a tensor in device memory, or as an array to be copied. Raises `InputError`."""
         if isinstance(value, ov.Tensor):
             self._check(value)
             return value
-        if not isinstance(value, np.ndarray):
-            value = np.asarray(value, dtype=self._type.to_dtype())
         expected = np.dtype(self._type.to_dtype())
-        if value.dtype != expected or tuple(value.shape) != self._meta.shape:
+        if not isinstance(value, np.ndarray):
+            value = np.asarray(value, dtype=expected)
+        if value.dtype != expected or not self._takes(value.shape):
             raise self._mismatch(f"{value.dtype}{list(value.shape)}", f"{expected}")
         return value
 
@@ -59,43 +69,96 @@ class Slot:
         target = self.tensor.data
         if _same_memory(target, array):
             return 0
+        if target.shape != array.shape:
+            self.use_own(array.shape)
+            target = self.tensor.data
         np.copyto(target, array)
         return int(array.nbytes)
+
+    def use_own(self, shape: Sequence[int]) -> None:
+        """Goes back to the slot's own tensor, in this shape."""
+        self._resize_own(tuple(shape))
+        self._foreign = False
+        self.tensor = self._own
+        self._move(self._raw)
 
     def stage_in(self) -> int:
         """Before an inference: brings a foreign tensor into device memory."""
         if not self._foreign:
             return 0
+        self._resize_own(self.shape)
         np.copyto(self._own.data, self.tensor.data)
-        return self._meta.byte_size
+        return int(self.tensor.byte_size)
 
     def stage_out(self) -> int:
         """After an inference: brings the result into a foreign tensor."""
         if not self._foreign:
             return 0
         np.copyto(self.tensor.data, self._own.data)
-        return self._meta.byte_size
+        return int(self.tensor.byte_size)
+
+    def _move(self, place: Any) -> None:
+        self.moved = self.moved or place.ctypes.data != self.place.ctypes.data
+        self.place = place
+
+    def _reserve(self, shape: Shape, elements: int) -> None:
+        """Memory for `elements`, and a tensor of `shape` in it."""
+        elements = max(math.prod(shape), elements)
+        size = elements * self._type.size
+        memory: Allocation = self._context.alloc_host(max(1, size))
+        self._raw: npt.NDArray[np.uint8] = memory.view(np.uint8, (size,))
+        self._own: Any = ov.Tensor(self._raw, ov.Shape([elements]), self._type)
+        self._own.shape = ov.Shape(shape)
+
+    def _resize_own(self, shape: Shape) -> None:
+        if tuple(self._own.shape) == shape:
+            return
+        if math.prod(shape) * self._type.size <= self._raw.nbytes:
+            self._own.shape = ov.Shape(shape)
+            return
+        replaced = self._own
+        self._reserve(shape, 0)
+        if self.tensor is replaced:
+            self.tensor = self._own
+        if self.tensor is self._own or self._foreign:
+            self._move(self._raw)
+
+    def _takes(self, shape: Sequence[int]) -> bool:
+        return bool(self._partial.compatible(ov.PartialShape(list(shape))))
 
     def _check(self, tensor: Any) -> None:
-        if tensor.element_type != self._type or tuple(tensor.shape) != self._meta.shape:
-            raise self._mismatch(
-                f"{tensor.element_type.to_string()}{list(tensor.shape)}", self._meta.element_type
-            )
+        if tensor.element_type != self._type or not self._takes(tuple(tensor.shape)):
+            found = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
+            raise self._mismatch(found, self.port.element_type)
 
     def _mismatch(self, found: str, expected_type: str) -> InputError:
-        kind = "input" if self._meta.input else "output"
-        return InputError(
-            f"{kind} '{self._meta.name}': {found} given; expected {expected_type}{list(self._meta.shape)}"
+        expected = (
+            f"{expected_type}{list(self._partial.to_shape()) if self._partial.is_static else self._partial}"
         )
+        return InputError(f"{self._kind} '{self.port.name}': {found} given; expected {expected}")
 
     def _in_device_memory(self, tensor: Any) -> bool:
         try:
-            data = tensor.data
-            block, offset = self._context.memory.find("set_tensor", data)
+            block, offset = self._context.memory.find("set_tensor", tensor.data)
         except ZeError:
             return False
-        return block.size - offset >= self._meta.byte_size
+        return bool(block.size - offset >= tensor.byte_size)
+
+
+def _first_shape(partial: Any) -> Shape:
+    """As OpenVINO begins: 0 for a dynamic dimension."""
+    if partial.rank.is_dynamic:
+        return (0,)
+    return tuple(dim.get_length() if dim.is_static else 0 for dim in partial)
+
+
+def _most_elements(partial: Any) -> int:
+    """The elements of the largest shape; 0 if there is no largest."""
+    if partial.rank.is_dynamic:
+        return 0
+    sizes = [dim.get_max_length() for dim in partial]
+    return 0 if any(size < 0 for size in sizes) else math.prod(sizes)
 
 
 def _same_memory(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return one.ctypes.data == other.ctypes.data and one.strides == other.strides
+    return one.ctypes.data == other.ctypes.data and one.strides == other.strides and one.shape == other.shape
