@@ -82,8 +82,12 @@ _DRIVERS = [
             "Driver.get_extension_function_address",
             "the names of the functions in table order, not addresses",
         ),
+        (
+            "zeDriverGetLastErrorDescription",
+            "Driver.get_last_error_description",
+            "of the calling thread; `ZeError` says the same",
+        ),
     ),
-    *_refused(_CORE, "Driver", "zeDriver", "GetLastErrorDescription", "`ZeError` carries the description"),
     *_absent(
         _CORE,
         "Driver",

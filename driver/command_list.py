@@ -16,6 +16,7 @@ from softnpu.driver.memory import Allocation, Block
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.region import CopyRegion, check_region
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ZeResult
 
@@ -227,6 +228,8 @@ class CommandList(Handle):
         call = "zeCommandListClose"
         self.check(call)
         if not self._closed:
+            if failpoints.active is not None:
+                failpoints.hit("client.record")
             self._encode(call)
             self._closed = True
 

@@ -17,7 +17,7 @@ from softnpu.driver.fence import Fence, Flight
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface import failpoints, linux, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import Fault, ZeResult
@@ -132,6 +132,8 @@ class CommandQueue(Handle):
         with self._lock:
             self._make_room(call, len(filled))
             self._fill_slots(filled, fence)
+        if failpoints.active is not None:
+            failpoints.hit("client.submit")
         # the ring and its tail are stored before we look whether the engine sleeps; the engine stores
         # `asleep` before it looks at the tail
         linux.memory_fence()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
@@ -133,6 +134,8 @@ class Connection:
             self._pending[number] = pending
         try:
             self._send(call, number, message, fds)
+            if failpoints.active is not None:
+                failpoints.hit_request("client", type(message))
             self._await(call, number, message, pending, progress)
         finally:
             with self._changed:
@@ -192,6 +195,8 @@ class Connection:
     def close(self) -> None:
         """Ends the session: the daemon gives back everything that it owned. Harmless when repeated."""
         if not self._closed:
+            if failpoints.active is not None:
+                failpoints.hit("client.close")
             self._closed = True
             self._channel.close()
             with self._changed:

@@ -139,12 +139,20 @@ class Context(Handle):
 
     def query_memory(self) -> tuple[int, int]:
         """Bytes of device memory in all, and bytes that this context has asked for."""
+        answer = self._memory()
+        return answer.total, answer.allocated
+
+    def query_graph_memory(self) -> int:
+        """Bytes of the graphs that are initialised in this context, blobs and weights, equal ones once."""
+        return self._memory().graphs
+
+    def _memory(self) -> msg.ContextMemoryIs:
         self.check("pfnQueryContextMemory")
         self.memory.flush()
         answer, _ = self.connection.request(
             "pfnQueryContextMemory", msg.ContextMemory(context=self.handle), msg.ContextMemoryIs
         )
-        return answer.total, answer.allocated
+        return answer
 
     def set_properties(self, disable_idle_optimizations: bool) -> None:
         """`pfnSetProperties` of the context extension: opts out of pruning idle memory, or in again.

@@ -9,7 +9,7 @@ from pathlib import Path
 from softnpu.driver import extensions, launch
 from softnpu.driver.connection import Connection
 from softnpu.driver.device import Device
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, last_description
 from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.emulator.interface import messages as msg
@@ -87,6 +87,11 @@ class Driver(Handle):
         """`zeDriverGetExtensionFunctionAddress`. Raises INVALID_ARGUMENT for an unknown name."""
         self.check("zeDriverGetExtensionFunctionAddress")
         return extensions.function_address(name)
+
+    def get_last_error_description(self) -> str:
+        """`zeDriverGetLastErrorDescription`: the last `ZeError` of the calling thread, empty if none."""
+        self.check("zeDriverGetLastErrorDescription")
+        return last_description()
 
     def get_extension(self, name: str) -> extensions.ExtensionTable:
         """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""

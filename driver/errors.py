@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+
 from softnpu.emulator.interface.result import Fault, ZeResult
+
+
+class _LastError(threading.local):
+    """The last error of each thread."""
+
+    call = ""
+    fault: Fault | None = None
+
+
+_last = _LastError()
+
+
+def last_description() -> str:
+    """What the last `ZeError` of the calling thread said; empty if there was none."""
+    return "" if _last.fault is None else _text(_last.call, _last.fault)
+
+
+def _text(call: str, fault: Fault) -> str:
+    return f"{call}: {fault.name} ({fault.result:#x}): {fault}"
 
 
 class ZeError(Exception):
@@ -16,6 +37,7 @@ class ZeError(Exception):
         super().__init__(call, fault)
         self.call = call
         self.fault = fault
+        _last.call, _last.fault = call, fault
 
     @property
     def result(self) -> int:
@@ -25,7 +47,7 @@ class ZeError(Exception):
             return self.fault.result
 
     def __str__(self) -> str:
-        return f"{self.call}: {self.fault.name} ({self.fault.result:#x}): {self.fault}"
+        return _text(self.call, self.fault)
 
 
 def error(

@@ -9,6 +9,7 @@ from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE, SignalState
 from softnpu.emulator.interface.result import ZeResult
 
@@ -67,6 +68,8 @@ class Event(Handle):
     def host_signal(self) -> None:
         """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
         self.check("zeEventHostSignal")
+        if failpoints.active is not None:
+            failpoints.hit("client.signal")
         self._signal.host_signal()
         self._context.ring_doorbell()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, wait
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.records import SignalState
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Fence(Handle):
 
         if not wait(call, over, signal.sleep, timeout_ns, connection, queue.spin):
             return False
+        if failpoints.active is not None:
+            failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
         if signal.signalled:
             if signal.result:

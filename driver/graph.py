@@ -135,6 +135,18 @@ class Graph(Handle):
         """
         return self._native_binary("pfnGetNativeBinary2")
 
+    def write_native_binary(self, fd: int, offset: int = 0) -> int:
+        """Writes what `get_native_binary2` returns into a file, from byte `offset` on, and keeps nothing.
+
+        The compiler writes: no weights come into this process, and none twice into memory. Returns the size.
+        Raises `ZeError` with the reason, also when the disk is full; what was written by then stays.
+        """
+        call = "pfnGetNativeBinary2"
+        self.check(call)
+        request = msg.GraphExport(graph=self.handle, offset=offset)
+        told, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
+        return told.blob_length
+
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
         """The blob without the weights that are outside, and where these lie in the weights space.
 
@@ -190,6 +202,7 @@ class Graph(Handle):
     def set_argument_value(self, index: int, place: Place) -> None:
         """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
 
+        An argument with dynamic dimensions may use all of the allocation from there on, up to its bound.
         Raises `ZeError`: INVALID_ARGUMENT for an unknown index, foreign memory, or too few bytes.
         """
         self._arguments[index] = self._bound("pfnSetArgumentValue", index, place, None)
@@ -256,6 +269,8 @@ class Graph(Handle):
 
     def _check_room(self, call: str, index: int, room: int, strides: tuple[int, ...] | None) -> None:
         argument = self.meta.arguments[index]
+        if argument.is_dynamic:
+            return  # what it needs depends on the shape, which each execution tells
         needed = argument.byte_size if strides is None else _extent(argument, strides)
         if room < needed:
             raise error(

@@ -89,6 +89,7 @@ def import_blob(
     placement: Placement | Mapping[int, int] | None = None,
     *,
     flags: int = 0,
+    deferred: bool = False,
     progress: Progress | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
@@ -96,9 +97,10 @@ def import_blob(
 
     A blob without its constants wants `weights` (descriptors stay the caller's), and where in their space
     each constant lies: the placement that came with the blob, or a mapping of canonical offset to offset.
-    Without one the weights have every constant at its canonical offset. Raises `ZeError`:
-    INVALID_NATIVE_BINARY for what is no whole blob for this device, INVALID_ARGUMENT for other weights, by
-    the first that differs.
+    Without one the weights have every constant at its canonical offset. `deferred` leaves the weights alone
+    until the graph is initialised. Raises `ZeError`: INVALID_NATIVE_BINARY for what is no whole blob for this
+    device, INVALID_ARGUMENT for other weights, by the first that differs (`deferred`: when it is
+    initialised).
     """
     context.check(call)
     if isinstance(placement, Mapping):
@@ -114,6 +116,7 @@ def import_blob(
             placement_length=len(encoded),
             weights=tuple(msg.WeightSource(offset=file.offset, length=file.length) for file in weights),
             flags=flags,
+            deferred=deferred,
         )
         return _request(context, request, [*fds, *(file.fd for file in weights)], flags, progress, call)
     finally:

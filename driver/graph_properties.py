@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from softnpu.driver.properties import Record
-from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface.blob import ASSIGN, READ_VALUE, ArgumentMeta
 
 MAX_NAME = 256
 """Bytes of a name with its NUL."""
@@ -16,6 +16,9 @@ MAX_DIMS = 5
 MAX_TENSOR_NAMES = 32
 MAX_METADATA_DIMS = 8
 DYNAMIC_DIMENSION = 2**64 - 1
+"""In metadata: a dimension that each execution tells anew."""
+UNBOUNDED = 2**32 - 1
+"""In properties: a dimension without an upper bound."""
 
 
 class GraphFormat(enum.IntEnum):
@@ -184,6 +187,8 @@ class DeviceGraphProperties2(DeviceGraphProperties, frozen=True, kw_only=True):
 class ArgumentProperties(Record, frozen=True, kw_only=True):
     """`ze_graph_argument_properties_t`. `dims` are five, those that the argument does not have are 1.
 
+    Dynamic ones are their upper bounds, `UNBOUNDED` if there is none.
+
     The network's precision and layout are those of the IR, the device's those of the memory.
     """
 
@@ -232,11 +237,11 @@ class MemoryUse(Record, frozen=True, kw_only=True):
 
 def argument_properties(meta: ArgumentMeta) -> ArgumentProperties3:
     """All that is known of an argument; lower versions are a part of it."""
-    dims = meta.shape[:MAX_DIMS]
+    dims = _dims(meta)
     layout = _layout(meta)
     rank = len(meta.model_shape)
     return ArgumentProperties3(
-        name=cut(meta.name),
+        name=_name(meta),
         type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
         dims=(*dims, *(1,) * (MAX_DIMS - len(dims))),
         network_precision=precision(meta.model_type or meta.element_type),
@@ -250,6 +255,22 @@ def argument_properties(meta: ArgumentMeta) -> ArgumentProperties3:
         associated_tensor_names=tuple(cut(name) for name in meta.names[:MAX_TENSOR_NAMES]),
         supports_strides=meta.strides,
     )
+
+
+def _name(meta: ArgumentMeta) -> str:
+    # programs pair the two arguments of a state by what follows the prefixes: both are cut at the same place
+    room = MAX_NAME - 1
+    return cut(meta.name, room - len(READ_VALUE) + len(ASSIGN) if meta.name.startswith(ASSIGN) else room)
+
+
+def _dims(meta: ArgumentMeta) -> tuple[int, ...]:
+    """Upper bounds of the dimensions; those without one are the largest number that there is."""
+    if not meta.is_dynamic:
+        return meta.shape[:MAX_DIMS]
+    bounds = meta.partial_shape.strip("[]").split(",")
+    # `3`, `1..8`, `..8`, `2..`, `?`
+    highs = (bound.rpartition("..")[2] for bound in bounds[:MAX_DIMS])
+    return tuple(min(int(high), UNBOUNDED) if high.isdecimal() else UNBOUNDED for high in highs)
 
 
 def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
@@ -270,9 +291,9 @@ def precision(element_type: str) -> Precision:
     return _PRECISIONS.get(element_type, Precision.UNKNOWN)
 
 
-def cut(name: str) -> str:
-    """A name that fits into its array: at most 255 bytes of UTF-8, no character cut in two."""
-    return name.encode()[: MAX_NAME - 1].decode(errors="ignore")
+def cut(name: str, room: int = MAX_NAME - 1) -> str:
+    """A name that fits into its array: at most `room` bytes of UTF-8, no character cut in two."""
+    return name.encode()[:room].decode(errors="ignore")
 
 
 def _layout(meta: ArgumentMeta) -> Layout:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from softnpu.driver.errors import error
-from softnpu.emulator.interface import places
+from softnpu.emulator.interface import failpoints, places
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 
@@ -56,6 +56,8 @@ def connect(path: Path | None, autostart: bool | None) -> socket.socket:
 
 def _try(path: Path) -> socket.socket | str:
     """A connection, or why there is none."""
+    if failpoints.active is not None:
+        failpoints.hit("client.connect")
     sock = places.new_socket()
     try:
         sock.settimeout(_CONNECT_S)

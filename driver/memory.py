@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
@@ -72,6 +73,11 @@ class _View:
         }
 
 
+def view_of(block: Block) -> npt.NDArray[np.uint8]:
+    """All bytes of a block, without a copy. The block lives at least as long as the array."""
+    return np.asarray(_View(block))
+
+
 class Allocation(Handle):
     """Memory from `alloc_host`, `alloc_device` or `alloc_shared`; `size` bytes at `address`.
 
@@ -115,7 +121,7 @@ class Allocation(Handle):
                 f"{count} elements of {kind} at byte {offset}",
                 f"a range inside its {block.size} bytes",
             )
-        raw = np.asarray(_View(block))[offset : offset + count * kind.itemsize]
+        raw = view_of(block)[offset : offset + count * kind.itemsize]
         return raw.view(kind).reshape(count if shape is None else tuple(shape))
 
 
@@ -295,6 +301,8 @@ class MemoryPool:
             return self._segments[answer.segment]
         (fd,) = fds
         try:
+            if failpoints.active is not None:
+                failpoints.hit("client.map")
             os.posix_fallocate(fd, 0, answer.segment_size)
             return SharedMapping(fd, answer.segment_size), 0
         except OSError as failure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from softnpu.driver.errors import error
@@ -67,11 +67,14 @@ class Gathered:
     offsets: tuple[int, ...]
 
 
-def gather(pieces: Sequence[Piece], call: str) -> Gathered:
+def gather(
+    pieces: Sequence[Piece], call: str, known: Mapping[int, tuple[int, int]] | None = None
+) -> Gathered:
     """Brings pieces of this process's memory into weight files.
 
-    Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name; nothing of any
-    piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
+    `known` has, by the index of a piece, a descriptor of a file that has the same bytes, and where: they are
+    taken from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
+    nothing of any piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
     """
     areas = _areas()
     covering = [_covering(areas, piece, call) for piece in pieces]
@@ -81,11 +84,22 @@ def gather(pieces: Sequence[Piece], call: str) -> Gathered:
         found = [
             _in_file(piece, cover, opened, private) for piece, cover in zip(pieces, covering, strict=True)
         ]
+        for index, (fd, offset) in (known or {}).items():
+            found[index] = _InFile(_kept_open(fd, opened), offset)
         found = _at_most(found, pieces, opened)
         return _gathered(pieces, found, opened, call)
     finally:
         for fd in opened.values():
             os.close(fd)
+
+
+def _kept_open(fd: int, opened: dict[tuple[int, int, int], int]) -> tuple[int, int, int]:
+    """A descriptor of somebody else among those that are open here; its file."""
+    info = os.fstat(fd)
+    file = (os.major(info.st_dev), os.minor(info.st_dev), info.st_ino)
+    if file not in opened:
+        opened[file] = os.dup(fd)
+    return file
 
 
 def _gathered(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from softnpu.driver.connection import Connection
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.spin import SpinBudget
 from softnpu.emulator.interface.version import ENV_SPIN_US
 
@@ -52,6 +53,8 @@ def wait(
                 spin.hit()
                 return True
         spin.miss()
+    if failpoints.active is not None:
+        failpoints.hit("client.running")
     while not ready():
         left = end - time.monotonic_ns()
         if left <= 0:

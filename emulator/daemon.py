@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import msgspec
 from softnpu.emulator.interface import places
 from softnpu.emulator.interface.places import DaemonRecord
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.version import ENV_OUTSIDE
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
 
@@ -105,6 +108,16 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
         lock.release()
 
 
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it was before `softnpu run`: the emulator must not load its own driver."""
+    found = dict(environment)
+    for name, value in json.loads(found.pop(ENV_OUTSIDE, "{}")).items():
+        found[name] = value
+        if not value:
+            del found[name]
+    return found
+
+
 def start_background(settings: DaemonSettings) -> int:
     """Starts a daemon in a process of its own, waits until it is ready, returns its pid.
 
@@ -140,6 +153,7 @@ def start_background(settings: DaemonSettings) -> int:
             stdout=output,
             stderr=output,
             start_new_session=True,
+            env=outside(os.environ),
         )
         os.close(write_end)
         os.close(output)

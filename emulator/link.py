@@ -29,9 +29,10 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
 
 
 class ContextAdd(Message, frozen=True, kw_only=True, tag="context_add"):
-    """Descriptor: the doorbell."""
+    """Descriptor: the doorbell. Contexts of one `session` share one claim on the device's time."""
 
     context: int
+    session: int = 0
 
 
 class ContextDrop(Message, frozen=True, kw_only=True, tag="context_drop"):
@@ -67,7 +68,10 @@ class MemoryDrop(Message, frozen=True, kw_only=True, tag="memory_drop"):
 
 
 class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
-    """`state` is the queue's record in the queue states; submission `condemned` must not run again."""
+    """`state` is the queue's record in the queue states; submission `condemned` must not run again.
+
+    It ends with `verdict`.
+    """
 
     context: int
     queue: int
@@ -78,6 +82,7 @@ class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
     state: int
     condemned: int = 0
     background: bool = False
+    verdict: Fault | None = None
 
 
 class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
@@ -93,16 +98,41 @@ class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
     queue: int
 
 
+class QueueLose(Message, frozen=True, kw_only=True, tag="queue_lose"):
+    """What waits in the queue, and all that will, ends with this fault (`ERROR_DEVICE_LOST`)."""
+
+    context: int
+    queue: int
+    fault: Fault
+
+
+class Abort(Message, frozen=True, kw_only=True, tag="abort"):
+    """End this submission with the fault, if it runs; its queue is lost."""
+
+    context: int
+    queue: int
+    sequence: int
+    fault: Fault
+
+
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
+    """Asks for a sign of life: the number in `VITAL_ANSWERED`."""
+
+    number: int
+
+
 class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
-    Descriptors: the blob, the placement if it has a length, then the sources of the weights.
+    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`: nobody
+    has compared the weights with their digests yet.
     """
 
     image: int
     blob_length: int
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
+    check: bool = False
 
 
 class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
@@ -124,7 +154,7 @@ class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
 
 Order = (  # every message to an engine
     Setup | ContextAdd | ContextDrop | SegmentAdd | SegmentDrop | MemoryAdd | MemoryDrop | QueueAdd
-    | QueueWorkload | QueueDrop | ImageLoad | ImageUnload | GraphAdd | GraphDrop
+    | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload | GraphAdd | GraphDrop
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor
@@ -166,7 +196,7 @@ report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report
 # ---------------------------------------------------------------- queue states
 #
 # One record of 32 bytes a queue, in memory that only the supervisor and the engine map: what an engine
-# must know to go on where a dead one stopped. Written by the engine.
+# must know to go on where a dead one stopped. Written by the engine. Behind the last one: its signs of life.
 
 QUEUE_STATE_SIZE = 32
 QUEUE_STATES = 16384
@@ -175,5 +205,18 @@ STATE_COMPLETED = 0
 STATE_RUNNING = 1
 """Index of the u64 "submission that is running", 0 when none is."""
 STATE_STARTED = 2
-"""Index of the u64 "start of that submission", CLOCK_MONOTONIC in nanoseconds."""
-QUEUE_STATE = struct.Struct("=QQQ8x")
+"""Index of the u64 "start of that submission, or of its command", CLOCK_MONOTONIC in nanoseconds."""
+STATE_REACHED = 3
+"""Index of the u64 "commands that need not run again": a submission << `REACHED_BITS`, and how many of it."""
+REACHED_BITS = 24
+REACHED_MASK = (1 << REACHED_BITS) - 1
+QUEUE_STATE = struct.Struct("=QQQQ")
+
+VITALS = QUEUE_STATE_SIZE * QUEUE_STATES
+"""Where the signs of life start, in bytes."""
+VITAL_ANSWERED = 0
+"""Index of the u64 "number of the last `Ping` that was read"."""
+VITAL_OTHERS_CPU = 1
+"""Index of the u64 "nanoseconds of CPU that the engine's other threads had used by then"."""
+VITAL = struct.Struct("=QQ")
+STATES_SIZE = VITALS + 64

@@ -1,14 +1,20 @@
 """The OpenVINO way of working on the emulated NPU: the names, argument orders and types of `openvino`.
 
->>> from softnpu.plugin import Core
->>> compiled = Core().compile_model("model.xml", "NPU")
+>>> import softnpu.plugin as ov
+>>> compiled = ov.Core().compile_model("model.xml", "NPU")
 >>> results = compiled({"input": array})
+
+Every public name of `openvino` is here. What works on a device is the plugin's, all else is OpenVINO's own.
 """
 
+import openvino as _openvino
+
+from softnpu.plugin import remote_sharing as _remote_sharing
 from softnpu.plugin.async_infer_queue import AsyncInferQueue
 from softnpu.plugin.compiled_model import CompiledModel
-from softnpu.plugin.core import Core
+from softnpu.plugin.core import Core, compile_model
 from softnpu.plugin.errors import (
+    BlobError,
     CompileError,
     DeviceLostError,
     InferCancelled,
@@ -18,21 +24,38 @@ from softnpu.plugin.errors import (
     NpuError,
     PropertyError,
 )
+from softnpu.plugin.facade import fall_back, share_submodules
 from softnpu.plugin.infer_request import InferRequest
+from softnpu.plugin.remote_context import RemoteContext
+from softnpu.plugin.remote_properties import FileDescriptor, MemType, TensorType
+from softnpu.plugin.remote_tensor import RemoteTensor
 from softnpu.plugin.results import Results
+from softnpu.plugin.states import VariableState
+
+_remote_sharing.register()
+__getattr__, __dir__ = fall_back(__name__, _openvino)
+share_submodules(__name__, _openvino)
 
 __all__ = [
     "AsyncInferQueue",
+    "BlobError",
     "CompileError",
     "CompiledModel",
     "Core",
     "DeviceLostError",
+    "FileDescriptor",
     "InferCancelled",
     "InferError",
     "InferRequest",
     "InputError",
+    "MemType",
     "ModelError",
     "NpuError",
     "PropertyError",
+    "RemoteContext",
+    "RemoteTensor",
     "Results",
+    "TensorType",
+    "VariableState",
+    "compile_model",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from softnpu.plugin.errors import PropertyError
+from softnpu.plugin.errors import InputError, PropertyError
 from softnpu.plugin.infer_request import InferRequest
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ class AsyncInferQueue:
     """`jobs` requests of a model; 0 takes as many as `OPTIMAL_NUMBER_OF_INFER_REQUESTS` says."""
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
+        if jobs < 0:
+            raise InputError(
+                f"AsyncInferQueue, jobs: {jobs}; expected a number of requests, or 0 for the best"
+            )
         self._requests = [model.create_infer_request() for _ in range(jobs or _optimal(model))]
         self._changed = threading.Condition()
         self._idle = deque(range(len(self._requests)))

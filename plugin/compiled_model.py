@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +12,25 @@ from openvino.properties import WorkloadType
 
 from softnpu.driver import Context, Graph
 from softnpu.emulator.interface.blob import GraphMeta
-from softnpu.plugin import optimal_requests
+from softnpu.plugin import exporting, optimal_requests
 from softnpu.plugin.core_properties import Pairs, checked_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
 from softnpu.plugin.executable import Executable
+from softnpu.plugin.exporting import UNKNOWN, Exportable, Provenance
 from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.ports import Port, PortKey
 from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
+from softnpu.plugin.remote_context import RemoteContext, remote_context_of
 from softnpu.plugin.results import Results
 from softnpu.plugin.signature import Signature, signature_of
+from softnpu.plugin.states import VariableState
 
 
 class CompiledModel:
-    """A model on the device. Ports and results are those of `openvino`; safe to use from many threads."""
+    """A model on the device. Ports and results are those of `openvino`; safe to use from many threads.
+
+    `extra` are texts of programs, by names of their own: exported with the model, and imported again.
+    """
 
     def __init__(
         self,
@@ -30,11 +38,15 @@ class CompiledModel:
         graph: Graph,
         properties: ModelProperties,
         signature: Signature | None = None,
+        initial: Graph | None = None,
+        provenance: Provenance = UNKNOWN,
     ) -> None:
         self._executable = Executable(
-            context, graph, properties.for_queue(), signature or signature_of(graph.meta)
+            context, graph, properties.for_queue(), signature or signature_of(graph.meta), initial
         )
         self._properties = properties.compiled_as(graph.meta)
+        self._provenance = provenance
+        self.extra: dict[str, str] = {}
         self._throughput: dict[int, float] = {}
         self._throughput_lock = threading.Lock()
         self._own_request: InferRequest | None = None
@@ -61,17 +73,45 @@ class CompiledModel:
 
     def create_infer_request(self) -> InferRequest:
         """A request with tensors of its own in device memory. It keeps the model on the device."""
+        device = self.context.device.info
+        if self.meta.platform != device.platform:
+            raise NpuError(
+                f"model '{self.meta.name}', infer request: compiled for platform {self.meta.platform}; "
+                f"expected {device.platform}, the platform of device {self._properties.device_name}. Export "
+                "it, and import it on a device of its platform"
+            )
         with translated(f"model '{self.meta.name}', infer request", NpuError):
-            self._executable.graph.initialize()  # not done yet with NPU_DEFER_WEIGHTS_LOAD
-            return InferRequest(self._executable)
+            self._executable.load()  # not done yet with NPU_DEFER_WEIGHTS_LOAD
+            request = InferRequest(self._executable)
+        request.belongs_to(self)
+        return request
 
     def __call__(
-        self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False
+        self,
+        inputs: Any = None,
+        share_inputs: bool = True,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
     ) -> Results:
         """One inference with a request that the model keeps for this. Not for several threads at once."""
-        if self._own_request is None:
-            self._own_request = self.create_infer_request()
-        return self._own_request.infer(inputs, share_inputs=share_inputs, share_outputs=share_outputs)
+        return self._request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
+
+    def query_state(self) -> list[VariableState]:
+        """The states of the request that calling the model uses."""
+        return self._request().query_state()
+
+    def reset_state(self) -> None:
+        """Initial values for the states of the request that calling the model uses."""
+        self._request().reset_state()
+
+    def export_model(self, model_stream: Any = None) -> io.BytesIO | None:
+        """Writes the compiled model for `Core.import_model`: to a binary stream, or to a path.
+
+        Without either it returns a stream. With ENABLE_WEIGHTLESS the weights stay where they are. Raises
+        `NpuError`, also when the weights have changed since; `OSError` when a file cannot be written.
+        """
+        return exporting.export_model(self.exportable(), model_stream)
 
     def get_property(self, property: str) -> Any:
         """A property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
@@ -93,7 +133,35 @@ class CompiledModel:
                 self._executable.set_background(values["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT)
         self._properties = self._properties.with_values(values)
 
+    def get_context(self) -> RemoteContext:
+        """The context of the device, which makes tensors that requests use in place."""
+        return remote_context_of(self.context, f"model '{self.meta.name}', get_context")
+
+    def infer_new_request(self, inputs: Any = None) -> Results:
+        """One inference with a request of its own. Safe for several threads at once."""
+        return self.create_infer_request().infer(inputs)
+
+    def get_runtime_model(self) -> Any:
+        """Refused: the layers that run are known to the device only; profiles show them (PERF_COUNT)."""
+        raise NpuError(
+            f"model '{self.meta.name}', get_runtime_model: the compiled model is a blob, no openvino.Model; "
+            "expected a look at its ports (inputs, outputs), or at its layers with PERF_COUNT and "
+            "get_profiling_info"
+        )
+
+    def release_memory(self) -> None:
+        """Gives back the tensors of the request that calling the model keeps.
+
+        Requests of the program keep theirs, as in OpenVINO, where this frees scratch memory between them.
+        """
+        self._own_request = None
+
     # ------------------------------------------------------------ beyond openvino
+
+    @property
+    def signature(self) -> Signature:
+        """Names, types, shapes and layouts of the ports, as they are exported."""
+        return self._executable.signature
 
     @property
     def context(self) -> Context:
@@ -125,6 +193,31 @@ class CompiledModel:
 
     # ------------------------------------------------------------ properties
 
+    def exportable(self) -> Exportable:
+        """What `export_model` writes."""
+        return Exportable(
+            graph=self._executable.graph,
+            initial=self._executable.initial,
+            signature=self._executable.signature,
+            properties=self._properties.of_compilation(),
+            sources=self._provenance.sources,
+            model=self._provenance.model,
+            weightless=self._properties["ENABLE_WEIGHTLESS"],
+            raw=self._properties["NPU_EXPORT_RAW_BLOB"],
+            extra=self.extra,
+        )
+
+    def twin(self) -> CompiledModel:
+        """Another object for the same model, which keeps no request."""
+        twin = copy.copy(self)
+        twin._own_request = None
+        return twin
+
+    def _request(self) -> InferRequest:
+        if self._own_request is None:
+            self._own_request = self.create_infer_request()
+        return self._own_request
+
     def _measured_throughput(self) -> dict[int, float]:
         with self._throughput_lock:
             if not self._throughput:
@@ -139,10 +232,13 @@ class CompiledModel:
 
 _READERS: dict[str, Callable[[CompiledModel], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.MODEL),
-    "LOADED_FROM_CACHE": lambda model: model._executable.graph.origin == "cache",
+    "LOADED_FROM_CACHE": lambda model: (
+        model._provenance.from_cache or model._executable.graph.origin == "cache"
+    ),
     "NETWORK_NAME": lambda model: model.meta.name,
     "NUM_STREAMS": lambda _: 1,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,
     "EXECUTION_DEVICES": lambda model: model._properties.device_name,
     "NPU_MEASURED_THROUGHPUT": CompiledModel._measured_throughput,
+    "RUNTIME_REQUIREMENTS": lambda model: exporting.requirements(model._executable.graph),
 }

@@ -19,8 +19,11 @@ from softnpu.plugin.properties import (
     in_effect,
     parse,
     read,
+    target,
 )
+from softnpu.plugin.properties.kinds import plain
 
+_REQUIREMENTS = "RUNTIME_REQUIREMENTS"
 Pairs = Mapping[Any, Any] | tuple[Any, Any]
 """Values by property name, or one pair, as `ov.properties.enable_profiling(True)` makes it."""
 
@@ -35,6 +38,7 @@ class CoreProperties:
     def get(self, device_name: str, name: Any, arguments: Mapping[Any, Any]) -> Any:
         """A property of a device, with `arguments` in place of what was set. Raises `PropertyError`."""
         record = find_at(Level.CORE, name)
+        arguments, requirements = _split(record.name, arguments)
         index, properties = self.resolve(device_name, arguments)
         driver = self._devices.driver()
         view = DeviceView(
@@ -42,6 +46,7 @@ class CoreProperties:
             driver=driver,
             properties=properties,
             context=partial(self._devices.context, index),
+            requirements=requirements,
         )
         with translated(f"device {device_name}, property {record.name}", NpuError):
             return read(view, record.name)
@@ -57,8 +62,8 @@ class CoreProperties:
         device = self._devices.index(device_name, device_id) if number else None
         if values.keys() & {"NPU_TILES", "NPU_MAX_TILES", "DEVICE_ID"}:
             index = self._devices.index(device_name, device_id)
-            info = self._devices.driver().devices[index].info
-            check_tiles(in_effect(self._settings.given(device) | values, info))
+            chosen = self._settings.given(device) | values
+            check_tiles(in_effect(chosen, target(chosen, self._devices.driver().devices[index].info)))
         self._settings.set(device, values)
         if "LOG_LEVEL" in values:
             log.set_level(values["LOG_LEVEL"])
@@ -73,14 +78,27 @@ class CoreProperties:
         asked = values.get("DEVICE_ID", "")
         device_id = asked if number or asked else self._settings.given(None).get("DEVICE_ID", "")
         index = self._devices.index(device_name, device_id)
-        info = self._devices.driver().devices[index].info
         given = self._settings.given(index) | values
+        info = target(given, self._devices.driver().devices[index].info)
         return index, ModelProperties(
             device_name=self._devices.names()[index],
             info=info,
             values=in_effect(given, info) | {"DEVICE_ID": number or device_id},
             given=frozenset(given),
         )
+
+
+def _split(name: str, arguments: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], str]:
+    """The arguments, and apart from them the requirements that COMPATIBILITY_CHECK is asked about."""
+    if name != "COMPATIBILITY_CHECK" or _REQUIREMENTS not in arguments:
+        return arguments, ""
+    requirements = plain(arguments[_REQUIREMENTS])
+    if not isinstance(requirements, str):
+        raise PropertyError(
+            f"property {_REQUIREMENTS}: {type(requirements).__name__} given; expected text, as a"
+            " compiled model tells it"
+        )
+    return {key: value for key, value in arguments.items() if key != _REQUIREMENTS}, requirements
 
 
 def checked_pairs(pairs: Any) -> Iterable[tuple[Any, Any]]:

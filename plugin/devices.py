@@ -20,6 +20,11 @@ class Devices:
         self._contexts: dict[int, Context] = {}
         self._pid = os.getpid()
 
+    @property
+    def socket(self) -> Path | None:
+        """Of the daemon; None for the default one."""
+        return self._socket
+
     def names(self) -> list[str]:
         """`NPU`, or `NPU.0`, `NPU.1`, ... with several devices."""
         with self._lock:
@@ -51,6 +56,11 @@ class Devices:
                 self._contexts[index] = context
             return context
 
+    def has(self, context: Context) -> bool:
+        """Whether a context is the one of the session that is open."""
+        with self._lock:
+            return self._contexts.get(context.device.info.index) is context
+
     def close(self) -> None:
         """Ends the session: every model and request of it ends too. The next use opens a new one."""
         with self._lock:
@@ -81,6 +91,12 @@ def devices_at(socket: Path | None) -> Devices:
         return _shared.setdefault(socket, Devices(socket))
 
 
+def devices_of(context: Context) -> Devices | None:
+    """The devices that a context of the plugin is on; None when its session has ended."""
+    with _shared_lock:
+        return next((devices for devices in _shared.values() if devices.has(context)), None)
+
+
 def check_name(name: str) -> str:
     """What follows `NPU.` in a device's name, empty for `NPU`. Raises `PropertyError` for other names."""
     kind, dot, number = name.partition(".") if isinstance(name, str) else ("", "", "")
@@ -108,4 +124,7 @@ def _find(asked: str, number: str, driver: Driver) -> int:
         if device.info.platform == number:
             return device.info.index
     known = ", ".join(f"{device.info.index} (platform {device.info.platform})" for device in devices)
-    raise PropertyError(f"{asked}: no such device; expected one of {known}")
+    raise PropertyError(
+        f"{asked}: no such device; expected one of {known}."
+        " NPU_PLATFORM compiles for a platform that is not here"
+    )

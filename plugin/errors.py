@@ -23,6 +23,10 @@ class CompileError(NpuError):
     """A model cannot be compiled or loaded."""
 
 
+class BlobError(ModelError):
+    """An exported model cannot be used: it is none, it is damaged, or it does not fit device or weights."""
+
+
 class PropertyError(NpuError):
     """A property is unknown, or its value is not allowed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,14 +14,34 @@ from softnpu.plugin.completions import Completions
 from softnpu.plugin.ports import make_ports
 from softnpu.plugin.properties import QueueProperties
 from softnpu.plugin.signature import Signature
+from softnpu.plugin.states import initial_arguments
+
+
+class Strided(NamedTuple):
+    """A place for an argument whose elements are not dense: `strides` in elements, innermost first."""
+
+    place: Any
+    strides: tuple[int, ...]
 
 
 class Executable:
-    """A graph on the device and the queue that its inferences go through; safe for many threads."""
+    """A graph on the device and the queue that its inferences go through; safe for many threads.
 
-    def __init__(self, context: Context, graph: Graph, queue: QueueProperties, signature: Signature) -> None:
+    `initial` is the graph that computes initial values of states, if the model has such.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        graph: Graph,
+        queue: QueueProperties,
+        signature: Signature,
+        initial: Graph | None = None,
+    ) -> None:
+        initial_arguments(graph.meta, None if initial is None else initial.meta)  # refuses what does not fit
         self.context = context
         self.graph = graph
+        self.initial = initial
         self.meta = graph.meta
         self.signature = signature
         self.inputs, self.outputs = make_ports(signature)
@@ -51,13 +71,36 @@ class Executable:
             if self._queue is not None and not self._queue.lost:
                 self._queue.set_workload_type(background)
 
-    def record(self, steps: Sequence[Mapping[int, Any]], query: ProfilingQuery | None = None) -> CommandList:
-        """A closed command list with one execution of the graph a step: places by argument."""
+    def load(self) -> None:
+        """Loads what is not on the device yet."""
+        self.graph.initialize()
+        if self.initial is not None:
+            self.initial.initialize()
+
+    def record(
+        self,
+        steps: Sequence[Mapping[int, Any]],
+        queries: Sequence[ProfilingQuery] = (),
+        initial: Mapping[int, Any] | None = None,
+    ) -> CommandList:
+        """A closed command list with one execution of the graph a step: places by argument.
+
+        A place is memory, an address in it, or `Strided`. Profiles go to the `queries` in turn.
+        `initial` has the places of the graph that computes initial values, which runs first.
+        """
         commands = self.context.create_command_list()
         with self._lock:  # a graph has one set of arguments at a time
-            for places in steps:
+            if initial is not None and self.initial is not None:
+                for index, place in initial.items():
+                    self.initial.set_argument_value(index, place)
+                commands.append_graph_execute(self.initial)
+            for number, places in enumerate(steps):
                 for index, place in places.items():
-                    self.graph.set_argument_value(index, place)
+                    if isinstance(place, Strided):
+                        self.graph.set_argument_value2(index, *place)
+                    else:
+                        self.graph.set_argument_value(index, place)
+                query = queries[number % len(queries)] if queries else None
                 commands.append_graph_execute(self.graph, query)
         commands.close()
         return commands

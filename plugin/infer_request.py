@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,15 @@ import openvino as ov
 
 from softnpu.driver import Fence
 from softnpu.driver.waiting import FOREVER
+from softnpu.plugin.dynamic import recording_for
 from softnpu.plugin.errors import InferCancelled, InferError, InputError, NpuError, translated
-from softnpu.plugin.ports import Port, PortKey, Ports
-from softnpu.plugin.recording import Recording
+from softnpu.plugin.ports import PortKey, Ports
+from softnpu.plugin.request_tensors import RequestTensors
 from softnpu.plugin.results import Results
-from softnpu.plugin.tensors import Slot
+from softnpu.plugin.states import VariableState
 
 if TYPE_CHECKING:
+    from softnpu.plugin.compiled_model import CompiledModel
     from softnpu.plugin.executable import Executable
 
 log = logging.getLogger(__name__)
@@ -28,89 +31,62 @@ log = logging.getLogger(__name__)
 Callback = Callable[[Any], None]
 
 
-class InferRequest:
+class InferRequest(RequestTensors):
     """One inference at a time. Its tensors lie in device memory: writing into them copies nothing."""
+
+    userdata: Any = None
+    """What `set_callback` or `start_async` was given last."""
 
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         self._name = executable.meta.name
         self._inputs = executable.inputs
         self._outputs = executable.outputs
-        self._recording = Recording(executable)
+        self._recording = recording_for(executable)
         self._fence: Fence | None = None
         self._lock = threading.Lock()
         self._busy = False
         self._cancelled = False
+        self._attempts = 0
         self._failure: NpuError | None = None
         self._callback: Callback | None = None
         self._called_back = threading.Event()
+        self._model: Callable[[], CompiledModel]
         self._started_ns = 0
         self._ended_ns = 0
-        self.userdata: Any = None
 
-    # ------------------------------------------------------------ tensors
+    # ------------------------------------------------------------ states
 
-    def get_tensor(self, key: PortKey) -> ov.Tensor:
-        """The tensor of a port, by port or name. Its `data` is a view of device memory."""
-        return self._slot(key).tensor
+    def query_state(self) -> list[VariableState]:
+        """The states of this request in the order of their names; empty for a model without any."""
+        states = self._recording.states
+        return [VariableState(states, name, self._change_states) for name in states.by_name]
 
-    def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
-        """Uses `tensor` for a port from now on. Memory of this device is used in place, other is copied.
-
-        Raises `InputError` for a wrong shape or element type.
-        """
-        self._check_idle("set_tensor")
-        self._slot(key).set(tensor)
-
-    def set_tensors(self, tensors: Mapping[PortKey, ov.Tensor]) -> None:
-        """`set_tensor` for several ports."""
-        for key, tensor in tensors.items():
-            self.set_tensor(key, tensor)
-
-    def get_input_tensor(self, index: int = 0) -> ov.Tensor:
-        """The tensor of an input."""
-        return self._recording.inputs[self._inputs.find(index)].tensor
-
-    def get_output_tensor(self, index: int = 0) -> ov.Tensor:
-        """The tensor of an output."""
-        return self._recording.outputs[self._outputs.find(index)].tensor
-
-    def set_input_tensor(self, index: int, tensor: ov.Tensor) -> None:
-        """As `set_tensor`, for an input by its index."""
-        self.set_tensor(self._inputs[self._inputs.find(index)], tensor)
-
-    def set_output_tensor(self, index: int, tensor: ov.Tensor) -> None:
-        """As `set_tensor`, for an output by its index."""
-        self.set_tensor(self._outputs[self._outputs.find(index)], tensor)
-
-    @property
-    def input_tensors(self) -> list[ov.Tensor]:
-        """The tensors of all inputs."""
-        return [slot.tensor for slot in self._recording.inputs]
-
-    @property
-    def output_tensors(self) -> list[ov.Tensor]:
-        """The tensors of all outputs."""
-        return [slot.tensor for slot in self._recording.outputs]
-
-    @property
-    def model_inputs(self) -> list[Port]:
-        """The input ports of the model."""
-        return list(self._inputs)
-
-    @property
-    def model_outputs(self) -> list[Port]:
-        """The output ports of the model."""
-        return list(self._outputs)
+    def reset_state(self) -> None:
+        """Initial values for all states. Raises `InferError` while the request is busy."""
+        self._change_states("reset_state", self._recording.states.reset)
 
     # ------------------------------------------------------------ inference
 
-    def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False) -> Results:
+    def get_compiled_model(self) -> CompiledModel:
+        """The model that the request runs."""
+        return self._model()
+
+    def infer(
+        self,
+        inputs: Any = None,
+        share_inputs: bool = False,
+        share_outputs: bool = False,
+        *,
+        decode_strings: bool = True,
+    ) -> Results:
         """Runs one inference and returns its results, copied unless `share_outputs`.
 
         `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in the order of
-        the inputs, or one array. Raises `InputError`, `InferError`, `DeviceLostError`.
+        the inputs, or one array. `decode_strings` is OpenVINO's; there are no tensors of texts here.
+        Raises `InputError`, `InferError`, `DeviceLostError`.
         """
+        del decode_strings
         self.start_async(inputs, share_inputs=share_inputs)
         self.wait()
         arrays = [tensor.data for tensor in self.output_tensors]
@@ -150,9 +126,9 @@ class InferRequest:
         """
         self._wait(FOREVER)
 
-    def wait_for(self, timeout_ms: int) -> bool:
-        """Waits at most `timeout_ms` milliseconds; whether the inference has ended. Raises as `wait`."""
-        return self._wait(max(0, timeout_ms) * 1_000_000)
+    def wait_for(self, timeout: int) -> bool:
+        """Waits at most `timeout` milliseconds; whether the inference has ended. Raises as `wait`."""
+        return self._wait(max(0, timeout) * 1_000_000)
 
     def cancel(self) -> None:
         """Gives an inference up: it is not begun any more, or ends early. Its results are void.
@@ -205,19 +181,18 @@ class InferRequest:
 
     # ------------------------------------------------------------
 
-    def _slot(self, key: PortKey) -> Slot:
-        if not isinstance(key, int) and self._inputs.has(key):
-            return self._recording.inputs[self._inputs.find(key)]
-        if isinstance(key, int) or not self._outputs.has(key):
-            names = [spec.name for spec in (*self._inputs.specs, *self._outputs.specs)]
-            raise InputError(f"model '{self._name}': no port {key!r}; expected one of {', '.join(names)}")
-        return self._recording.outputs[self._outputs.find(key)]
+    def belongs_to(self, model: CompiledModel) -> None:
+        """Says what `get_compiled_model` returns: `model`, or what it was if it is gone by then."""
+        # the model may keep this request: only one of the two may keep the other
+        alive, twin = weakref.ref(model), model.twin()
+        self._model = lambda: alive() or twin
 
     def _take_inputs(self, inputs: Any) -> None:
         """Checks everything first, then takes it: nothing is changed when one input is wrong."""
         chosen = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
         slots = self._recording.inputs
         ready = {index: slots[index].checked(value) for index, value in chosen.items()}
+        self._recording.check_inputs(ready)
         for index, value in ready.items():
             if isinstance(value, ov.Tensor):
                 slots[index].set(value)
@@ -234,7 +209,10 @@ class InferRequest:
 
     def _wait(self, timeout_ns: int) -> bool:
         end = time.monotonic_ns() + timeout_ns
-        if not self._settle(timeout_ns):
+        settled = self._settle(timeout_ns)
+        while settled is None:
+            settled = self._settle(FOREVER if timeout_ns == FOREVER else max(0, end - time.monotonic_ns()))
+        if not settled:
             return False
         if self._callback is not None and self._started_ns:
             left = None if timeout_ns == FOREVER else max(0, end - time.monotonic_ns()) / 1e9
@@ -244,34 +222,59 @@ class InferRequest:
             raise self._failure
         return True
 
-    def _settle(self, timeout_ns: int) -> bool:
-        """Waits for the device and takes over what it has done; False when the time has passed."""
-        fence = self._fence
+    def _settle(self, timeout_ns: int) -> bool | None:
+        """Waits for the device and takes over what it has done; False when the time has passed.
+
+        None: the device executes once more, for which has to be waited again.
+        """
+        fence, attempt = self._fence, self._attempts
         if not self._busy or fence is None:
             return True
         failure: NpuError | None = None
         try:
             with translated(f"model '{self._name}', inference", InferError):
                 if not fence.host_synchronize(timeout_ns):
-                    return False
+                    # of a fence that was armed again meanwhile the end of the first attempt cannot be seen
+                    return False if self._attempts == attempt else None
         except NpuError as error:
             failure = error
         with self._lock:
             if self._busy:
+                if self._attempts != attempt:
+                    return None
                 self._ended_ns = time.monotonic_ns()
                 if self._cancelled:
                     failure = InferCancelled(f"model '{self._name}', inference: cancelled")
-                if failure is None:
-                    self._recording.finish()
+                try:
+                    if failure is None:
+                        self._recording.finish()
+                    elif self._try_again(fence, failure):
+                        failure = None  # its traceback has this frame, which would keep the request alive
+                        return None
+                except NpuError as error:
+                    failure = error
+                if failure is not None:
+                    self._recording.fail()
                 self._failure = failure
                 self._busy = False
+        return True
+
+    def _try_again(self, fence: Fence, failure: NpuError) -> bool:
+        """Executes once more if the recording knows a way out of the failure."""
+        with translated(f"model '{self._name}', inference", InferError):
+            commands = self._recording.again(failure)
+            if commands is None or fence.queue.lost:
+                return False
+            self._attempts += 1
+            fence.queue.execute_command_lists([commands], fence)
         return True
 
     def _complete(self, called_back: threading.Event) -> None:
         """In the thread of the callbacks: waits for the end, then calls back."""
         callback = self._callback
         try:
-            self._settle(FOREVER)
+            while self._settle(FOREVER) is None:
+                pass
             if callback is not None:
                 callback(self.userdata)
         except Exception:  # noqa: BLE001 - code of the user, in a thread where nobody could catch it
@@ -279,6 +282,12 @@ class InferRequest:
             log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:
             called_back.set()
+
+    def _change_states(self, call: str, change: Callable[[], int]) -> None:
+        self._check_idle(call)
+        copied = change()
+        if copied:
+            self._executable.count_staged(copied)
 
     def _check_idle(self, call: str) -> None:
         if self._busy:

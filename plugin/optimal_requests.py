@@ -21,14 +21,14 @@ def measure(create: Callable[[], InferRequest]) -> dict[int, float]:
     those whose tensors the device has no room for; 1 is always measured. Raises `NpuError` when it fails.
     """
     end = time.monotonic() + _LIMIT_S
-    requests = [create()]
+    requests = [_ready(create)]
     requests[0].infer()  # the first inference of a model takes longer than all others
     found: dict[int, float] = {}
     for count in COUNTS:
         if found and time.monotonic() + max(_SLICE_S, count / found[1]) > end:
             break
         try:
-            requests += [create() for _ in range(count - len(requests))]
+            requests += [_ready(create) for _ in range(count - len(requests))]
         except NpuError:
             break
         found[count] = _rate(requests)
@@ -39,6 +39,16 @@ def fewest(throughput: Mapping[int, float]) -> int:
     """The smallest number of requests that comes near the best throughput."""
     best = max(throughput.values())
     return min(count for count, rate in throughput.items() if rate >= ENOUGH * best)
+
+
+def _ready(create: Callable[[], InferRequest]) -> InferRequest:
+    """A request whose dynamic inputs have their least shape: one sample of a dynamic batch."""
+    request = create()
+    for port, tensor in zip(request.model_inputs, request.input_tensors, strict=True):
+        partial = port.partial_shape
+        if partial.is_dynamic and partial.rank.is_static:
+            tensor.shape = [max(1, dim.get_min_length()) for dim in partial]
+    return request
 
 
 def _rate(requests: list[InferRequest]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import openvino as ov
@@ -18,25 +19,37 @@ _STATUS = {
 
 
 class Profiler:
-    """The profiling query of one infer request."""
+    """The profiling queries of one infer request, which its executions of the graph fill in turn.
 
-    def __init__(self, graph: Graph) -> None:
-        self._pool = ProfilingPool(graph, 1)
-        self.query = self._pool.create_query(0)
+    `executions` is how many an inference has: one, or one for each sample of a batch.
+    """
+
+    def __init__(self, graph: Graph, count: int = 1) -> None:
+        self._pool = ProfilingPool(graph, count)
+        self.queries = [self._pool.create_query(number) for number in range(count)]
+        self.executions = 1
 
     def info(self) -> list[ov.ProfilingInfo]:
-        """The profile of the last inference; `ZeError` with NOT_AVAILABLE before the first has ended."""
-        return [_info(layer) for layer in self.query.layers()]
+        """The profile of the last inference; `ZeError` with NOT_AVAILABLE before the first has ended.
+
+        Times are sums over all executions. With more of them than queries the last ones stand for all.
+        """
+        filled = [query.layers() for query in self.queries[: self.executions]]
+        scale = self.executions / len(filled)
+        return [_info(layers, scale) for layers in zip(*filled, strict=True)]
 
 
-def _info(layer: LayerInfo) -> ov.ProfilingInfo:
+def _info(layers: Sequence[LayerInfo], scale: float) -> ov.ProfilingInfo:
+    layer = layers[0]
     info = ov.ProfilingInfo()
     info.node_name = layer.name
     info.node_type = layer.layer_type
     info.exec_type = _unit(layer)
     info.status = _STATUS[layer.status]
-    info.real_time = timedelta(microseconds=layer.duration_ns / 1000)
-    info.cpu_time = timedelta(microseconds=(layer.dpu_ns + layer.sw_ns + layer.dma_ns) / 1000)
+    spent = sum(one.duration_ns for one in layers) * scale
+    worked = sum(one.dpu_ns + one.sw_ns + one.dma_ns for one in layers) * scale
+    info.real_time = timedelta(microseconds=spent / 1000)
+    info.cpu_time = timedelta(microseconds=worked / 1000)
     return info
 
 

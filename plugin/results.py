@@ -7,18 +7,30 @@ from typing import Any
 
 import numpy.typing as npt
 
+from softnpu.plugin.errors import InputError
 from softnpu.plugin.ports import Port, PortKey, Ports
 
+Array = npt.NDArray[Any]
 
-class Results(Mapping[PortKey, "npt.NDArray[Any]"]):
-    """Read-only. Keys are the output ports; a name or an index finds the same arrays."""
 
-    def __init__(self, ports: Ports, arrays: list[npt.NDArray[Any]]) -> None:
+class NoSuchOutput(InputError, KeyError):
+    """There is no such output. It is a `KeyError` too, as mappings and programs for OpenVINO expect."""
+
+    __str__ = Exception.__str__  # a KeyError would show the text as a literal
+
+
+class Results(Mapping[PortKey, Array]):
+    """As OpenVINO's `OVDict`. Keys are the output ports; a name or an index finds the same arrays."""
+
+    def __init__(self, ports: Ports, arrays: list[Array]) -> None:
         self._ports = ports
         self._arrays = arrays
 
-    def __getitem__(self, key: PortKey) -> npt.NDArray[Any]:
-        return self._arrays[self._ports.find(key)]
+    def __getitem__(self, key: PortKey) -> Array:
+        try:
+            return self._arrays[self._ports.find(key)]
+        except InputError as failure:
+            raise NoSuchOutput(str(failure)) from None
 
     def __iter__(self) -> Iterator[Port]:
         return iter(self._ports)
@@ -26,7 +38,15 @@ class Results(Mapping[PortKey, "npt.NDArray[Any]"]):
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def to_tuple(self) -> tuple[npt.NDArray[Any], ...]:
+    def names(self) -> tuple[set[str], ...]:
+        """The names of each output, in their order."""
+        return tuple(set(port.get_names()) for port in self._ports)
+
+    def to_dict(self) -> dict[Port, Array]:
+        """The arrays by port. A plain dictionary finds nothing by name or index."""
+        return dict(zip(self._ports, self._arrays, strict=True))
+
+    def to_tuple(self) -> tuple[Array, ...]:
         """The arrays in the order of the outputs."""
         return tuple(self._arrays)
 

@@ -15,6 +15,8 @@ from softnpu.driver import GraphSource
 from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, write_xml
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.interface.weights import const_layers, with_offsets
+from softnpu.plugin.errors import ModelError
+from softnpu.plugin.weights_pool import Pool
 
 _HEADER = struct.Struct("<HHI")
 _VERSION = struct.Struct("<HH")
@@ -77,16 +79,32 @@ def no_copy_form(
     return bytearray(header + _VERSION.pack(*version) + constants + xml)
 
 
-def by_descriptor(model: ov.Model, name: str) -> GraphSource:
+def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None) -> GraphSource:
     """The model for the compiler: constants that OpenVINO maps from a file go as that file's descriptor.
 
-    All others are copied once, into a sealed memory file. Raises `ZeError` if that is not possible.
+    So do those that are found in `pool`, byte for byte. All others are copied once, into a sealed memory
+    file. Raises `ZeError` if that is not possible, `ModelError` if nothing is found in the pool.
     """
     xml, nodes = _written(model, by_index=False)
     pieces = [Piece(node.name, node.address, node.length) for node in nodes]
-    gathered = gather(pieces, "pfnCreate2")
+    gathered = gather(pieces, "pfnCreate2", None if pool is None else _found(nodes, pool, name))
     xml = with_offsets(xml, const_layers(xml), gathered.offsets)
     return GraphSource.from_xml(name, xml, weights=gathered.files)
+
+
+def _found(nodes: Sequence[ConstantNode], pool: Pool, name: str) -> dict[int, tuple[int, int]]:
+    """Descriptor and offset of the constants that a pool has, by their index."""
+    known: dict[int, tuple[int, int]] = {}
+    for index, node in enumerate(nodes):
+        entry = pool.equal(node.view(), node.name) if node.length else None
+        if entry is not None:
+            known[index] = (pool.fds[entry.file], entry.offset)
+    if not known and any(node.length for node in nodes):
+        raise ModelError(
+            f"model '{name}': none of its {len(nodes)} constants is in {pool.name}; expected the weights"
+            " of this model"
+        )
+    return known
 
 
 def _written(model: ov.Model, by_index: bool) -> tuple[bytes, list[ConstantNode]]:

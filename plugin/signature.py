@@ -13,7 +13,12 @@ from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 
 
 class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One input or output: `shape` as `openvino.PartialShape` writes it, `argument` its graph argument."""
+    """One input or output: `shape` as `openvino.PartialShape` writes it, `argument` its graph argument.
+
+    `shape_argument` is the argument that tells its shape at each inference, -1 if there is none. `batch_axis`
+    is where a tensor has the samples of a batch that the plugin splits, each `per_sample` long on that axis;
+    -1 for a port that has none.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -21,6 +26,9 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
     shape: str
     layout: str
     argument: int
+    shape_argument: int = -1
+    batch_axis: int = -1
+    per_sample: int = 1
 
     @property
     def partial_shape(self) -> ov.PartialShape:
@@ -29,11 +37,16 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """The ports of a model, each kind in the order of the model."""
+    """The ports of a model, each kind in the order of the model.
+
+    `batch` is the model's batch as `openvino.Dimension` writes it, such as `4`, `?` or `1..8`, if the plugin
+    splits it: then the graph has the model for one sample, and ports have the shapes of the model as it was.
+    """
 
     name: str
     inputs: tuple[PortSpec, ...]
     outputs: tuple[PortSpec, ...]
+    batch: str = ""
 
     @property
     def ports(self) -> tuple[PortSpec, ...]:
@@ -43,7 +56,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 def signature_of(meta: GraphMeta) -> Signature:
     """The ports of a graph whose arguments are what the user gave."""
-    ports = [(argument.input, _port(index, argument)) for index, argument in enumerate(meta.arguments)]
+    told = meta.shape_tensors
+    states = {index for state in meta.states for index in (state.input, state.output)}
+    ports = [
+        (argument.input, _port(index, argument, told.get(index, -1)))
+        for index, argument in enumerate(meta.arguments)
+        if argument.shape_of < 0 and index not in states
+    ]
     return Signature(
         name=meta.name,
         inputs=tuple(port for is_input, port in ports if is_input),
@@ -51,12 +70,13 @@ def signature_of(meta: GraphMeta) -> Signature:
     )
 
 
-def _port(index: int, argument: ArgumentMeta) -> PortSpec:
+def _port(index: int, argument: ArgumentMeta, shape_argument: int) -> PortSpec:
     return PortSpec(
         name=argument.name,
         names=argument.names,
         element_type=argument.element_type,
-        shape=str(ov.PartialShape(list(argument.shape))),
+        shape=argument.partial_shape or str(ov.PartialShape(list(argument.shape))),
         layout=argument.layout,
         argument=index,
+        shape_argument=shape_argument,
     )

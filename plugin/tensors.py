@@ -13,6 +13,7 @@ import openvino as ov
 from softnpu.driver import Allocation, Context, ZeError
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.ports import element_type
+from softnpu.plugin.remote_tensor import RemoteTensor
 from softnpu.plugin.signature import PortSpec
 
 Shape = tuple[int, ...]
@@ -33,7 +34,7 @@ class Slot:
         self._type: Any = element_type(port)
         self._foreign = False
         self.port = port
-        self._reserve(_first_shape(self._partial), _most_elements(self._partial))
+        self._reserve(_first_shape(self._partial), self._elements_at_first())
         self.tensor: Any = self._own
         self.place: Any = self._raw
         self.moved = True
@@ -41,7 +42,7 @@ class Slot:
     @property
     def shape(self) -> Shape:
         """The shape of the tensor now."""
-        return tuple(self.tensor.shape)
+        return shape_of(self.tensor)
 
     def set(self, tensor: Any) -> None:
         """Uses another tensor from now on. Raises `InputError` if it does not fit the port."""
@@ -97,6 +98,17 @@ class Slot:
         np.copyto(self.tensor.data, self._own.data)
         return int(self.tensor.byte_size)
 
+    def places(self) -> dict[int, Any]:
+        """Where the device finds the graph's arguments that belong to the port, by their index."""
+        return {self.port.argument: self.place}
+
+    def _elements_at_first(self) -> int:
+        return most_elements(self._partial)
+
+    def _own_tensor(self, elements: int) -> Any:
+        """A tensor on the slot's own memory."""
+        return ov.Tensor(self._raw, ov.Shape([elements]), self._type)
+
     def _move(self, place: Any) -> None:
         self.moved = self.moved or place.ctypes.data != self.place.ctypes.data
         self.place = place
@@ -107,17 +119,21 @@ class Slot:
         size = elements * self._type.size
         memory: Allocation = self._context.alloc_host(max(1, size))
         self._raw: npt.NDArray[np.uint8] = memory.view(np.uint8, (size,))
-        self._own: Any = ov.Tensor(self._raw, ov.Shape([elements]), self._type)
-        self._own.shape = ov.Shape(shape)
+        self._own: Any = self._own_tensor(elements)
+        reshape(self._own, shape)
 
     def _resize_own(self, shape: Shape) -> None:
-        if tuple(self._own.shape) == shape:
+        if shape_of(self._own) == shape:
             return
         if math.prod(shape) * self._type.size <= self._raw.nbytes:
-            self._own.shape = ov.Shape(shape)
-            return
+            reshape(self._own, shape)
+        else:
+            self._enlarge(shape, 0)
+
+    def _enlarge(self, shape: Shape, elements: int) -> None:
+        """Own memory anew, for `elements` at least; what was in it is void."""
         replaced = self._own
-        self._reserve(shape, 0)
+        self._reserve(shape, elements)
         if self.tensor is replaced:
             self.tensor = self._own
         if self.tensor is self._own or self._foreign:
@@ -127,6 +143,8 @@ class Slot:
         return bool(self._partial.compatible(ov.PartialShape(list(shape))))
 
     def _check(self, tensor: Any) -> None:
+        if isinstance(tensor, RemoteTensor):
+            tensor.check_usable(self._context, f"{self._kind} '{self.port.name}'", self._kind == "input")
         if tensor.element_type != self._type or not self._takes(tuple(tensor.shape)):
             found = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
             raise self._mismatch(found, self.port.element_type)
@@ -152,7 +170,17 @@ def _first_shape(partial: Any) -> Shape:
     return tuple(dim.get_length() if dim.is_static else 0 for dim in partial)
 
 
-def _most_elements(partial: Any) -> int:
+def reshape(tensor: Any, shape: Sequence[int]) -> None:
+    """Gives a tensor a shape that its memory has room for, past the checks of tensors that have some."""
+    ov.Tensor.shape.fset(tensor, ov.Shape(shape))
+
+
+def shape_of(tensor: Any) -> Shape:
+    """The shape of a tensor. Its array has it as a tuple; to make one of an `openvino.Shape` takes 20 us."""
+    return tuple(tensor.data.shape)
+
+
+def most_elements(partial: Any) -> int:
     """The elements of the largest shape; 0 if there is no largest."""
     if partial.rank.is_dynamic:
         return 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from softnpu.tools import daemon, infer, status
+from softnpu.tools import compiling, daemon, doctor, infer, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import RootGroup
 
@@ -19,7 +19,12 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("demo")(demo.demo)
+app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)
+# behind the program's name everything is the program's: no option of it is read as one of ours
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("env")(run.env)
+app.command("doctor")(doctor.doctor)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
 app.command("stop")(daemon.stop)

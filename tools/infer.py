@@ -12,11 +12,13 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
-    from softnpu.tools.runs import Run
+    from softnpu.tools.runs import Job, Run
 
 
 def infer(
-    model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
+    model: Annotated[
+        Path, typer.Argument(help="Any file that OpenVINO reads, or one that 'softnpu compile' wrote.")
+    ],
     device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
@@ -35,6 +37,12 @@ def infer(
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
     ] = None,
+    original: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="FILE", help="What MODEL was compiled from: for --compare, and for weights."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
     socket: SocketOption = None,
 ) -> None:
@@ -49,7 +57,9 @@ def infer(
         config=_config(config or [], precision),
         seed=seed,
         count=n,
+        original=original,
     )
+    _check_original(job, compare is not None)
     peer = None if compare is None else runs.peer_device(compare)
     ours = runs.on_npu(job, device, socket)
     report.outputs(ours)
@@ -58,6 +68,21 @@ def infer(
     report.staged(ours)
     if theirs is not None and not _agree(ours, theirs):
         raise typer.Exit(1)
+
+
+def _check_original(job: Job, compared: bool) -> None:
+    """Refuses a second model beside one that is none of a blob, and to compare a blob with nothing."""
+    if job.original is not None and not job.is_blob:
+        raise ToolError(
+            "--model", f"given, but {job.model} is no compiled model", "it with a compiled model only"
+        )
+    if compared and job.is_blob and job.original is None:
+        raise ToolError(
+            f"--compare, compiled model {job.model}",
+            "OpenVINO's own devices cannot run it",
+            "the model that it was compiled from",
+            "give it with --model FILE",
+        )
 
 
 def _config(pairs: Sequence[str], precision: str | None) -> dict[str, str]:

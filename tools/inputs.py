@@ -58,7 +58,7 @@ def load_array(name: str, path: Path) -> Array:
             raise ToolError(f"--input {name}, {path}", f"no array ({error})", "a .npy file") from error
 
 
-def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
+def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape: Sequence[Any]) -> None:
     """Refuses an array that is not what the input takes."""
     expected = np.dtype(dtype)
     if array.dtype != expected or array.shape != tuple(shape):

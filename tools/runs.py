@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from softnpu.plugin import CompiledModel, Core, InferRequest
-from softnpu.tools import inputs
-from softnpu.tools.console import err
+from softnpu.tools import inputs, progress
 from softnpu.tools.failures import ToolError
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
-# The compiler's last stage is followed by the device's loading, of which it knows nothing.
-_STAGES = {"pack": "pack, then load"}
+_BLOB = b"SNPUBLOB"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: a model file, what its inputs are, OpenVINO properties, how many inferences to time."""
+    """What to run: a model file or a blob, its inputs, OpenVINO properties, how many inferences to time.
+
+    `original` is the model that a blob was compiled from.
+    """
 
     model: Path
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -36,6 +36,16 @@ class Job:
     config: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     count: int = 20
+    original: Path | None = None
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether the file is a compiled model."""
+        try:
+            with self.model.open("rb") as file:
+                return file.read(len(_BLOB)) == _BLOB
+        except OSError:
+            return False  # who reads the model says what is wrong with the file
 
 
 @dataclass(frozen=True)
@@ -76,10 +86,17 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     """
     core = Core(socket)
     arrays = {name: inputs.load_array(name, path) for name, path in job.files.items()}
-    shapes = _static_shapes(core.read_model(job.model), job, arrays)
-    compiled = _compile(core, job, device, shapes)
+    shapes: dict[str, Shape] = {}
+    if job.is_blob:
+        compiled = core.import_model(job.model, device, job.config, model=_original(core, job))
+    else:
+        shapes = _static_shapes(core.read_model(job.model), job, arrays)
+        compiled = _compile(core, job, device, shapes)
     request = compiled.create_infer_request()
     given = _write_inputs(job, arrays, compiled, request)
+    if job.is_blob:
+        shapes = {name: array.shape for name, array in given.items()}
+    names = [spec.name for spec in compiled.signature.outputs]
     status = compiled.context.device.get_status
     staged_before = status().staged_bytes
     first_s, times_s = _timed(request.infer, job.count)
@@ -89,10 +106,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
         config=compiled.meta.config,
         shapes=shapes,
         inputs=given,
-        outputs={
-            meta.name: np.array(request.get_tensor(port).data)
-            for port, meta in zip(compiled.outputs, compiled.meta.outputs, strict=True)
-        },
+        outputs={name: np.array(request.get_output_tensor(at).data) for at, name in enumerate(names)},
         compile_s=compiled.compile_ms / 1e3,
         load_s=compiled.load_ms / 1e3,
         first_s=first_s,
@@ -102,40 +116,63 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     )
 
 
+def _original(core: Core, job: Job) -> ov.Model | None:
+    """The model of a blob, which needs it if it has no weights of its own."""
+    return None if job.original is None else core.read_model(job.original)
+
+
 def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> CompiledModel:
     """Compiles and loads, with a progress bar where somebody can see it."""
-    with Progress(
-        TextColumn("compile: {task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    ) as bar:
-        task = bar.add_task("start", total=1.0)
-
-        def show(stage: str, done: float) -> None:
-            bar.update(task, completed=done, description=_STAGES.get(stage, stage))
-
-        return core.compile_model(job.model, device, job.config, shapes=shapes, progress=show)
+    with progress.stages() as stages:
+        return core.compile_model(job.model, device, job.config, shapes=shapes, progress=stages)
 
 
 def _write_inputs(
     job: Job, arrays: Mapping[str, Array], compiled: CompiledModel, request: InferRequest
 ) -> dict[str, Array]:
-    """Fills every input with what the user gave or with random values; what was written, by argument."""
+    """Fills every input with what the user gave or with random values; what was written, by name."""
     written: dict[str, Array] = {}
     random = np.random.default_rng(job.seed)
-    for port, meta in zip(compiled.inputs, compiled.meta.inputs, strict=True):
-        # tensors of the request lie in device memory: what is written here is copied no more
-        place = request.get_tensor(port).data
-        array = _given(job, arrays, port, meta.name)
+    _check_names(job, compiled)
+    for port, spec in zip(compiled.inputs, compiled.signature.inputs, strict=True):
+        tensor = request.get_tensor(port)
+        array = _given(job, arrays, port, spec.name)
         if array is None:
-            array = inputs.random_array(random, meta.name, place.dtype, place.shape)
-        np.copyto(place, array)
-        written[meta.name] = array
+            shape = _shape_of_input(job, port, spec.name)
+            array = inputs.random_array(random, spec.name, tensor.data.dtype, shape)
+        if tuple(tensor.shape) != array.shape:
+            tensor.shape = ov.Shape(array.shape)
+        # tensors of the request lie in device memory: what is written here is copied no more
+        np.copyto(tensor.data, array)
+        written[spec.name] = array
     return written
+
+
+def _check_names(job: Job, compiled: CompiledModel) -> None:
+    """Refuses names that the compiled model does not have."""
+    known = {name for spec in compiled.signature.inputs for name in (spec.name, *spec.names)}
+    for option, given in (("--shape", job.shapes), ("--input", job.files)):
+        for name in given:
+            if name not in known:
+                names = ", ".join(spec.name for spec in compiled.signature.inputs)
+                raise ToolError(f"{option} {name}", "the model has no such input", f"one of: {names}")
+
+
+def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
+    """The shape of random values: the input's own, or within it what --shape gives."""
+    given = next((shape for key, shape in job.shapes.items() if key in (name, *port.names)), None)
+    partial = port.partial_shape
+    if given is None and partial.is_dynamic:
+        found, expected = f"shape {partial}", "a static shape"
+        raise ToolError(
+            f"model {job.model}, input '{name}'",
+            found,
+            expected,
+            f"give one with --shape {name}={_example(port)}",
+        )
+    if given is not None and not partial.compatible(ov.PartialShape(list(given))):
+        raise ToolError(f"--shape {name}", f"{list(given)}", f"one within {partial}")
+    return tuple(partial.to_shape()) if given is None else given
 
 
 def peer_device(name: str) -> str:
@@ -160,7 +197,7 @@ def on_openvino(job: Job, device: str, like: Run) -> Run:
 
 def _on_openvino(job: Job, device: str, like: Run) -> Run:
     core = ov.Core()
-    model = core.read_model(job.model)
+    model = core.read_model(job.original or job.model)
     if like.shapes:
         model.reshape({_position(model, name): list(shape) for name, shape in like.shapes.items()})
     config = {name: value for name, value in like.config.items() if (name, value) != _ALL_THREADS}
@@ -216,8 +253,9 @@ def _given(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array
     """The array that the user gave for this input, checked; None when there is none."""
     for key, array in arrays.items():
         if key == name or key in port.names:
-            dtype, shape = port.element_type.to_dtype(), list(port.shape)
-            inputs.check_array(key, job.files[key], array, dtype, shape)
+            fits = port.partial_shape.compatible(ov.PartialShape(list(array.shape)))
+            shape = array.shape if fits else _extents(port.partial_shape)
+            inputs.check_array(key, job.files[key], array, port.element_type.to_dtype(), shape)
             return array
     return None
 
@@ -236,6 +274,10 @@ def _is_named(port: Any, name: str) -> bool:
 
 def _name(port: Any, position: int) -> str:
     return str(min(port.names, default=port.node.friendly_name or position))
+
+
+def _extents(partial: Any) -> list[Any]:
+    return list(partial.to_shape()) if partial.is_static else [str(dimension) for dimension in partial]
 
 
 def _example(port: Any) -> str:

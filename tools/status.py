@@ -101,6 +101,10 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
         "engine pid": str(engine.engine_pid or "-"),
         "state": _coloured(engine.state),
         "restarts": str(engine.restarts),
+        "hangs": str(engine.hangs),
+        "aborted": str(engine.aborted),
+        "offences": str(engine.offences),
+        "refusals": str(engine.refusals),
         "memory used": format_bytes(engine.memory_used),
         "memory in all": format_bytes(engine.device.memory_total),
         "contexts": str(engine.contexts),
@@ -112,6 +116,7 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
         "inferences": str(engine.inferences),
         "faults": str(engine.faults),
         "busy": format_time(engine.busy_ns / 1e9),
+        "tile time": format_time(engine.tile_busy_ns / 1e9),
         "staged bytes": str(engine.staged_bytes),
         "last active": f"{format_time(quiet_s)} ago" if engine.heartbeat_ns else "-",
     }

@@ -20,7 +20,7 @@ imported by the worker only, by the first job that needs it.
 `checks`       what a model must be to become a blob; its arguments as metadata
 `canonical`    a model in the form that does not depend on where its weights lie
 `constants`    the constants of a model in memory; its XML without weights
-`digests`      digests of weights and constants
+`digests`      digest of the sources of weights
 `cached`       the compile job and the cache
 `cache`        the cache of compiled models, on disk
 `files`        descriptors of clients: checked, read, mapped

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel
 
 _USAGE = "usage: python -m softnpu.driver.compiler FD PARENT_PID (started by the softnpu daemon)"
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     # Here, not above: this import takes 0.2 s, and a parent that dies meanwhile must not leave us behind.
     from softnpu.driver.compiler import worker
 
+    if failpoints.active is not None:
+        failpoints.hit("compiler.connect")
     worker.serve(channel)
     channel.close()
     return 0

@@ -8,13 +8,13 @@ import msgspec
 import openvino as ov
 from blake3 import blake3
 
-from softnpu.driver.compiler import arguments, checks, ir, options
+from softnpu.driver.compiler import arguments, checks, dynamic, ir, options, passthrough, separation, states
 from softnpu.driver.compiler.cached import Content
 from softnpu.driver.compiler.canonical import Canonical, canonical
 from softnpu.driver.compiler.runtime import Runtime
 from softnpu.driver.compiler.stages import Stages
 from softnpu.emulator.interface import blob
-from softnpu.emulator.interface.blob import GraphMeta, Section
+from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta, Section, StateMeta
 
 if TYPE_CHECKING:
     from softnpu.driver.compiler.compilation import Order
@@ -25,24 +25,30 @@ def build(order: Order, stages: Stages, runtime: Runtime) -> Content:
     job, subject, settings = order.job, order.subject, order.settings
     stages.begin("read")
     options.check_precision(settings.precision, runtime.capabilities, subject)
+    states.check_readers(order.xml, subject)
     model = ir.read(runtime.core, order.xml, order.weights, subject)
-    by_index = arguments.take_notes(model)
-    before = arguments.originals(model)
-    stages.begin("shape")
-    ir.reshape(model, job.shapes, subject)
-    model = arguments.apply(model, order.flags, by_index, subject)
-    stages.begin("check")
+    weights = separation.find(model) if settings.separates_weights else []
+    described: tuple[ArgumentMeta, ...]
+    kept: tuple[StateMeta, ...] = ()
+    if weights and settings.call_number == 0:
+        model = separation.init_graph(model, weights)
+        described = checks.arguments(model, subject)
+    else:
+        separation.take_out(model, weights, subject)
+        model, described, kept = _prepared(model, order, stages)
     meta = GraphMeta(
         name=job.name or model.get_friendly_name(),
-        platform=job.platform,
+        platform=settings.platform,
         precision=settings.precision,
         config=settings.engine,
-        arguments=checks.arguments(model, subject, before, settings.strides_for),
+        arguments=described,
+        states=kept,
         operations=len(model.get_ops()),
         openvino=ov.get_version(),
         compiler=options.COMPILER,
     )
     checks.check_operations(runtime.core, model, settings.precision, subject)
+    passthrough.separate(model)
     stages.begin("weights")
     form = canonical(model, order.weights, settings.embed_below, subject, stages.advance)
     stages.begin("pack")
@@ -52,6 +58,31 @@ def build(order: Order, stages: Stages, runtime: Runtime) -> Content:
         f" {len(form.embedded)} constants embedded"
     )
     return content
+
+
+def _prepared(
+    model: ov.Model, order: Order, stages: Stages
+) -> tuple[ov.Model, tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
+    """The model with the shapes, types and layouts asked for; its arguments and states."""
+    job, subject, settings = order.job, order.subject, order.settings
+    by_index = arguments.take_notes(model)
+    before = arguments.originals(model)
+    stages.begin("shape")
+    ir.reshape(model, job.shapes, subject)
+    if settings.makes_static:
+        dynamic.to_static(model, subject)
+        before = arguments.originals(model)
+    model = arguments.apply(model, order.flags, by_index, subject)
+    found = states.take_out(model, subject)
+    before = states.originals(before, model, found)
+    stages.begin("check")
+    described, kept = states.described(
+        checks.arguments(model, subject, before, settings.strides_for), found, subject
+    )
+    if settings.initial_states:
+        model, described = states.initial_values(model, described, found, subject)
+        return model, described, ()
+    return model, described, kept
 
 
 def _packed(meta: GraphMeta, form: Canonical) -> Content:

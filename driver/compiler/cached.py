@@ -16,10 +16,11 @@ from blake3 import blake3
 
 from softnpu.driver.compiler import cache_key
 from softnpu.driver.compiler.cache import ModelCache
-from softnpu.driver.compiler.digests import check_constants, sources_digest
-from softnpu.driver.compiler.options import COMPILER
+from softnpu.driver.compiler.digests import sources_digest
+from softnpu.driver.compiler.options import COMPILER, PLATFORM
 from softnpu.driver.compiler.stages import Stages
 from softnpu.emulator.interface.blob import BlobReader, Section
+from softnpu.emulator.interface.constant_digests import check_constants
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.weights import Placement, offsets_in_space
@@ -139,11 +140,13 @@ def _input_digest(order: Order, stages: Stages) -> bytes:
 
 
 def _configuration(order: Order) -> cache_key.Configuration:
+    # the platform has a part of its own, where it is spelled in one way
+    values = {name: value for name, value in order.settings.values.items() if name != PLATFORM}
     return cache_key.Configuration(
         name=order.job.name,
-        platform=order.job.platform,
+        platform=order.settings.platform,
         compiler=COMPILER,
-        config=order.settings.values | order.flags.parts(),
+        config=values | order.flags.parts(),
         shapes=order.job.shapes,
         flags=order.job.flags & _RESULT_FLAGS,
     )

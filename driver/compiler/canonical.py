@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import openvino as ov
 
 from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, write_xml
-from softnpu.driver.compiler.digests import constant_digest
 from softnpu.driver.compiler.faults import openvino_faults
 from softnpu.emulator.interface.blob import ConstantReference, WeightsReference
+from softnpu.emulator.interface.constant_digests import constant_digest
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.interface.weight_space import WeightSpace
 from softnpu.emulator.interface.weights import (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import openvino as ov
 
+from softnpu.driver.compiler import dynamic
 from softnpu.driver.compiler.arguments import Original, find, originals
 from softnpu.driver.compiler.faults import openvino_faults
 from softnpu.driver.compiler.options import PRECISION, STRIDES_FOR
-from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface.blob import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 # f16 and the others as they lie in memory, whole bytes each; boolean is one byte
@@ -18,7 +18,6 @@ _TYPES = {
     "boolean": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
-_ARGUMENT_LIMIT = 1 << 40
 _LARGE = 1 << 20
 _STRIDE_DIMS = 5
 _LISTED = 20
@@ -38,8 +37,9 @@ def arguments(
 ) -> tuple[ArgumentMeta, ...]:
     """All inputs, then all outputs, in model order; byte sizes are those of dense tensors.
 
+    Behind the inputs, and behind the outputs, come the shape tensors of those with dynamic dimensions.
     `before` is what the arguments were before shapes and flags were applied, `strides_for` names those that
-    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no static shape or an element type that is
+    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no known rank or an element type that is
     no whole number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
     """
     names = _unique_names(model)
@@ -47,10 +47,11 @@ def arguments(
     ports = [*model.inputs, *model.outputs]
     before = originals(model) if before is None else before
     strided = _strided(strides_for, ports, before, names, subject)
-    return tuple(
+    found = [
         _argument(port, name, index < count, subject, original, index in strided)
         for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
-    )
+    ]
+    return dynamic.with_shape_tensors(found, subject)
 
 
 def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
@@ -94,7 +95,13 @@ def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: st
 def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
     with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
         supported = core.query_model(model, "CPU", {PRECISION: precision})
-        return [op for op in model.get_ordered_ops() if op.friendly_name not in supported]
+        operations = model.get_ordered_ops()
+        left = [op for op in operations if op.friendly_name not in supported]
+        if not any(op.get_type_name() == "Parameter" for op in left):
+            return left
+        # an input that nothing reads is in no answer
+        read = {port.get_node().get_name() for op in operations for port in op.input_values()}
+        return [op for op in left if op.get_type_name() != "Parameter" or op.get_name() in read]
 
 
 def _strided(
@@ -107,12 +114,13 @@ def _strided(
     strided = set()
     for name in wanted:
         index = names.index(name) if name in names else find(name, ports, before, by_index=False)
-        if index is None or len(ports[index].partial_shape) > _STRIDE_DIMS:
+        shape = None if index is None else ports[index].partial_shape
+        if index is None or shape is None or shape.is_dynamic or len(shape) > _STRIDE_DIMS:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"{subject}, property {STRIDES_FOR}",
                 f"'{name}'",
-                f"arguments of at most {_STRIDE_DIMS} dimensions: {', '.join(names[:_LISTED])}",
+                f"arguments of at most {_STRIDE_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
             )
         strided.add(index)
     return strided
@@ -131,50 +139,23 @@ def _argument(
             f"one of {', '.join(_TYPES)}",
             "convert it inside the model",
         )
-    shape = _static_shape(port, name, is_input, thing)
-    size = math.prod(shape) * _TYPES[kind]
-    if size > _ARGUMENT_LIMIT:
-        raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_SIZE, thing, f"{size} bytes", f"at most {_ARGUMENT_LIMIT} bytes"
-        )
+    room = dynamic.room(port.partial_shape, _TYPES[kind], is_input, name, thing)
     layout = port.node.layout
     return ArgumentMeta(
         name=name,
         names=tuple(sorted(port.names)),
         input=is_input,
         element_type=kind,
-        shape=shape,
+        shape=room.shape,
         layout="" if layout.empty else layout.to_string(),
-        byte_size=size,
+        byte_size=room.byte_size,
         friendly_name=original.friendly_name,
         model_type=original.element_type,
-        model_shape=shape if original.shape is None else original.shape,
+        model_shape=room.shape if original.shape is None else original.shape,
         strides=strides,
+        partial_shape=room.partial_shape,
+        unbounded=room.unbounded,
     )
-
-
-def _static_shape(port: ov.Output, name: str, is_input: bool, thing: str) -> tuple[int, ...]:
-    partial = port.partial_shape
-    if partial.is_static:
-        return tuple(dim.get_length() for dim in partial)
-    hint = f"give a static shape, e.g. with --shape {name}={_example(partial)}"
-    if not is_input:
-        hint = "its shape depends on the data; change the model so that the output has a fixed size"
-    raise refuse(
-        ZeResult.ERROR_UNSUPPORTED_FEATURE, thing, f"dynamic shape {partial}", "a static shape", hint
-    )
-
-
-def _example(partial: ov.PartialShape) -> str:
-    """A shape that fits: known dimensions as they are, 1 for a batch, what pictures often have for others."""
-    if partial.rank.is_dynamic:
-        return "1,3,320,320"
-    dims = []
-    for position, dim in enumerate(partial):
-        low = max(1, dim.get_min_length())
-        usual = low if position == 0 else max(low, 320)
-        dims.append(usual if dim.get_max_length() < 0 else min(usual, max(low, dim.get_max_length())))
-    return ",".join(map(str, dims))
 
 
 def _unique_names(model: ov.Model) -> list[str]:
@@ -185,7 +166,9 @@ def _unique_names(model: ov.Model) -> list[str]:
     taken: dict[str, None] = {}
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
-        candidates = [*sorted(port.names), friendly]
+        # the tensor of a state may be one that the model shows too, which has more right to its names
+        names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
+        candidates = [*sorted(names), friendly]
         free = next((name for name in candidates if name not in taken), None)
         number = 1
         while free is None or free in taken:

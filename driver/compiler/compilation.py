@@ -76,6 +76,7 @@ def _product(content: Content, order: Order, stages: Stages) -> Product:
         placement_length=len(content.placement),
         placement_digest=content.placement_digest,
         origin=content.origin,
+        platform=order.settings.platform,
         log=stages.log() if order.settings.logged else stages.remarks(),
     )
     fds = [linux.sealed_copy("blob", content.blob)]

@@ -1,25 +1,14 @@
-"""Digests of what the compiler reads. blake3 with all cores where that pays."""
+"""Digests of what the compiler reads. blake3 with all cores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from blake3 import blake3
 
-from softnpu.emulator.interface.blob import ConstantReference, WeightsReference
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.weight_space import WeightSpace
 
-CONSTANT_DIGEST = 16
-"""Bytes of a constant's digest."""
-_PARALLEL = 1 << 20  # below, starting threads costs more than they save
 _CHUNK = 64 << 20  # large enough for all threads of blake3, small enough to report progress
-
-
-def constant_digest(data: memoryview) -> bytes:
-    """The digest that a blob keeps of a constant."""
-    threads = blake3.AUTO if len(data) >= _PARALLEL else 1
-    return blake3(data, max_threads=threads).digest(CONSTANT_DIGEST)
 
 
 def sources_digest(space: WeightSpace | None, advance: Callable[[float], None]) -> bytes:
@@ -37,36 +26,3 @@ def sources_digest(space: WeightSpace | None, advance: Callable[[float], None]) 
             done += len(chunk)
             advance(done / layout.size)
     return hasher.digest()
-
-
-def check_constants(
-    reference: WeightsReference,
-    offsets: Sequence[int],
-    space: WeightSpace,
-    subject: str,
-    advance: Callable[[float], None],
-) -> None:
-    """Refuses weights that are not those that a blob refers to, by the name of the first that differs.
-
-    `offsets` has the place in the space of every constant outside of the blob, inside the space.
-    """
-    total = sum(constant.length for constant in reference.outside) or 1
-    done = told = 0
-    for constant, offset in zip(reference.outside, offsets, strict=True):
-        found = constant_digest(space.view[offset : offset + constant.length])
-        if found != constant.digest:
-            raise _differs(constant, found, subject)
-        done += constant.length
-        if done - told > total // 64:
-            told = done
-            advance(done / total)
-
-
-def _differs(constant: ConstantReference, found: bytes, subject: str) -> Refused:
-    return refuse(
-        ZeResult.ERROR_INVALID_ARGUMENT,
-        f"{subject}, weights, constant '{constant.name}'",
-        f"blake3 {found.hex()}",
-        f"{constant.digest.hex()}",
-        "these are other weights; give those that the model was compiled with",
-    )

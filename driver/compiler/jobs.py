@@ -59,12 +59,13 @@ def _options(job: OptionsJob) -> CompilerOptionsAre:
         minor=minor,
         opset=options.NEWEST_OPSET,
         options=tuple(options.OPTIONS),
-        supported=options.is_supported(job.option, job.value, job.platform),
+        supported=options.is_supported(job.option, job.value),
     )
 
 
 def _blob_fds(job: ImportJob | ExportJob) -> int:
-    return 1 + (job.placement_length > 0) + len(job.weights)
+    target = isinstance(job, ExportJob) and job.offset is not None
+    return 1 + (job.placement_length > 0) + len(job.weights) + target
 
 
 @contextmanager

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 
 import msgspec
 from blake3 import blake3
 
 from softnpu.driver.compiler import files, options
-from softnpu.driver.compiler.digests import check_constants
 from softnpu.driver.compiler.runtime import Product, Runtime
 from softnpu.driver.compiler.stages import Stages
 from softnpu.emulator.interface import blob, linux
 from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta, Section, WeightsReference
 from softnpu.emulator.interface.compiling import Compiled, ExportJob, ImportJob
+from softnpu.emulator.interface.constant_digests import check_constants
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.weight_space import WeightSpace, check_range
-from softnpu.emulator.interface.weights import Placement, check_canonical, offsets_in_space, placed
+from softnpu.emulator.interface.weights import (
+    MAX_SPACE,
+    Placement,
+    check_canonical,
+    offsets_in_space,
+    placed,
+)
 
 _CHUNK = 16 << 20
+_CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
 _PLACEMENT_LIMIT = 64 << 20
 
 
@@ -46,7 +54,8 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         stages.begin("weights")
         if reference is not None and reference.outside:
             placement = Placement(offsets=tuple(actual[constant.offset] for constant in reference.outside))
-            check_constants(reference, placement.offsets, space, subject, stages.advance)
+            if not job.deferred:
+                check_constants(reference, placement.offsets, space, subject, stages.advance)
         else:
             placement = None
         _check_content(reader, meta, actual, space, runtime, stages)
@@ -59,6 +68,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             placement_length=len(encoded),
             placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",
+            platform=meta.platform,
         )
     except BaseException:
         for each in kept:
@@ -68,24 +78,38 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
 
 
 def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
-    """A blob with all constants inside, each at its canonical offset. `fds` as for an import."""
+    """A blob with all constants inside, each at its canonical offset.
+
+    `fds` as for an import, then the file to write into if the job has an offset. Refuses weights that have
+    changed since the model was compiled, by the first that differs.
+    """
     stages.begin("receive")
+    target = None
+    if job.offset is not None:
+        *fds, file = fds
+        target = _target(file, job.offset)
     reader = BlobReader(files.map_range(fds[0], 0, job.blob_length, "blob"))
     reference = reader.weights_reference()
     placement = _placement(fds[1], job.placement_length) if job.placement_length else None
     space = _space(job, fds, reader, fds[0], reference, "model")
     actual = offsets_in_space(reference, placement, space.layout, space.embedded)
     stages.begin("weights")
+    others = [Section(kind) for kind, _, _ in reader.sections if kind not in _CONSTANTS]
     content: dict[Section, tuple[int, Callable[[], Iterator[bytes | memoryview]]]] = {
-        section: _as_is(reader, section) for section in (Section.METADATA, Section.IR)
+        section: _as_is(reader, section) for section in others
     }
     if reference is not None and reference.constants:
         check_canonical(reference)
-        files.check_fits(reference.size, "blob with all weights")
+        outside = [actual[constant.offset] for constant in reference.outside]
+        check_constants(reference, outside, space, f"model '{reader.metadata().name}'", stages.advance)
         whole = _embedding_all(reference)
         content[Section.WEIGHTS] = (whole.size, lambda: _constants(whole, actual, space))
         encoded = msgspec.msgpack.encode(whole)
         content[Section.WEIGHTS_REFERENCE] = (len(encoded), lambda: iter([encoded]))
+    if target is not None:
+        return Product(GraphExported(blob_length=blob.write(content, target)))
+    if Section.WEIGHTS in content:
+        files.check_fits(content[Section.WEIGHTS][0], "blob with all weights")
     result = linux.memfd("native")
     try:
         length = blob.write(content, lambda piece: _write(result, piece))
@@ -94,6 +118,27 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
         os.close(result)
         raise
     return Product(GraphExported(blob_length=length), (result,))
+
+
+def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
+    """Writes pieces one after the other into a file of the client's, which stays where it is."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode) or not 0 <= offset <= MAX_SPACE:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "export, target",
+            f"no regular file, or offset {offset}",
+            f"a file, and an offset from 0 to {MAX_SPACE}",
+        )
+    at = offset
+
+    def put(piece: bytes | memoryview) -> None:
+        nonlocal at
+        view = memoryview(piece)
+        while view:
+            done = os.pwrite(fd, view, at)
+            view, at = view[done:], at + done
+
+    return put
 
 
 def _without_padding(fd: int, length: int) -> int:
@@ -168,7 +213,7 @@ def _check_content(
     stages: Stages,
 ) -> None:
     """Refuses a blob whose IR cannot be read or is not what its metadata says."""
-    from softnpu.driver.compiler import checks, ir
+    from softnpu.driver.compiler import checks, ir, states
 
     subject = f"model '{meta.name}'"
     stages.begin("read")
@@ -179,6 +224,12 @@ def _check_content(
     found, expected = _binding(meta.arguments), _binding(checks.arguments(model, subject))
     if found != expected:
         raise _invalid(f"{subject}, arguments", _first_difference(found, expected), "those of the IR")
+    wrong = states.check(meta.arguments, meta.states)
+    if wrong is not None:
+        raise _invalid(f"{subject}, states", wrong, "an input and an output of its own for every variable")
+    hidden = states.variables(model)
+    if hidden:
+        raise _invalid(f"{subject}, IR", f"a ReadValue or Assign of '{hidden[0]}'", "states as arguments")
 
 
 def _embedding_all(reference: WeightsReference) -> WeightsReference:
@@ -221,9 +272,15 @@ def _binding(arguments: tuple[ArgumentMeta, ...]) -> list[str]:
     """What binding memory depends on, one line an argument; names may differ between OpenVINO versions."""
     return [
         f"{'input' if argument.input else 'output'} {argument.element_type} {list(argument.shape)}"
-        f" {argument.byte_size} bytes"
+        f" {argument.byte_size} bytes{_dynamism(argument)}"
         for argument in arguments
     ]
+
+
+def _dynamism(argument: ArgumentMeta) -> str:
+    if argument.is_dynamic:
+        return f" for {argument.partial_shape}{', unbounded' if argument.unbounded else ''}"
+    return f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
 
 
 def _first_difference(found: list[str], expected: list[str]) -> str:

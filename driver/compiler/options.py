@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-COMPILER = "softnpu-compiler 1.1"
+COMPILER = "softnpu-compiler 1.2"
+PLATFORMS = ("3720", "4000", "5010")
+"""What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)
 """As the real compiler counts: from 5.9 on arguments go by index, up to 7.26 programs remove Identity."""
 NEWEST_OPSET = 16
@@ -22,11 +24,16 @@ PLATFORM = "NPU_PLATFORM"
 LOG_LEVEL = "LOG_LEVEL"
 PROFILING = "PERF_COUNT"
 STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
+TO_STATIC = "NPU_DYNAMIC_SHAPE_TO_STATIC"
 EMBED_BELOW = "NPU_WEIGHTS_EMBED_THRESHOLD"
+STATES_INIT = "NPU_STATES_INIT"
+WEIGHTLESS = "ENABLE_WEIGHTLESS"
+CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
 
 # The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
 # another precision silently: f16 asked for on a host with bf16 only gave bf16.
 _CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+_OF_THE_DEVICE = "AUTO_DETECT"
 _INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
 _TEXT_MAX = 4096
 _LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
@@ -55,7 +62,8 @@ class Settings:
     @property
     def engine(self) -> dict[str, str]:
         """What the blob records: properties that the engine needs at execution."""
-        return {name: self.values[name] for name, option in OPTIONS.items() if option.engine}
+        needed = [name for name, option in OPTIONS.items() if option.engine]
+        return {name: self.values[name] for name in needed if self.values[name]}
 
     @property
     def precision(self) -> str:
@@ -63,9 +71,34 @@ class Settings:
         return self.values[PRECISION]
 
     @property
+    def platform(self) -> str:
+        """What is compiled for: the platform of the device, unless another one is asked for."""
+        return self.values[PLATFORM]
+
+    @property
     def logged(self) -> bool:
         """Whether the build log tells more than the state of the cache."""
         return self.values[LOG_LEVEL] in _LOGGED
+
+    @property
+    def makes_static(self) -> bool:
+        """Whether dynamic dimensions become static at their upper bounds."""
+        return self.values[TO_STATIC] == "YES"
+
+    @property
+    def initial_states(self) -> bool:
+        """Whether the graph is wanted that computes the initial values of the states."""
+        return self.values[STATES_INIT] == "YES"
+
+    @property
+    def separates_weights(self) -> bool:
+        """Whether the weights are wanted as inputs: an init graph, then the main graph."""
+        return self.values[WEIGHTLESS] == "YES"
+
+    @property
+    def call_number(self) -> int:
+        """How many graphs of this model were compiled before with separated weights."""
+        return int(self.values[CALL_NUMBER])
 
     @property
     def embed_below(self) -> int:
@@ -95,6 +128,15 @@ def _text() -> tuple[str, Callable[[str], str | None]]:
     return f"text of at most {_TEXT_MAX} characters", lambda text: text if len(text) <= _TEXT_MAX else None
 
 
+def _platform() -> tuple[str, Callable[[str], str | None]]:
+    def accept(text: str) -> str | None:
+        # OpenVINO writes a platform with or without its family: 4000, NPU4000 and VPU4000 are one
+        bare = text.removeprefix("NPU").removeprefix("VPU")
+        return bare if bare in (*PLATFORMS, _OF_THE_DEVICE) else None
+
+    return " or ".join((*PLATFORMS, _OF_THE_DEVICE)), accept
+
+
 def _known(allowed: tuple[str, Callable[[str], str | None]], default: str) -> Option:
     return Option(*allowed, default=default)
 
@@ -107,13 +149,18 @@ OPTIONS: dict[str, Option] = {
     "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
     "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
     PROFILING: Option(*_YES_NO, default="NO", engine=True),
-    PLATFORM: Option("the platform of the device or AUTO_DETECT", lambda text: text, default="AUTO_DETECT"),
+    PLATFORM: Option(*_platform(), default=_OF_THE_DEVICE),
     LOG_LEVEL: _known(
         _choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"
     ),
     EMBED_BELOW: _known(_integer(0), "0"),
     STRIDES_FOR: _known(_text(), ""),
-    "NPU_TILES": _known(_integer(1), ""),
+    STATES_INIT: _known(_YES_NO, "NO"),
+    WEIGHTLESS: _known(_YES_NO, "NO"),
+    "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
+    CALL_NUMBER: _known(_integer(0), "0"),
+    "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
+    "NPU_TILES": Option(*_integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(_integer(1), ""),
     "NPU_STEPPING": _known(_integer(0), ""),
     "NPU_DMA_ENGINES": _known(_integer(1), ""),
@@ -122,7 +169,7 @@ OPTIONS: dict[str, Option] = {
     "NPU_COMPILATION_MODE": _known(_text(), ""),
     "NPU_COMPILATION_MODE_PARAMS": _known(_text(), ""),
     "NPU_BACKEND_COMPILATION_PARAMS": _known(_text(), ""),
-    "NPU_DYNAMIC_SHAPE_TO_STATIC": _known(_YES_NO, "NO"),
+    TO_STATIC: _known(_YES_NO, "NO"),
     "NPU_COMPILER_DYNAMIC_QUANTIZATION": _known(_YES_NO, "NO"),
     "NPU_QDQ_OPTIMIZATION": _known(_YES_NO, "NO"),
     "NPU_QDQ_OPTIMIZATION_AGGRESSIVE": _known(_YES_NO, "NO"),
@@ -141,7 +188,7 @@ threads of the compiler.
 
 
 def effective(config: Mapping[str, str], platform: str, subject: str) -> Settings:
-    """The values that hold for a compilation with `config` for `platform`.
+    """The values that hold for a compilation with `config` on a device of `platform`.
 
     Refuses an unknown property (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
     """
@@ -154,7 +201,8 @@ def effective(config: Mapping[str, str], platform: str, subject: str) -> Setting
         if value is None:
             raise _bad_value(name, text, option.allowed, subject)
         values[name] = value
-    _check_platform(values[PLATFORM], platform, subject)
+    if values[PLATFORM] == _OF_THE_DEVICE:
+        values[PLATFORM] = platform
     return Settings(values)
 
 
@@ -166,24 +214,12 @@ def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: st
     return {**config, **from_flags}
 
 
-def is_supported(name: str, value: str | None, platform: str) -> bool:
+def is_supported(name: str, value: str | None) -> bool:
     """Whether the compiler knows a property and, if one is given, takes this value of it."""
     option = OPTIONS.get(name)
     if option is None or value is None:
         return option is not None
-    if name == PLATFORM:
-        return value == "AUTO_DETECT" or _bare(value) == _bare(platform)
     return option.accept(value) is not None
-
-
-def _check_platform(asked: str, platform: str, subject: str) -> None:
-    if asked != "AUTO_DETECT" and _bare(asked) != _bare(platform):
-        raise _bad_value(PLATFORM, asked, f"{platform} (the platform of this device) or AUTO_DETECT", subject)
-
-
-def _bare(platform: str) -> str:
-    """OpenVINO writes a platform with or without its family: 4000, NPU4000 and VPU4000 are one."""
-    return platform.removeprefix("NPU").removeprefix("VPU")
 
 
 def check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:

@@ -11,10 +11,26 @@ from softnpu.driver.compiler import cache_key
 from softnpu.driver.compiler.faults import not_text, out_of_memory, sendable, system_fault
 from softnpu.driver.compiler.jobs import run
 from softnpu.driver.compiler.runtime import Product, Runtime
-from softnpu.emulator.interface import messages
+from softnpu.driver.compiler.stages import Send
+from softnpu.emulator.interface import failpoints, messages
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.compiling import CompileJob, Job, QueryJob, job_decoder
+from softnpu.emulator.interface.compiling import (
+    CompileJob,
+    ExportJob,
+    ImportJob,
+    Job,
+    QueryJob,
+    job_decoder,
+)
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+
+_NEEDED_FDS = 32
+_STEPS: dict[type[messages.Message], str] = {
+    CompileJob: "compiler.compile",
+    ImportJob: "compiler.import",
+    ExportJob: "compiler.export",
+}
+"""Jobs with a fail-point."""
 
 
 def serve(channel: Channel) -> None:
@@ -41,13 +57,31 @@ def serve(channel: Channel) -> None:
 def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:
     outcome = _outcome(channel, packet, runtime)
     if isinstance(outcome, Fault):
-        _fail(channel, packet.request, outcome)
+        lack = _lack_of_descriptors()
+        _fail(channel, packet.request, outcome if lack is None else system_fault("compile job", lack))
+        if lack is not None:
+            # it would fail every job, the next worker may not; an orderly end would open files and may hang
+            os._exit(3)
         return
     try:
         channel.send(packet.request, messages.encode(outcome.answer), outcome.fds)
     finally:
         for fd in outcome.fds:
             os.close(fd)
+
+
+def _lack_of_descriptors() -> OSError | None:
+    """Why this worker can open next to nothing any more, if that is so."""
+    fds: list[int] = []
+    try:
+        for _ in range(_NEEDED_FDS):
+            fds.append(os.dup(0))
+    except OSError as error:
+        return error
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return None
 
 
 def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Fault:
@@ -57,7 +91,9 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Fa
     try:
         job = _decoded(packet.body)
         subject = _subject(job)
-        return run(job, packet, report, runtime)
+        if failpoints.active is None:
+            return run(job, packet, report, runtime)
+        return _run_with_failpoints(job, packet, report, runtime)
     except Refused as error:
         return error.fault
     except MemoryError:
@@ -68,6 +104,20 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Fa
         raise
     except OSError as error:
         return system_fault(subject, error)
+
+
+def _run_with_failpoints(job: Job, packet: Packet, report: Send, runtime: Runtime) -> Product:
+    step = _STEPS.get(type(job))
+    if step is not None:
+        failpoints.hit(step)
+    product = run(job, packet, report, runtime)
+    try:
+        failpoints.hit("compiler.completing")
+    except BaseException:
+        for fd in product.fds:
+            os.close(fd)
+        raise
+    return product
 
 
 def _decoded(body: memoryview) -> Job:

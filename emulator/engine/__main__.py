@@ -10,7 +10,7 @@ import sys
 
 from softnpu.emulator import link
 from softnpu.emulator.engine.engine import Engine
-from softnpu.emulator.interface import linux
+from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel
 
 
@@ -21,6 +21,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     channel = Channel(socket.socket(fileno=int(arguments[0])))
+    if failpoints.active is not None:
+        failpoints.hit("engine.connect")
     packet = channel.receive()
     if packet is None:
         return 0

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.images import EngineImage
     from softnpu.emulator.engine.program import Program
     from softnpu.emulator.engine.queue import EngineQueue
+    from softnpu.emulator.engine.scheduler import Share
 
 Bytes = npt.NDArray[np.uint8]
 ProgramKey = tuple[int, int]
 _PROGRAMS = 4096
+_PROGRAM_BYTES = (
+    16 * 1024 * 1024
+)  # of all command buffers whose programs are kept; a program takes many times that
+_LONGEST_KEPT = 1024 * 1024
 
 
 class Mapping:
@@ -53,13 +58,14 @@ class Memory:
 class EngineContext:
     """One context. Decoded programs are kept until a handle that they use is dropped."""
 
-    def __init__(self, number: int, doorbell: int, catch_up: Callable[[], None]) -> None:
+    def __init__(self, number: int, doorbell: int, catch_up: Callable[[], None], share: Share) -> None:
         self.number = number
         self.doorbell = doorbell
-        self.spent_ns = 0
+        self.share = share
         self.mappings: dict[int, Mapping] = {}
         self.queues: dict[int, EngineQueue] = {}
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._program_bytes = 0
         self._users: dict[int, set[ProgramKey]] = {}
         self._memory: dict[int, Memory] = {}
         self._graphs: dict[int, EngineImage] = {}
@@ -69,6 +75,7 @@ class EngineContext:
         """Lets go of everything; mappings end when the last view of them does."""
         os.close(self.doorbell)
         self._programs.clear()
+        self._program_bytes = 0
         self._users.clear()
         self.queues.clear()
         self._memory.clear()
@@ -100,14 +107,17 @@ class EngineContext:
         return program if program is not None and program.data == data else None
 
     def remember(self, buffer: int, offset: int, program: Program) -> None:
-        """Keeps a decoded program for the next submission of the same buffer."""
+        """Keeps a decoded program for the next submission of the same buffer, unless it is very long."""
         key = (buffer, offset)
         if key in self._programs:
             self._forget(key)
+        if len(program.data) > _LONGEST_KEPT:
+            return
         self._programs[key] = program
+        self._program_bytes += len(program.data)
         for handle in (buffer, *program.uses):
             self._users.setdefault(handle, set()).add(key)
-        if len(self._programs) > _PROGRAMS:
+        while len(self._programs) > _PROGRAMS or self._program_bytes > _PROGRAM_BYTES:
             self._forget(next(iter(self._programs)))
 
     def _forget_users(self, handle: int) -> None:
@@ -117,7 +127,9 @@ class EngineContext:
 
     def _forget(self, key: ProgramKey) -> None:
         # a handle that lives on would otherwise keep the keys of all programs that ever used it
-        for handle in (key[0], *self._programs.pop(key).uses):
+        program = self._programs.pop(key)
+        self._program_bytes -= len(program.data)
+        for handle in (key[0], *program.uses):
             users = self._users.get(handle)
             if users is not None:
                 users.discard(key)

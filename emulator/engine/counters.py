@@ -17,6 +17,7 @@ _INFERENCES = int(StatusWord.INFERENCES)
 _FAULTS = int(StatusWord.FAULTS)
 _BUSY = int(StatusWord.BUSY)
 _STAGED = int(StatusWord.STAGED)
+_TILE_BUSY = int(StatusWord.TILE_BUSY)
 
 
 class Counters:
@@ -32,6 +33,7 @@ class Counters:
         self.faults = self._words[_FAULTS]
         self.busy_ns = self._words[_BUSY]
         self.staged = self._words[_STAGED]
+        self.tile_busy_ns = self._words[_TILE_BUSY]
         self._due_ns = 0
 
     def tick(self, now_ns: int) -> None:
@@ -50,4 +52,5 @@ class Counters:
         words[_FAULTS] = self.faults
         words[_BUSY] = self.busy_ns
         words[_STAGED] = self.staged
+        words[_TILE_BUSY] = self.tile_busy_ns
         self._due_ns = now + _EVERY_NS

@@ -13,17 +13,16 @@ import select
 import time
 
 from softnpu.emulator import link
-from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.context import EngineContext, Mapping
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import ImageLoader
-from softnpu.emulator.engine.queue import EngineQueue, cancelled_fault, condemned_fault
-from softnpu.emulator.engine.scheduler import pick
-from softnpu.emulator.engine.steps import BLOCKED, LOADING
-from softnpu.emulator.interface import commands, linux
+from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.runner import Runner
+from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.messages import encode
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.messages import Message, encode
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 from softnpu.emulator.interface.shared import Signal
 from softnpu.emulator.interface.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.platforms import check_platform
@@ -31,8 +30,18 @@ from softnpu.emulator.platforms import check_platform
 log = logging.getLogger(__name__)
 
 _POLL_EVERY_NS = 20_000
-_ORDERS_EVERY_NS = 2_000_000
-_LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
+_FEW = 8  # hot queues: looking at so many costs less than a thought about them
+_COOL_EVERY_NS = 5_000_000
+_COOL_AFTER_NS = 20_000_000
+_STEPS: dict[type[Message], str] = {
+    link.ContextAdd: "engine.context",
+    link.QueueAdd: "engine.queue",
+    link.SegmentAdd: "engine.map",
+    link.MemoryAdd: "engine.allocate",
+    link.MemoryDrop: "engine.free",
+    link.ContextDrop: "engine.close",
+}
+"""Orders with a fail-point."""
 
 
 class Engine:
@@ -41,12 +50,14 @@ class Engine:
     def __init__(self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int) -> None:
         self._channel = channel
         self._setup = setup
-        states = linux.map_shared(states_fd, link.QUEUE_STATE_SIZE * link.QUEUE_STATES)
+        states = linux.map_shared(states_fd, link.STATES_SIZE)
         self._states = memoryview(states).cast("Q")
-        self._counters = Counters(page_fd, setup.devices, setup.device)
-        self._tdr_ns = setup.tdr_ms * 1_000_000
+        self._vitals = self._states[link.VITALS // 8 :]
+        self.counters = Counters(page_fd, setup.devices, setup.device)
+        self.scheduler = Scheduler()
         self._spin = SpinBudget(setup.spin_us * 1000)
         self._contexts: dict[int, EngineContext] = {}
+        self._shares: dict[int, Share] = {}
         self._doorbells: dict[int, EngineContext] = {}
         self._hot: list[EngineQueue] = []
         self._blocked: list[EngineQueue] = []
@@ -55,22 +66,23 @@ class Engine:
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)
         self._poller.register(self._kick, select.EPOLLIN)
-        self._alive = True
+        self.alive = True
         self._poll_due_ns = 0
-        self._orders_due_ns = 0
-        self._spent_ns = 0  # of the context that ran last: where the others' count begins
-        self._running: EngineQueue | None = None
-        self._running_fence: Signal | None = None
-        self.ns_per_tick = check_platform(setup.platform).timer_ns_per_tick
+        self._cool_due_ns = 0
+        platform = check_platform(setup.platform)
+        self.ns_per_tick, self.tiles = platform.timer_ns_per_tick, platform.tiles
+        self._runner = Runner(self, setup.tdr_ms)
 
     def run(self) -> None:
         """Executes until the supervisor closes the channel."""
-        self._send(link.Ready())
-        self._counters.write()
-        while self._alive:
-            queue = pick(self._hot)
+        if failpoints.active is not None:
+            failpoints.hit("engine.handshake")
+        self.send(link.Ready())
+        self.counters.write()
+        while self.alive:
+            queue = self.scheduler.pick(self._hot)
             if queue is not None:
-                self._run_submission(queue)
+                self._runner.run(queue)
                 self._look_outside()
             elif not self._spin_for_work():
                 self._sleep()
@@ -80,11 +92,12 @@ class Engine:
     def _look_outside(self) -> None:
         """Between submissions: doorbells of other clients and orders, but not at every turn."""
         now = time.monotonic_ns()
-        self._counters.tick(now)
+        self.counters.tick(now)
         if now >= self._poll_due_ns:
             self._poll(0)
             if self._blocked:
                 self._abort_overdue()
+            self._cool(now)
 
     def _poll(self, timeout_s: float) -> None:
         for fd, _ in self._poller.poll(timeout_s):
@@ -95,7 +108,7 @@ class Engine:
                 os.eventfd_read(self._kick)
                 self.retry_blocked()
             elif fd == self._channel.fileno():
-                self._read_orders()
+                self.read_orders()
         self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
     def _answer_doorbell(self, context: EngineContext) -> None:
@@ -109,10 +122,19 @@ class Engine:
         self.retry_blocked()
 
     def _heat(self, queue: EngineQueue) -> None:
-        # who comes back from idleness has no claim on the time that others have had meanwhile
-        queue.context.spent_ns = max(queue.context.spent_ns, self._spent_ns)
         queue.set_asleep(False)
         self._hot.append(queue)
+
+    def _cool(self, now: int) -> None:
+        """Puts rings to sleep that have had no work for a while: for an engine that is never idle."""
+        if len(self._hot) <= _FEW or now < self._cool_due_ns:
+            return
+        self._cool_due_ns = now + _COOL_EVERY_NS
+        idle = [q for q in self._hot if now - q.ran_ns > _COOL_AFTER_NS and not q.turbo and not q.pending()]
+        if idle:
+            kept = set(map(id, idle))
+            self._hot = [queue for queue in self._hot if id(queue) not in kept]
+            self._put_to_sleep(idle)
 
     def _spin_for_work(self) -> bool:
         """Looks at the hot rings for a bounded time; True as soon as one has work."""
@@ -138,20 +160,23 @@ class Engine:
     def _sleep(self) -> None:
         """Puts every ring to sleep, looks once more, then waits for a doorbell, an order or a deadline."""
         cooled, self._hot = self._hot, []
-        for queue in cooled:
+        self._put_to_sleep(cooled)
+        if self._hot:
+            return
+        self.counters.write()
+        self._poll(self._time_to_deadline())
+        if self._blocked:
+            self._abort_overdue()
+
+    def _put_to_sleep(self, queues: list[EngineQueue]) -> None:
+        for queue in queues:
             queue.set_asleep(True)
         # a driver stores its tail and then looks at `asleep`; we store `asleep` and then look at its
         # tail: with a fence on both sides at least one of us sees the other
         linux.memory_fence()
-        for queue in cooled:
+        for queue in queues:
             if queue.pending() and not queue.closed:
                 self._heat(queue)
-        if self._hot:
-            return
-        self._counters.write()
-        self._poll(self._time_to_deadline())
-        if self._blocked:
-            self._abort_overdue()
 
     def _time_to_deadline(self) -> float:
         if not self._blocked:
@@ -159,142 +184,32 @@ class Engine:
         deadlines = [queue.give_up_ns for queue in self._blocked if queue.give_up_ns]
         return max(0.0, (min(deadlines) - time.monotonic_ns()) / 1e9) if deadlines else -1.0
 
-    # ------------------------------------------------------------ running
+    # ------------------------------------------------------------ for the runner and its programs
 
-    def _run_submission(self, queue: EngineQueue) -> None:
-        start = queue.ran_ns = time.monotonic_ns()
-        context = queue.context
-        self._spent_ns = max(self._spent_ns, context.spent_ns)
-        fence: Signal | None = None
-        fault: Fault | None = None
-        try:
-            submission = queue.next()
-        except Refused as error:
-            self._report(queue, error.fault)
-            queue.blocked = None
-            queue.give_up_ns = 0
-            queue.abandon(error.fault)
-            return
-        try:
-            if submission.fence:
-                fence = queue.fence(submission)
-            if queue.lost is not None:
-                fault = queue.lost
-            elif queue.condemned == submission.sequence:
-                fault = condemned_fault()
-            elif fence is not None and fence.cancelled:
-                fault = cancelled_fault()
-            else:
-                queue.begin(start)
-                if queue.blocked is None:
-                    queue.blocked = self._program(
-                        queue, submission.buffer, submission.offset, submission.size
-                    )
-                    queue.step = 0
-                self._running, self._running_fence = queue, fence
-                try:
-                    waits = self._run_steps(queue, queue.blocked)
-                finally:
-                    self._running = self._running_fence = None  # they would keep the client's memory mapped
-                if waits is not None:
-                    self._block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
-                    return
-                if fence is not None and fence.cancelled:
-                    fault = cancelled_fault()
-                self._counters.commands += queue.blocked.commands
-                self._counters.inferences += queue.blocked.inferences
-        except Refused as error:
-            fault = error.fault
-        except RuntimeError as error:
-            fault = _runtime_fault(error)
-        self._end_submission(queue, fence, fault)
-        spent = time.monotonic_ns() - start
-        self._counters.busy_ns += spent
-        context.spent_ns += spent
-
-    def _end_submission(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
-        queue.blocked = None
-        queue.give_up_ns = 0
-        self._counters.submissions += 1
-        if fault is not None:
-            self._report(queue, fault)
-        if not queue.closed:
-            queue.finish(fence, fault)
-
-    def _report(self, queue: EngineQueue, fault: Fault) -> None:
-        """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
-        self._counters.faults += 1
-        if queue.lost is None:
-            self._send(
-                link.SubmissionFailed(
-                    context=queue.context.number,
-                    queue=queue.handle,
-                    sequence=queue.completed + 1,
-                    fault=fault.shortened(),
-                )
-            )
-
-    def _program(self, queue: EngineQueue, buffer: int, offset: int, size: int) -> programs.Program:
-        context = queue.context
-        memory = context.memory(buffer)
-        if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                f"command buffer in memory {buffer:#018x}",
-                f"bytes {offset} to {offset + size}",
-                f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
-            )
-        start = memory.offset + offset
-        # a private copy: the client may change the original while it is checked
-        data = memory.mapping.shared.buffer[start : start + size]
-        program = context.program(buffer, offset, data)
-        if program is None:
-            program = programs.decode(data, context, self)
-            context.remember(buffer, offset, program)
-        return program
-
-    def _run_steps(self, queue: EngineQueue, program: programs.Program) -> object:
-        """Runs the program from the queue's step on; what it waits for if it cannot go on, else None."""
-        steps = program.steps
-        for index in range(queue.step, len(steps)):
-            waits = steps[index]()
-            if waits is BLOCKED or waits is LOADING:
-                if index != queue.step:
-                    queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
-                return waits
-            if (program.inferences or not index & _LOOK_EVERY) and self._look_for_end():
-                return None
-        return None
-
-    def _look_for_end(self) -> bool:
-        """`given_up`, with the orders read only now and then."""
+    def look_for_doorbells(self) -> None:
+        """Also rings of clients that believe the engine asleep, while a submission runs."""
         now = time.monotonic_ns()
-        if now >= self._orders_due_ns:
-            return self.given_up()
-        return self._running is None or self._running.closed
+        self.counters.tick(now)
+        self._poll(0)
+        self._cool(now)
+
+    def better_claim(self, queue: EngineQueue) -> EngineQueue | None:
+        """Who shall run instead of this queue, if anybody."""
+        best = self.scheduler.pick(self._hot)  # also if there is no other: its clock goes on
+        return best if best is not queue else None
 
     def given_up(self) -> bool:
-        """Reads the orders while a submission runs; whether nobody wants its end any more.
-
-        The memory of a dead client must not wait until a long submission of it has come to its end.
-        """
-        self._orders_due_ns = time.monotonic_ns() + _ORDERS_EVERY_NS
-        self._read_orders()
-        fence = self._running_fence
-        cancelled = fence is not None and fence.cancelled
-        return cancelled or not self._alive or self._running is None or self._running.closed
+        """Whether nobody wants the end of what runs any more; looks at orders first."""
+        return self._runner.given_up()
 
     def count_staged(self, size: int) -> None:
         """Counts bytes that were copied because a tensor could not be used in place."""
-        self._counters.staged += size
+        self.counters.staged += size
 
     # ------------------------------------------------------------ queues that wait
 
-    def _block(self, queue: EngineQueue, give_up_ns: int | None) -> None:
+    def block(self, queue: EngineQueue, give_up_ns: int | None) -> None:
         """Sets a queue aside until something is signalled; the first deadline of a wait stays."""
-        if queue.closed:
-            return  # it was destroyed by an order that was read on the way
-        queue.set_aside()
         self._hot.remove(queue)
         self._blocked.append(queue)
         if give_up_ns is not None:
@@ -319,7 +234,7 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._end_submission(queue, self._fence_of_next(queue), fault)
+            self._runner.end(queue, self._fence_of_next(queue), fault)
             self._heat(queue)
 
     def _fence_of_next(self, queue: EngineQueue) -> Signal | None:
@@ -331,32 +246,37 @@ class Engine:
 
     # ------------------------------------------------------------ orders
 
-    def _send(self, report: link.Report) -> None:
+    def send(self, report: link.Report) -> None:
+        """Tells the supervisor something; if it is gone this engine ends."""
         try:
             self._channel.send(0, encode(report))
         except ConnectionError:
-            self._alive = False
+            self.alive = False
 
     def _image_loaded(self, report: link.ImageLoaded) -> None:
         """Called in the loader's thread."""
-        self._send(report)
+        self.send(report)
         os.eventfd_write(self._kick, 1)
 
-    def _read_orders(self) -> None:
-        while self._alive and self._channel.wait_readable(0):
+    def read_orders(self) -> None:
+        """Does what the supervisor has sent so far."""
+        while self.alive and self._channel.wait_readable(0):
             packet = self._channel.receive()
             if packet is None:
-                self._alive = False
+                self.alive = False
                 return
             with packet:
                 self._obey(packet)
 
     def _obey(self, packet: Packet) -> None:
         order = link.order_decoder.decode(packet.body)
+        if failpoints.active is not None and type(order) in _STEPS:
+            failpoints.hit(_STEPS[type(order)])
         match order:
             case link.ContextAdd():
                 (doorbell,) = packet.take_fds(1)
-                context = EngineContext(order.context, doorbell, self._read_orders)
+                share = self._shares.setdefault(order.session or -order.context, Share())
+                context = EngineContext(order.context, doorbell, self.read_orders, share)
                 self._contexts[order.context] = context
                 self._doorbells[doorbell] = context
                 self._poller.register(doorbell, select.EPOLLIN)
@@ -375,10 +295,17 @@ class Engine:
             case link.QueueAdd():
                 self._add_queue(order)
             case link.QueueWorkload():
-                self._contexts[order.context].queues[order.queue].background = order.background
+                self._contexts[order.context].queues[order.queue].set_background(order.background)
             case link.QueueDrop():
                 self._drop_queue(self._contexts[order.context].queues.pop(order.queue))
-                self._send(link.QueueDropped(context=order.context, queue=order.queue))
+                self.send(link.QueueDropped(context=order.context, queue=order.queue))
+            case link.QueueLose():
+                self._contexts[order.context].queues[order.queue].lose(order.fault)
+                self.retry_blocked()
+            case link.Abort():
+                self._runner.abort(order)
+            case link.Ping():
+                self._answer_ping(order.number)
             case link.ImageLoad():
                 self._images.load(order, packet.take_fds(packet.fd_count))
             case link.ImageUnload():
@@ -390,6 +317,11 @@ class Engine:
                 self._contexts[order.context].drop_graph(order.graph)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
+
+    def _answer_ping(self, number: int) -> None:
+        # the others first: who sees the number relies on it
+        self._vitals[link.VITAL_OTHERS_CPU] = time.process_time_ns() - time.thread_time_ns()
+        self._vitals[link.VITAL_ANSWERED] = number
 
     def _add_queue(self, order: link.QueueAdd) -> None:
         context = self._contexts[order.context]
@@ -413,14 +345,6 @@ class Engine:
         for queue in context.queues.values():
             self._drop_queue(queue)
         context.close()
-        self._send(link.ContextDropped(context=context.number))
-
-
-def _runtime_fault(error: RuntimeError) -> Fault:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return Fault(
-        result=ZeResult.ERROR_UNKNOWN,
-        object="inference",
-        found=lines[-1] if lines else type(error).__name__,
-        expected="an inference that ends",
-    )
+        if all(other.share is not context.share for other in self._contexts.values()):
+            self._shares = {key: share for key, share in self._shares.items() if share is not context.share}
+        self.send(link.ContextDropped(context=context.number))

@@ -10,7 +10,8 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import openvino as ov
 from softnpu.emulator import link
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta, Section
+from softnpu.emulator.interface.constant_digests import check_constants
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 from softnpu.emulator.interface.weight_space import WeightSpace
@@ -28,13 +30,14 @@ Bytes = npt.NDArray[np.uint8]
 
 _PROPERTIES = (
     "INFERENCE_PRECISION_HINT",
-    "PERFORMANCE_HINT",
     "EXECUTION_MODE_HINT",
     "INFERENCE_NUM_THREADS",
     "PERF_COUNT",
 )
 _LOOK_MS = 50
 _SHORT_S = 500e-6
+_LARGE = 64 << 20
+_GIVE_BACK_S = 0.005
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
 
@@ -54,16 +57,23 @@ class Binding:
     __slots__ = ("_request", "_short", "views")
 
     def __init__(self, compiled: ov.CompiledModel, meta: GraphMeta, views: Sequence[Bytes]) -> None:
+        self._start(compiled, views)
+        inputs = len(meta.inputs)
+        for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
+            self._place(index if index < inputs else index - inputs, argument, view)
+
+    def _start(self, compiled: ov.CompiledModel, views: Sequence[Bytes]) -> None:
         self.views = views  # keeps the mappings alive as long as the request may touch them
         self._request = compiled.create_infer_request()
         self._short = False
-        inputs = len(meta.inputs)
-        for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
-            tensor = ov.Tensor(view, ov.Shape(argument.shape), _type_of(argument))
-            if index < inputs:
-                self._request.set_input_tensor(index, tensor)
-            else:
-                self._request.set_output_tensor(index - inputs, tensor)
+
+    def _place(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
+        """Input or output `position` lies in `view` from now on."""
+        tensor = ov.Tensor(view, ov.Shape(argument.shape), type_of(argument))
+        if argument.input:
+            self._request.set_input_tensor(position, tensor)
+        else:
+            self._request.set_output_tensor(position, tensor)
 
     def run(self, given_up: Callable[[], bool]) -> None:
         """Computes the outputs from the inputs; `RuntimeError` with OpenVINO's reason if it fails.
@@ -99,22 +109,29 @@ class Binding:
 class LoadedImage:
     """A compiled model on the device, shared by all graphs of this content.
 
-    Constants are used where they lie: sources and blob stay mapped as long as the image lives.
+    Constants are used where they lie: sources and blob stay mapped as long as the image lives. `check`
+    compares them with the digests in the blob first, and refuses others by name.
     """
 
-    def __init__(self, blob: memoryview, placement: Placement | None, space: WeightSpace) -> None:
+    def __init__(
+        self, blob: memoryview, placement: Placement | None, space: WeightSpace, check: bool = False
+    ) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
+        if check and reference is not None:
+            outside = [actual[constant.offset] for constant in reference.outside]
+            check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
         xml = placed(bytes(reader.read(Section.IR)), actual)
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
-        self._compiled = core().compile_model(model, "CPU", _properties(self.meta))
+        with _kept_light(space):
+            self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
 
     def bind(self, views: Sequence[Bytes]) -> Binding:
         """A request on these places: one view for each argument of the metadata, of its size."""
-        return Binding(self._compiled, self.meta, views)
+        return Binding(self.compiled, self.meta, views)
 
 
 def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
@@ -127,7 +144,7 @@ def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
         placement = None
         if order.placement_length:
             placement = Placement.decode(os.pread(fds[1], order.placement_length, 0))
-        return LoadedImage(blob, placement, space)
+        return LoadedImage(blob, placement, space, order.check)
     except (RuntimeError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise Refused(
@@ -143,6 +160,31 @@ def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
             os.close(fd)
 
 
+@contextmanager
+def _kept_light(space: WeightSpace) -> Iterator[None]:
+    """Gives pages of large weights back while OpenVINO makes its own form of them, and at the end.
+
+    Otherwise both are in memory: twice the weights. What is used as it lies comes back from the file.
+    """
+    if space.layout.size < _LARGE:
+        yield
+        return
+    done = threading.Event()
+
+    def give_back() -> None:
+        while not done.wait(_GIVE_BACK_S):
+            space.let_go()
+
+    thread = threading.Thread(target=give_back, name="weights")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        space.let_go()
+
+
 def timed_load(order: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:
     """`load`, and how many milliseconds it took."""
     start = time.perf_counter()
@@ -154,9 +196,12 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
-    return chosen
+    # THROUGHPUT would split the threads into streams, of which a device that runs one inference at a time
+    # uses one
+    return chosen | {"PERFORMANCE_HINT": "LATENCY"}
 
 
-def _type_of(argument: ArgumentMeta) -> ov.Type:
+def type_of(argument: ArgumentMeta) -> ov.Type:
+    """Its element type."""
     element_type: ov.Type = getattr(ov.Type, argument.element_type)
     return element_type

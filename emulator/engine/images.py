@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from softnpu.emulator import link
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import Fault, Refused
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class ImageLoader:
         while True:
             image, order, fds = self._jobs.get()
             load_ms = 0.0
+            if failpoints.active is not None:
+                failpoints.hit("engine.load")
             try:
                 image.loaded, load_ms = timed_load(order, fds)
             except Refused as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softnpu.emulator.engine.context import Bytes, EngineContext
+from softnpu.emulator.engine.dynamic import DynamicBinding
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.steps import LOADING
@@ -97,7 +98,13 @@ class Inference:
                 fault = error.fault
                 name = f"graph '{meta.name}', argument '{argument.name}', {fault.object}"
                 raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
-        binding = image.bind(views)
+        inputs = views[: len(meta.inputs)]
+        for state in meta.states:
+            views[state.output] = self._apart(views[state.output], inputs)
+        if any(argument.is_dynamic for argument in meta.arguments):
+            binding: Binding = DynamicBinding(image.compiled, meta, views, self._engine.count_staged)
+        else:
+            binding = image.bind(views)
         given_up = self._engine.given_up
         if self._profile is None:
             self._run = partial(binding.run, given_up)
@@ -105,7 +112,21 @@ class Inference:
             self._run = partial(_run_profiled, binding, given_up, self._profile)
         return self._run
 
+    def _apart(self, output: Bytes, inputs: Sequence[Bytes]) -> Bytes:
+        """An output that overlaps no input: OpenVINO would write it while it still reads.
+
+        Intel's plugin has one buffer for a state, which is both.
+        """
+        if not any(np.may_share_memory(output, view) for view in inputs):
+            return output
+        staging = np.empty_like(output)
+        self._after.append(partial(np.copyto, output, staging))
+        self._staged += output.nbytes
+        return staging
+
     def _view(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
+        if argument.is_dynamic:
+            return self._room(at, argument, strides)
         if strides is None:
             return self._context.view(at, argument.byte_size, argument.alignment)
         # OpenVINO takes dense tensors only: a strided argument goes through a staging buffer
@@ -130,6 +151,15 @@ class Inference:
             self._after.append(partial(np.copyto, spread, dense))
         self._staged += math.prod(shape)
         return staging
+
+    def _room(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
+        """All memory from `at` on that the argument may come to use."""
+        if strides is not None:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT, "strides", f"{list(strides)}", "none with dynamic dimensions"
+            )
+        size = self._context.place(at, 0, argument.alignment).size - at.offset
+        return self._context.view(at, size if argument.unbounded else min(size, argument.byte_size))
 
     def _profile_memory(self) -> Bytes | None:
         at = self._command.profiling

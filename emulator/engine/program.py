@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,34 +20,81 @@ from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
+    from softnpu.emulator.engine.images import EngineImage
+
+PART_BYTES = 8 * 1024 * 1024
+"""Longer copies and fills are done in parts of this size, as the real driver cuts them."""
+_CLOCK_EVERY = 255  # mask of command numbers
 
 
 class Program(NamedTuple):
-    """The steps of one command buffer, valid for these bytes while every handle in `uses` lives."""
+    """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
+
+    `noted`: whether it is noted after each step how far it came, because the next must not be done twice or
+    takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if that may be less
+    than it says, because a graph is still being loaded.
+    """
 
     data: bytes
     uses: frozenset[int]
     steps: tuple[Step, ...]
     commands: int
     inferences: int
+    noted: bool
+    tiles: int = 0
+    complete: bool = True
 
 
-def decode(data: bytes, context: EngineContext, engine: Engine) -> Program:
-    """Checks every command of a buffer (a private copy) against the context before any of them runs."""
-    steps: list[Step] = []
-    uses: set[int] = set()
-    count = inferences = 0
-    for number, command in enumerate(cmd.decode_buffer(data)):
-        count += 1
+class Decoding:
+    """Checks every command of a buffer (a private copy) against the context before any of them runs.
+
+    In parts: 16 MiB may hold two million commands, which takes seconds.
+    """
+
+    def __init__(self, data: bytes, context: EngineContext, engine: Engine) -> None:
+        self._data = data
+        self._context = context
+        self._engine = engine
+        self._commands = enumerate(cmd.decode_each(data))
+        self._steps: list[Step] = []
+        self._uses: set[int] = set()
+        self._count = self._inferences = self._tiles = 0
+        self._events = False
+        self._complete = True
+
+    def advance(self, until_ns: int) -> Program | None:
+        """The program, or None if there is more to do at this time; raises `Refused` at a bad command."""
+        for number, command in self._commands:
+            if command is not None:
+                self._add(number, command)
+            if not number & _CLOCK_EVERY and number and time.monotonic_ns() >= until_ns:
+                return None
+        steps = tuple(self._steps)
+        noted = len(steps) > 1 and (self._events or self._inferences > 0)
+        uses, complete = frozenset(self._uses), self._complete
+        return Program(self._data, uses, steps, self._count, self._inferences, noted, self._tiles, complete)
+
+    def _add(self, number: int, command: cmd.Command) -> None:
+        self._count += 1
         try:
-            step = _step(command, context, engine)
+            step = _step(command, self._context, self._engine)
         except Refused as error:
             raise _numbered(error, number, command) from error
         if step is not None:
-            steps.append(step)
-        uses.update(cmd.handles(command))
-        inferences += isinstance(command, cmd.GraphExecute)
-    return Program(data, frozenset(uses), tuple(steps), count, inferences)
+            self._steps.append(step)
+        self._uses.update(cmd.handles(command))
+        if isinstance(command, cmd.GraphExecute):
+            self._inferences += 1
+            self._occupy(self._context.graph(command.graph))
+        self._events |= isinstance(command, cmd.EventSignal | cmd.EventReset | cmd.EventWait)
+
+    def _occupy(self, image: EngineImage) -> None:
+        most = self._engine.tiles
+        if image.loaded is None:
+            self._complete, self._tiles = False, most
+            return
+        asked = image.loaded.meta.config.get("NPU_TILES", "")
+        self._tiles = max(self._tiles, min(most, int(asked)) if asked.isdigit() and int(asked) else most)
 
 
 def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step | None:
@@ -56,6 +104,8 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.Fill(at, size, pattern):
             return _fill(context, at, size, pattern)
         case cmd.Copy(target, source, size):
+            if size > PART_BYTES:
+                return partial(_copy_in_parts, context.view(target, size), context.view(source, size))
             return partial(np.copyto, context.view(target, size), context.view(source, size))
         case cmd.Timestamp(at):
             return partial(_write_time, context.view(at, 8, 8).view(np.uint64), engine.ns_per_tick)
@@ -76,19 +126,53 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
 def _copy_region(context: EngineContext, command: cmd.CopyRegion) -> Step:
     target = _rows(context, command.target, command.target_pitch, command.width, command.rows)
     source = _rows(context, command.source, command.source_pitch, command.width, command.rows)
+    if target.size > PART_BYTES and not np.may_share_memory(target, source):
+        return partial(_copy_rows_in_parts, target, source)
     return partial(np.copyto, target, source)
+
+
+def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
+    rows = PART_BYTES // target.shape[1]
+    if not rows:
+        for number in range(target.shape[0]):
+            yield from _copy_in_parts(target[number], source[number])
+        return
+    for start in range(0, target.shape[0], rows):
+        np.copyto(target[start : start + rows], source[start : start + rows])
+        yield
 
 
 def _fill(context: EngineContext, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
     view = context.view(at, size)
+    if size > PART_BYTES:
+        return partial(_fill_in_parts, view, pattern)
+    return _fill_view(view, pattern)
+
+
+def _fill_view(view: Bytes, pattern: bytes) -> Step:
     width = len(pattern)
     if len(set(pattern)) == 1:
         return partial(view.fill, pattern[0])
-    if (view.ctypes.data if size else 0) % width:
+    if (view.ctypes.data if view.size else 0) % width:
         # an unaligned pattern: numpy would refuse the wider view on some machines
         return partial(np.copyto, view.reshape(-1, width), np.frombuffer(pattern, dtype=np.uint8))
     kind = {2: np.uint16, 4: np.uint32, 8: np.uint64}[width]
     return partial(view.view(kind).fill, np.frombuffer(pattern, dtype=kind)[0])
+
+
+def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
+    for start in range(0, view.size, PART_BYTES):
+        _fill_view(view[start : start + PART_BYTES], pattern)()
+        yield
+
+
+def _copy_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
+    starts = range(0, target.size, PART_BYTES)
+    # ranges that overlap: from the end if the target lies behind the source
+    behind = target.ctypes.data > source.ctypes.data
+    for start in reversed(starts) if behind else starts:
+        np.copyto(target[start : start + PART_BYTES], source[start : start + PART_BYTES])
+        yield
 
 
 def _event(context: EngineContext, at: cmd.MemoryAt) -> Signal:

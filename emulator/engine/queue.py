@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from softnpu.emulator import link
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface import failpoints, linux, records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext, Memory
-    from softnpu.emulator.engine.program import Program
+    from softnpu.emulator.engine.program import Decoding, Program
+    from softnpu.emulator.engine.steps import Rest
 
 
 class Submission:
@@ -39,15 +40,21 @@ class EngineQueue:
             )
         self.context = context
         self.handle = order.queue
+        self.share = context.share
         self._priority = order.priority
-        self.background = order.background
+        self.level = 0
+        self.set_background(order.background)
         self.turbo = order.turbo
         self.condemned = order.condemned
+        self.verdict = order.verdict
         self.closed = False
         self.ran_ns = 0  # when it ran last
-        # a submission that cannot go on yet: its program, the next step, and when to give up
+        # a submission that cannot go on yet: its program or what there is of it, the next step, what is left
+        # of that step, and when to give up
+        self.decoding: Decoding | None = None
         self.blocked: Program | None = None
         self.step = 0
+        self.rest: Rest | None = None
         self.give_up_ns = 0
         self._buffer = ring.mapping.shared.buffer
         self._words = ring.mapping.shared.words
@@ -67,10 +74,11 @@ class EngineQueue:
 
     def _resume(self) -> None:
         """After an engine reset: what the dead engine finished but may not have told anybody."""
+        reached = self._states[self._state + link.STATE_REACHED]
+        if reached >> link.REACHED_BITS == self.completed + 1:
+            self.step = reached & link.REACHED_MASK
         if not self.completed:
             return
-        if self._words[(self._base + records.RING_LOST) >> 2]:
-            self.lost = _lost_fault("it was lost before the engine was reset")
         self._longs[self._done] = self.completed
         self._wake()
         submission = self._copy_slot(self.completed)
@@ -83,10 +91,14 @@ class EngineQueue:
                 failed = self._longs[(self._base + records.RING_FAILED) >> 3] == self.completed
                 fence.device_signal(self._words[(self._base + records.RING_RESULT) >> 2] if failed else 0)
 
-    @property
-    def priority(self) -> int:
-        """0 low, 1 normal, 2 high; -1 while its workload is a background one."""
-        return -1 if self.background else self._priority
+    def set_background(self, background: bool) -> None:
+        """Its level of scheduling: 1 low, 2 normal, 3 high; 0 while its workload is a background one."""
+        self.level = 0 if background else self._priority + 1
+
+    def lose(self, fault: Fault) -> None:
+        """Nothing of this queue runs any more: what waits, and what comes, ends with the fault."""
+        self.lost = fault
+        self._words[(self._base + records.RING_LOST) >> 2] = 1
 
     # ------------------------------------------------------------ looking
 
@@ -136,9 +148,22 @@ class EngineQueue:
         self._states[self._state + link.STATE_STARTED] = now_ns
         self._states[self._state + link.STATE_RUNNING] = self.completed + 1
 
-    def set_aside(self) -> None:
+    def reached(self, step: int, now_ns: int) -> None:
+        """Notes that the steps before this one have ended: the next engine does not run them again."""
+        self._states[self._state + link.STATE_STARTED] = now_ns
+        self._states[self._state + link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+
+    def set_aside(self, step: int) -> None:
         """Notes that the submission does not run for now: it is not to blame if the engine dies."""
         self._states[self._state + link.STATE_RUNNING] = 0
+        self._states[self._state + link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+
+    def forget(self) -> None:
+        """The submission is over: nothing of it is kept."""
+        self.blocked = None
+        self.step = self.give_up_ns = 0
+        if self.decoding is not None or self.rest is not None:
+            self.decoding = self.rest = None
 
     def finish(self, fence: Signal | None, fault: Fault | None) -> None:
         """The submission after `completed` has ended: fence, ring and waiters learn of it, in this order."""
@@ -150,6 +175,8 @@ class EngineQueue:
         # a fence that was given to a later submission meanwhile waits for that one
         if fence is not None and fence.submission == sequence:
             fence.device_signal(0 if fault is None else fault.result)
+        if failpoints.active is not None:
+            failpoints.hit("engine.signal")
         self._longs[self._done] = sequence
         self._wake()
 
@@ -198,23 +225,8 @@ def _encode_fault(fault: Fault) -> bytes:
         cut //= 2
 
 
-def condemned_fault() -> Fault:
-    """The fault of a submission that took the engine with it, twice."""
-    return _lost_fault("the engine died while it ran this submission, and again when it was tried once more")
-
-
 def cancelled_fault() -> Fault:
     """The fault of a submission whose driver did not want it any more."""
     return Fault(
         result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
-    )
-
-
-def _lost_fault(found: str) -> Fault:
-    return Fault(
-        result=ZeResult.ERROR_DEVICE_LOST,
-        object="command queue",
-        found=found,
-        expected="a submission that ends",
-        hint="create a new queue",
     )

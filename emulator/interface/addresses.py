@@ -16,6 +16,7 @@ PAGE = mmap.PAGESIZE
 _PROT_NONE = 0
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
+_MADV_DONTNEED = 4
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,6 +28,9 @@ _mmap.restype = ctypes.c_void_p
 _munmap = _libc.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _munmap.restype = ctypes.c_int
+_madvise = _libc.madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise.restype = ctypes.c_int
 
 
 class AddressRange:
@@ -50,6 +54,25 @@ class AddressRange:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         _checked(_mmap(self.address + at, length, protection, flags, fd, offset), length)
+
+    def let_go(self, at: int, length: int) -> None:
+        """Takes mapped pages out of this process; what is touched again comes back from its file.
+
+        Nothing happens if a page of the whole range was ever written to: that would be lost.
+        """
+        if not self._is_written():
+            _madvise(self.address + at, length, _MADV_DONTNEED)
+
+    def _is_written(self) -> bool:
+        inside = False
+        with open("/proc/self/smaps", "rb") as file:
+            for line in file:
+                if line[:1] in b"0123456789abcdef":
+                    start = int(line[: line.index(b"-")], 16)
+                    inside = 0 <= start - self.address < self.size
+                elif inside and line.startswith(b"Anonymous:") and line.split()[1] != b"0":
+                    return True
+        return False
 
     def view(self) -> memoryview:
         """All bytes; only mapped ones may be touched."""

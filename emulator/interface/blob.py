@@ -26,13 +26,18 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
 MAJOR = 1
-MINOR = 0
+MINOR = 1
 PAGE = 4096
 _HEADER = struct.Struct("<8sHHIQ8x32s")
 _ENTRY = struct.Struct("<IIQQ8x32s")
 HEADER_SIZE = _HEADER.size
 _REQUIRED = 1
 _MAX_SECTIONS = 32
+
+READ_VALUE = "vpux_ie_read_value_"
+"""Begins the name of the input that is the state of a variable; its id follows."""
+ASSIGN = "vpux_ie_assign_"
+"""Begins the name of the output that the variable becomes."""
 
 S = TypeVar("S")
 
@@ -52,6 +57,10 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     `friendly_name` is that of the IR's operation: the input itself, or what an output shows. `model_type`
     and `model_shape` are those of the IR before build flags and shapes were applied, -1 for a dynamic
     dimension, nothing at all for a dynamic rank. `strides` says that an execution may give strides.
+
+    With dynamic dimensions `partial_shape` has their bounds as OpenVINO writes them (`[1..8,?,64]`), `shape`
+    and `byte_size` are the largest, or if there is no largest (`unbounded`) the smallest with 1 for 0. The
+    argument that has its index as `shape_of` tells its shape at an execution: i32, innermost dimension first.
     """
 
     name: str
@@ -65,6 +74,14 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     model_type: str = ""
     model_shape: tuple[int, ...] = ()
     strides: bool = False
+    partial_shape: str = ""
+    unbounded: bool = False
+    shape_of: int = -1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether each execution gives it a shape of its own."""
+        return bool(self.partial_shape)
 
     @property
     def alignment(self) -> int:
@@ -73,8 +90,24 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.byte_size // elements) if elements else 1
 
 
+class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """One variable. What an execution writes to argument `output`, the next one reads from argument `input`.
+
+    At first, and after a reset, `input` holds the bytes of `initial`, repeated. Without any the graph made
+    with `NPU_STATES_INIT` has to compute it.
+    """
+
+    variable: str
+    input: int
+    output: int
+    initial: bytes = b""
+
+
 class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs."""
+    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs.
+
+    The inputs and outputs of `states` are arguments like the others, after those that the model has.
+    """
 
     name: str
     platform: str
@@ -84,6 +117,7 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     openvino: str
     compiler: str
+    states: tuple[StateMeta, ...] = ()
 
     @property
     def inputs(self) -> tuple[ArgumentMeta, ...]:
@@ -92,6 +126,15 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def outputs(self) -> tuple[ArgumentMeta, ...]:
         return tuple(argument for argument in self.arguments if not argument.input)
+
+    @property
+    def shape_tensors(self) -> dict[int, int]:
+        """For each argument with dynamic dimensions the one that tells its shape, both by index."""
+        return {
+            argument.shape_of: index
+            for index, argument in enumerate(self.arguments)
+            if argument.shape_of >= 0
+        }
 
 
 class ConstantReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,6 +227,11 @@ class BlobReader:
         self._entries = _check(self._data)
 
     @property
+    def data(self) -> memoryview:
+        """The whole blob."""
+        return self._data
+
+    @property
     def sections(self) -> Sequence[tuple[int, int, int]]:
         """Type, offset and size of every section."""
         return [(kind, offset, size) for kind, (offset, size, _) in self._entries.items()]
@@ -202,6 +250,11 @@ class BlobReader:
         if _digest([data]) != digest:
             raise _invalid(f"section {section.name}", "checksum differs", "the content that was written")
         return data
+
+    def unchecked(self, section: Section) -> memoryview:
+        """The bytes of a section, whose checksum nobody looks at: to read a part of a large one."""
+        offset, size, _ = self._entries[section]
+        return self._data[offset : offset + size]
 
     def place(self, section: Section) -> tuple[int, int] | None:
         """Offset and size of a section, unchecked but inside the blob; None when it is missing."""
@@ -229,6 +282,24 @@ def without_padding(head: bytes, length: int) -> int:
         return length
     total: int = _HEADER.unpack_from(head)[4]
     return total if total < length == _page_up(total) else length
+
+
+def size_of(head: bytes) -> int | None:
+    """The size that a blob gives itself in its first `HEADER_SIZE` bytes, unchecked; None for no blob."""
+    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        return None
+    return int(_HEADER.unpack_from(head)[4])
+
+
+def digest_of(head: bytes) -> bytes:
+    """The digest in a blob's first `HEADER_SIZE` bytes. It is of header and table, so of all sections."""
+    return bytes(_HEADER.unpack_from(head)[5])
+
+
+def version_of(head: bytes) -> tuple[int, int]:
+    """Major and minor in a blob's first `HEADER_SIZE` bytes."""
+    _, major, minor, *_ = _HEADER.unpack_from(head)
+    return int(major), int(minor)
 
 
 def _header(count: int, total: int, digest: bytes) -> bytes:

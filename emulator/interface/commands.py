@@ -228,10 +228,15 @@ def handles(command: Command) -> Iterator[int]:
 
 
 def decode_buffer(data: bytes) -> Iterator[Command]:
-    """The commands of a buffer. `data` must be a private copy: a client may change the original.
+    """The commands of a buffer that do something. `data` must be a private copy: a client may change it.
 
     Raises `Refused` at the first bad byte, naming the command by its number.
     """
+    return (command for command in decode_each(data) if command is not None)
+
+
+def decode_each(data: bytes) -> Iterator[Command | None]:
+    """As `decode_buffer`, with None for a NOP: a buffer of nothing else can be read in parts as well."""
     if len(data) < HEADER.size:
         raise _bad("header", f"{len(data)} bytes", f"{HEADER.size} bytes at least")
     magic, major, flags, size, count = HEADER.unpack_from(data)
@@ -254,9 +259,7 @@ def decode_buffer(data: bytes) -> Iterator[Command]:
                 f"{length} bytes at {at} of {len(data)}",
                 "a multiple of 8 inside the buffer",
             )
-        command = _decode(number, kind, data, at, length)
-        if command is not None:
-            yield command
+        yield _decode(number, kind, data, at, length)
         at += length
     if at != len(data):
         raise _bad("end", f"{len(data) - at} bytes after command {count}", "none")

@@ -42,24 +42,28 @@ class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
 class ImportJob(Message, frozen=True, kw_only=True, tag="import_job"):
     """Check a native blob for `platform`. Outcome: `Compiled`.
 
-    Descriptors: the blob, the placement if it has a length, then the sources of the weights.
+    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `deferred`: the
+    engine compares the constants with their digests.
     """
 
     platform: str
     blob_length: int
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
+    deferred: bool = False
 
 
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
     """Put the weights of a compiled model into its blob. Outcome: `GraphExported`.
 
-    Descriptors as in `ImportJob`; blob and placement are those of a `Compiled`.
+    Descriptors as in `ImportJob`; blob and placement are those of a `Compiled`. With `offset` one more comes
+    last, the file to write the result into from this byte on; the outcome has no descriptor then.
     """
 
     blob_length: int
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
+    offset: int | None = None
 
 
 class QueryJob(Message, frozen=True, kw_only=True, tag="query_job"):
@@ -90,7 +94,8 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     """Descriptors: the blob, then the placement if it has a length; memory files with `SEALS_IMMUTABLE`.
 
     Digests are blake3. The blob is the same wherever the constants lie; the placement says where they do.
-    `origin` is `compiled`, `cache` or `native`, `log` the build log.
+    `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is what it was compiled for;
+    empty for that of the device.
     """
 
     blob_length: int
@@ -98,6 +103,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     placement_length: int = 0
     placement_digest: bytes = b""
     origin: str = "compiled"
+    platform: str = ""
     log: str = ""
 
 

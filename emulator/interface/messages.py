@@ -183,8 +183,8 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
 class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
     """A graph from a native blob. Descriptors: blob, placement if it has a length, sources of the weights.
 
-    Without a placement the weights space has every constant at its canonical offset. Answer:
-    `GraphCreated`.
+    Without a placement the weights space has every constant at its canonical offset. `deferred`: constants
+    are compared with their digests when the graph is initialised, not now. Answer: `GraphCreated`.
     """
 
     context: int
@@ -192,6 +192,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
     flags: int = 0
+    deferred: bool = False
 
 
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
@@ -201,9 +202,13 @@ class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
 
 
 class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
-    """Asks for a blob of a graph with all constants inside. Answers: `Progress`, then `GraphExported`."""
+    """Asks for a blob of a graph with all constants inside. Answers: `Progress`, then `GraphExported`.
+
+    With `offset`: descriptor, a file open for writing; the blob is written there, from this byte on.
+    """
 
     graph: int
+    offset: int | None = None
 
 
 class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
@@ -340,7 +345,7 @@ class GraphBlobIs(Message, frozen=True, kw_only=True, tag="graph_blob_is"):
 
 
 class GraphExported(Message, frozen=True, kw_only=True, tag="graph_exported"):
-    """Descriptor: a sealed blob that needs no weights."""
+    """Descriptor: a sealed blob that needs no weights; none if it was written to a file."""
 
     blob_length: int
 
@@ -369,14 +374,21 @@ class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialize
 
 
 class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is"):
-    """Bytes of device memory in all, and bytes that this context asked for (not rounded)."""
+    """Bytes of device memory in all, and bytes that this context asked for (not rounded).
+
+    `graphs`: bytes of the models that are on the device for it, blobs and weights, each once.
+    """
 
     total: int
     allocated: int
+    graphs: int = 0
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One device: engine process, counters since the daemon started, memory in bytes."""
+    """One device: engine process, counters since the daemon started, memory in bytes.
+
+    `running`: submissions that the engine executes at this moment.
+    """
 
     device: DeviceInfo
     engine_pid: int
@@ -394,6 +406,12 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     busy_ns: int
     staged_bytes: int
     heartbeat_ns: int
+    hangs: int = 0
+    aborted: int = 0
+    offences: int = 0
+    refusals: int = 0
+    tile_busy_ns: int = 0
+    running: int = 0
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):

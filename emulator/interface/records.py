@@ -105,6 +105,11 @@ class StatusWord(enum.IntEnum):
     FAULTS = 12  # e
     BUSY = 13  # e: nanoseconds spent executing
     STAGED = 14  # e: bytes that were copied because a tensor could not be used in place
+    HANGS = 16  # s: times that the engine, or a command on it, made no progress and was ended
+    ABORTED = 17  # s: submissions that the device ended with ERROR_DEVICE_LOST
+    OFFENCES = 18  # s: engine resets that a submission was to blame for
+    REFUSALS = 19  # s: requests refused because their process had caused too many of them
+    TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles that each occupied
 
 
 class DeviceState(enum.IntEnum):

@@ -33,6 +33,7 @@ MAX_SPACE = 1 << 46
 # a start tag with its attributes; what is in quotes may hold anything but quotes
 _LAYER = re.compile(rb'<layer((?:[^">]|"[^"]*")*+)>\s*+(?:<data((?:[^">]|"[^"]*")*+)>)?+')
 _CONST = re.compile(rb'\stype="Const"')
+_NAME = re.compile(rb'\sname="([^"]*)"')
 _OFFSET = re.compile(rb'(?<=\soffset=")\d{1,20}(?=")')
 _SIZE = re.compile(rb'(?<=\ssize=")\d{1,20}(?=")')
 
@@ -91,12 +92,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConstLayer(msgspec.Struct, frozen=True):
-    """A `Const` layer of an XML: its offset and size, and where the digits of the offset stand."""
+    """A `Const` layer of an XML: its offset and size, where the digits of the offset stand, and its name."""
 
     offset: int
     size: int
     begin: int
     end: int
+    name: bytes = b""
 
 
 def page_up(size: int) -> int:
@@ -133,7 +135,16 @@ def const_layers(xml: bytes) -> list[ConstLayer]:
         offset, size = _OFFSET.search(layer[2]), _SIZE.search(layer[2])
         if offset and size:
             at = layer.start(2)
-            layers.append(ConstLayer(int(offset[0]), int(size[0]), at + offset.start(), at + offset.end()))
+            name = _NAME.search(layer[1])
+            layers.append(
+                ConstLayer(
+                    int(offset[0]),
+                    int(size[0]),
+                    at + offset.start(),
+                    at + offset.end(),
+                    name[1] if name else b"",
+                )
+            )
     return layers
 
 

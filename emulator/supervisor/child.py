@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused
@@ -34,11 +35,13 @@ class Child:
         self._on_frame = on_frame
         self._on_end = on_end
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        variables, more_fds = failpoints.inherited()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **variables},
             )
         ours.setblocking(False)
         self._channel = Channel(ours)

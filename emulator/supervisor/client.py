@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
@@ -57,6 +58,8 @@ class Client:
         """Ends the connection and gives back all that its session owned; harmless when repeated."""
         if not self._open:
             return
+        if failpoints.active is not None:
+            failpoints.hit("supervisor.close")
         self._open = False
         log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
         if self._deadline is not None:
@@ -112,6 +115,8 @@ class Client:
     def _serve(self, packet: Packet) -> None:
         try:
             request = msg.decode_request(packet.body)
+            if failpoints.active is not None:
+                failpoints.hit_request("supervisor", type(request))
             if not self._greeted:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
@@ -134,13 +139,13 @@ class Client:
             self._post(packet.request, msg.Failed(fault=error.fault))
             if not self._greeted:
                 self.close("handshake refused")
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             # descriptors or memory of the daemon ran out: this request fails, everything else goes on
             log.error("client %d: %s", self.number, error)
             fault = Fault(
                 result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 object="daemon",
-                found=str(error),
+                found=str(error) or type(error).__name__,
                 expected="descriptors and memory to serve the request",
                 hint="raise the descriptor limit of the daemon, or use fewer objects",
             )

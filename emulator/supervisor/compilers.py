@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from softnpu.emulator.interface.compiling import Job, Result, outcome_decoder
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 COMPILER_MODULE = "softnpu.driver.compiler"
 _WORKERS = max(1, min(4, os.cpu_count() or 1))
 _IDLE_S = 10.0
+_STALLED_S = 10.0
 _ATTEMPTS = 2
 _SPARE_AFTER_S = 0.5
 _FIRST_PAUSE_S = 0.5
@@ -237,7 +239,10 @@ class _Worker:
         self._reactor = reactor
         self._on_free = on_free
         self._idle: Timer | None = None
-        self._child = Child(COMPILER_MODULE, reactor, self._on_frame, lambda reason: on_end(self, reason))
+        self._stalled = ""
+        self._on_end = on_end
+        self._child = Child(COMPILER_MODULE, reactor, self._on_frame, self._ended)
+        self._watch = StallWatch(reactor, self._child.pid, _STALLED_S, self._stall)
 
     @property
     def pid(self) -> int:
@@ -255,6 +260,7 @@ class _Worker:
         compilation.attempts += 1
         self.jobs += 1
         self.began = False
+        self._watch.begin()
         self._child.post(self.jobs, compilation.job, compilation.fds)
 
     def kill(self) -> None:
@@ -262,7 +268,17 @@ class _Worker:
         self._child.kill()
 
     def close(self, timeout_s: float) -> None:
+        self._watch.end()
         self._child.close(timeout_s)
+
+    def _stall(self, quiet_s: float) -> None:
+        self._stalled = f"made no progress for {quiet_s:.0f} s and "
+        self.began = True  # not tried again: the next worker would hang as well
+        self.kill()
+
+    def _ended(self, reason: str) -> None:
+        self._watch.end()
+        self._on_end(self, self._stalled + reason)
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
         outcome = outcome_decoder.decode(body)
@@ -276,6 +292,7 @@ class _Worker:
             compilation.on_progress(outcome)
             return
         self.current = None
+        self._watch.end()
         self._idle = self._reactor.after(_IDLE_S, self.kill)
         if isinstance(outcome, Failed):
             compilation.on_failed(outcome.fault)

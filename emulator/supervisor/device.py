@@ -2,41 +2,50 @@
 
 When an engine ends unexpectedly the device is reset: a new engine is told of every object again, images
 are loaded again, and queues go on behind their last finished submission. The submission that was running
-is run once more; if the engine dies under it again it is condemned: it fails with
-`ERROR_DEVICE_LOST` and its queue is lost. Everybody else's commands complete.
+goes on with the command that was interrupted; what is to blame (`judgement`) fails with `ERROR_DEVICE_LOST`
+and its queue is lost. Everybody else's commands complete.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 
 from softnpu.emulator import link
-from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult, refuse
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, Waiter
+from softnpu.emulator.supervisor.judgement import judge_images, judge_queues
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
+from softnpu.emulator.supervisor.offenders import Offenders
+from softnpu.emulator.supervisor.penalties import Penalties
+from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.watchdog import Suspect, Verdict, Watchdog
 
 log = logging.getLogger(__name__)
 
 ENGINE_MODULE = "softnpu.emulator.engine"
-_ATTEMPTS = 2
 _EARLY_DEATHS = 5
-_SETTLED_S = 10.0
+_SETTLED_S = 1.0
+_LONGEST_PAUSE_S = 1.0
 
 
 class Device:
     """The supervisor's side of one device."""
 
     def __init__(
-        self, info: DeviceInfo, reactor: Reactor, page: StatusPage, devices: int, tdr_ms: int, spin_us: int
+        self,
+        info: DeviceInfo,
+        reactor: Reactor,
+        page: StatusPage,
+        settings: DaemonSettings,
+        offenders: Offenders,
     ) -> None:
         self.info = info
         self.images = ImageStore()
@@ -47,17 +56,22 @@ class Device:
         self.on_ready: Callable[[], None] = lambda: None
         self._leaving: dict[int, tuple[int, Callable[[], None]]] = {}
         self._leaving_queues: dict[tuple[int, int], Callable[[], None]] = {}
+        self._loads: set[int] = set()
         self._reactor = reactor
         self._page = page
         self._setup = link.Setup(
-            device=info.index, platform=info.platform, devices=devices, tdr_ms=tdr_ms, spin_us=spin_us
+            device=info.index,
+            platform=info.platform,
+            devices=len(settings.devices),
+            tdr_ms=settings.tdr_ms,
+            spin_us=settings.spin_us,
         )
-        size = link.QUEUE_STATE_SIZE * link.QUEUE_STATES
-        self._states_fd = linux.memfd("queue-states", size)
-        self._states = linux.map_shared(self._states_fd, size)
-        self._free_states = list(range(link.QUEUE_STATES - 1, -1, -1))
+        self.states = QueueStates()
+        self.penalties = Penalties(self.contexts, offenders, reactor, self._post, self.count)
+        self._watchdog = Watchdog(self, reactor, settings.tdr_ms, settings.command_limit_s)
+        self._verdict: Verdict | None = None
         self._early_deaths = 0
-        self._started = 0.0
+        self._ready_at = 0.0
         self._engine: Child | None = None
         page.set(info.index, StatusWord.PLATFORM, int(info.platform))
         page.set(info.index, StatusWord.MEMORY_TOTAL, info.memory_total)
@@ -66,12 +80,13 @@ class Device:
 
     def start(self) -> None:
         """Starts the engine and tells it of everything that exists."""
-        self._started = time.monotonic()
         self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
         engine = Child(ENGINE_MODULE, self._reactor, self._on_frame, self._on_engine_end)
         self._engine = engine
         self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
-        self._post(self._setup, [self._states_fd, self._page.fd])
+        self.states.clear_vitals()
+        self._watchdog.begin(engine.pid)
+        self._post(self._setup, [self.states.fd, self._page.fd])
         # also what failed to load last time: the engine has to know every image that a graph names
         named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
@@ -82,12 +97,12 @@ class Device:
 
     def close(self, timeout_s: float) -> None:
         """Ends the engine and closes all descriptors of the device."""
+        self._watchdog.end()
         if self._engine is not None:
             self._engine.close(timeout_s)
             self._engine = None
         self.images.close()
-        self._states.close()
-        os.close(self._states_fd)
+        self.states.close()
 
     def _set_state(self, state: DeviceState) -> None:
         self.state = state
@@ -101,6 +116,7 @@ class Device:
         report = link.report_decoder.decode(body)
         match report:
             case link.Ready():
+                self._ready_at = time.monotonic()
                 self._set_state(DeviceState.READY)
                 log.info("device %d: engine %d is ready", self.info.index, self._engine_pid())
                 self.on_ready()
@@ -109,14 +125,20 @@ class Device:
             case link.QueueDropped(context=number, queue=queue):
                 self._forget_queue((number, queue))
             case link.ImageLoaded(image=number, load_ms=load_ms, fault=fault):
+                self._loads.discard(number)
                 image = self.images.find(number)
                 if image is not None:
                     image.attempts = 0
                     image.finish_loading(fault, load_ms)
-            case link.SubmissionFailed(context=context, sequence=sequence, fault=fault):
+            case link.SubmissionFailed():
                 log.warning(
-                    "device %d: context %d, submission %d: %s", self.info.index, context, sequence, fault
+                    "device %d: context %d, submission %d: %s",
+                    self.info.index,
+                    report.context,
+                    report.sequence,
+                    report.fault,
                 )
+                self.penalties.note_failure(report)
 
     def _on_engine_end(self, reason: str) -> None:
         log.error("device %d: engine %d %s", self.info.index, self._engine_pid(), reason)
@@ -127,54 +149,26 @@ class Device:
             self._forget_queue(key)
         for number in list(self._leaving):
             self._forget_context(number)
-        self._judge_queues(reason)
-        self._judge_images(reason)
-        settled = time.monotonic() - self._started > _SETTLED_S
+        self._watchdog.end()
+        self._loads.clear()
+        verdict, self._verdict = self._verdict, None
+        for queue in judge_queues(self.contexts.values(), self.states, verdict, reason):
+            self.penalties.blame(queue, reason if verdict is None else verdict.fault.found)
+        judge_images(self.images.all(), reason)
+        settled = self.state is DeviceState.READY and time.monotonic() - self._ready_at > _SETTLED_S
         self._early_deaths = 0 if settled else self._early_deaths + 1
         if self._early_deaths > _EARLY_DEATHS and not self.contexts:
             self._fail()
             return
         self.restarts += 1
         self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts)
-        self._reactor.after(0.2 * max(0, self._early_deaths - 1), self.start)
+        pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
+        self._reactor.after(pause, self.start)
 
     def _fail(self) -> None:
         self._set_state(DeviceState.FAILED)
         log.error("device %d: the engine does not stay alive, the device is given up", self.info.index)
         self.on_ready()
-
-    def _judge_queues(self, reason: str) -> None:
-        """Finds the submissions that were running; one that took two engines with it is condemned."""
-        for context in self.contexts.values():
-            for queue in context.queues.values():
-                completed, running, _ = link.QUEUE_STATE.unpack_from(
-                    self._states, queue.state * link.QUEUE_STATE_SIZE
-                )
-                if running != completed + 1:
-                    continue
-                # counted once: if the next engine dies before it runs this, that was not its fault
-                link.QUEUE_STATE.pack_into(self._states, queue.state * link.QUEUE_STATE_SIZE, completed, 0, 0)
-                queue.attempts = queue.attempts + 1 if queue.attempted == running else 1
-                queue.attempted = running
-                if queue.attempts >= _ATTEMPTS:
-                    queue.condemned = running
-                    log.error(
-                        "context %d: submission %d is condemned: engine %s", context.number, running, reason
-                    )
-
-    def _judge_images(self, reason: str) -> None:
-        for image in self.images.all():
-            if image.state is ImageState.LOADING:
-                image.attempts += 1
-                if image.attempts >= _ATTEMPTS:
-                    image.attempts = 0
-                    fault = Fault(
-                        result=ZeResult.ERROR_DEVICE_LOST,
-                        object="graph",
-                        found=f"the engine {reason} while it loaded this graph, {_ATTEMPTS} times",
-                        hint="the model cannot be loaded on this device",
-                    )
-                    image.finish_loading(fault, 0.0)
 
     def _engine_pid(self) -> int:
         return (
@@ -183,13 +177,55 @@ class Device:
             else self._page.get(self.info.index, StatusWord.ENGINE_PID)
         )
 
+    # ------------------------------------------------------------ hangs, and who is to blame
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is DeviceState.READY
+
+    @property
+    def loading(self) -> bool:
+        """Whether the engine has been told to load a graph and has not answered."""
+        return bool(self._loads)
+
+    def suspect(self) -> Suspect | None:
+        """The submission that runs."""
+        for context in self.contexts.values():
+            for queue in context.queues.values():
+                running = self.states.running(queue.state)
+                if running is not None:
+                    return Suspect(queue, running)
+        return None
+
+    def ping(self, number: int) -> None:
+        self._post(link.Ping(number=number))
+
+    def abort(self, suspect: Suspect, fault: Fault) -> None:
+        """Asks the engine to end a submission that has run for too long."""
+        queue, sequence = suspect.queue, suspect.running.sequence
+        self.penalties.blame(queue, fault.found)
+        self._post(
+            link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, fault=fault)
+        )
+
+    def kill_engine(self, verdict: Verdict) -> None:
+        """The watchdog has given it up."""
+        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), verdict.fault.found)
+        if self._engine is not None:
+            self._verdict = verdict
+            self._engine.kill()
+
+    def count(self, word: StatusWord) -> None:
+        """One more, on the status page."""
+        self._page.set(self.info.index, word, self._page.get(self.info.index, word) + 1)
+
     # ------------------------------------------------------------ contexts and memory
 
     def add_context(self, context: Context) -> None:
         self._check_usable()
         self.contexts[context.number] = context
         self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
-        self._post(link.ContextAdd(context=context.number), [context.doorbell])
+        self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
 
     def drop_context(self, context: Context, gone: Callable[[], None]) -> None:
         """Forgets a context; its memory counts as used until the engine has let go, then `gone` is called."""
@@ -197,7 +233,7 @@ class Device:
         self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
         self._leaving[context.number] = (context.memory.allocated, gone)
         for queue in context.queues.values():
-            self._free_state(queue)
+            self.states.free(queue.state)
         for graph in context.graphs.values():
             self._release_image(graph.image)
         context.close()
@@ -263,20 +299,6 @@ class Device:
 
     # ------------------------------------------------------------ queues
 
-    def take_state(self) -> int:
-        """A zeroed queue record."""
-        if not self._free_states:
-            raise refuse(
-                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-                f"device {self.info.index}",
-                f"{link.QUEUE_STATES} queues exist",
-                "fewer",
-                "destroy queues that are no longer used",
-            )
-        state = self._free_states.pop()
-        link.QUEUE_STATE.pack_into(self._states, state * link.QUEUE_STATE_SIZE, 0, 0, 0)
-        return state
-
     def announce_queue(self, queue: Queue) -> None:
         self._post(
             link.QueueAdd(
@@ -288,18 +310,16 @@ class Device:
                 turbo=queue.turbo,
                 state=queue.state,
                 condemned=queue.condemned,
-                background=queue.background,
+                background=self.penalties.in_background(queue),
+                verdict=queue.verdict,
             )
         )
-
-    def announce_workload(self, queue: Queue) -> None:
-        self._post(
-            link.QueueWorkload(context=queue.context.number, queue=queue.handle, background=queue.background)
-        )
+        if queue.lost is not None:
+            self.penalties.lose(queue, queue.lost)
 
     def drop_queue(self, queue: Queue, gone: Callable[[], None]) -> None:
         """Forgets a queue; calls `gone` once the engine runs none of its submissions any more."""
-        self._free_state(queue)
+        self.states.free(queue.state)
         key = (queue.context.number, queue.handle)
         self._leaving_queues[key] = gone
         if self._engine is None:
@@ -311,9 +331,6 @@ class Device:
         gone = self._leaving_queues.pop(key, None)
         if gone is not None:
             gone()
-
-    def _free_state(self, queue: Queue) -> None:
-        self._free_states.insert(0, queue.state)
 
     # ------------------------------------------------------------ graphs
 
@@ -341,6 +358,7 @@ class Device:
         if not self.images.release(image):
             return
         if loaded:
+            self._loads.discard(image.number)
             self._post(link.ImageUnload(image=image.number))
         if image.waiting:
             fault = Fault(
@@ -361,13 +379,15 @@ class Device:
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
             weights=image.weights,
+            check=image.deferred,
         )
+        self._loads.add(image.number)
         self._post(order, image.fds)
 
     # ------------------------------------------------------------ all at once, and status
 
     def _announce_context(self, context: Context) -> None:
-        self._post(link.ContextAdd(context=context.number), [context.doorbell])
+        self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
         for segment in context.memory.segments:
             self.announce_segment(context, segment)
         for handle in context.allocations:
@@ -400,4 +420,10 @@ class Device:
             busy_ns=word(StatusWord.BUSY),
             staged_bytes=word(StatusWord.STAGED),
             heartbeat_ns=word(StatusWord.HEARTBEAT),
+            hangs=word(StatusWord.HANGS),
+            aborted=word(StatusWord.ABORTED),
+            offences=word(StatusWord.OFFENCES),
+            refusals=word(StatusWord.REFUSALS),
+            tile_busy_ns=word(StatusWord.TILE_BUSY),
+            running=int(self.suspect() is not None),
         )

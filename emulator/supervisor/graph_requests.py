@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.compiling import (
@@ -64,6 +65,7 @@ class GraphRequests:
             blob_length=request.blob_length,
             placement_length=request.placement_length,
             weights=request.weights,
+            deferred=request.deferred,
         )
         self._compile(number, context, job, fds)
 
@@ -72,15 +74,26 @@ class GraphRequests:
         told = msg.GraphBlobIs(blob_length=answer.blob_length, placement_length=answer.placement_length)
         self._state.post(number, told, graph.image.blob_fds)
 
-    def export(self, number: int, graph: Graph) -> None:
+    def export(self, number: int, request: msg.GraphExport, packet: Packet) -> None:
+        graph = self._state.graphs.get(request.graph)
         self._check_job(number)
         answer = graph.image.answer
+        if request.offset is not None and len(graph.image.fds) >= frames.MAX_FDS:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_SIZE,
+                "graph",
+                f"weights in {len(graph.image.weights)} sources, and a file to write to",
+                f"at most {frames.MAX_FDS} descriptors in one job",
+                "export it into memory",
+            )
         job = ExportJob(
             blob_length=answer.blob_length,
             placement_length=answer.placement_length,
             weights=graph.image.weights,
+            offset=request.offset,
         )
-        self._run_job(number, job, [os.dup(fd) for fd in graph.image.fds])
+        target = packet.take_fds(int(request.offset is not None))
+        self._run_job(number, job, [os.dup(fd) for fd in graph.image.fds] + target)
 
     def query(self, number: int, request: msg.GraphQuery, packet: Packet) -> None:
         context = self._state.contexts.get(request.context)
@@ -148,7 +161,8 @@ class GraphRequests:
                 self._state.post(number, msg.Failed(fault=error.fault), ())
                 return
             sources = compilation.take_fds(len(job.weights))
-            image = context.device.images.acquire(answer, job.weights, made + sources)
+            deferred = isinstance(job, ImportJob) and job.deferred
+            image = context.device.images.acquire(answer, job.weights, made + sources, deferred)
             graph = Graph(context, image)
             graph.handle = self._state.graphs.add(graph)
             context.graphs[graph.handle] = graph
@@ -212,6 +226,16 @@ class GraphRequests:
         self._state.post(number, msg.Ok(), ())
 
     def initialize(self, number: int, graph: Graph) -> None:
+        platform, compiled_for = graph.context.device.info.platform, graph.image.answer.platform
+        if compiled_for not in ("", platform):
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                "graph, platform",
+                f"compiled for {compiled_for}",
+                f"{platform}, the platform of this device",
+                "export it, and import it on a device of its platform",
+            )
+
         def told(fault: Fault | None, load_ms: float) -> None:
             if not self._state.open:
                 return

@@ -3,7 +3,8 @@
 The identity of an image is the digest of its blob, which has a digest of every constant. Weights that can
 still change (a file on disk) are shared only with users of the very same file and places in it: otherwise
 a session that edits its file would change the results of another. Sealed memory cannot change, so the
-digests in the blob are identity enough, wherever in it the constants lie.
+digests in the blob are identity enough, wherever in it the constants lie. That holds for weights that were
+compared with them: memory whose check is deferred is identified by itself, as a file is.
 """
 
 from __future__ import annotations
@@ -31,17 +32,26 @@ class ImageState(enum.Enum):
 
 @dataclass
 class Image:
-    """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors."""
+    """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors.
+
+    `deferred`: its weights are compared with the digests in the blob whenever an engine loads it.
+    """
 
     number: int
     key: tuple[bytes, ...]
     answer: Compiled
     weights: tuple[WeightSource, ...]
     fds: list[int]
+    deferred: bool = False
     users: int = 0
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
     waiting: list[Waiter] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blob and of the sources of its weights."""
+        return self.answer.blob_length + sum(source.length for source in self.weights)
 
     @property
     def blob_fds(self) -> list[int]:
@@ -76,15 +86,17 @@ class ImageStore:
     def find(self, number: int) -> Image | None:
         return next((image for image in self._images.values() if image.number == number), None)
 
-    def acquire(self, answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int]) -> Image:
+    def acquire(
+        self, answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int], deferred: bool = False
+    ) -> Image:
         """The image of this content; takes the descriptors (closes them if it has the content already).
 
-        `fds`: those of `answer`, then the sources of `weights`.
+        `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
         """
-        key = _identity(answer, weights, fds[len(fds) - len(weights) :])
+        key = _identity(answer, weights, fds[len(fds) - len(weights) :], deferred)
         image = self._images.get(key)
         if image is None:
-            image = Image(self._next, key, answer, weights, fds)
+            image = Image(self._next, key, answer, weights, fds, deferred)
             self._next += 1
             self._images[key] = image
         else:
@@ -108,17 +120,19 @@ class ImageStore:
         self._images.clear()
 
 
-def _identity(answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int]) -> tuple[bytes, ...]:
-    files = [_file_identity(fd) for fd in fds]
+def _identity(
+    answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int], deferred: bool
+) -> tuple[bytes, ...]:
+    files = [_file_identity(fd, sealed_is_enough=not deferred) for fd in fds]
     if not any(files):
         return (answer.blob_digest,)
     ranges = [f"{source.offset}:{source.length}".encode() for source in weights]
     return (answer.blob_digest, answer.placement_digest, *files, *ranges)
 
 
-def _file_identity(fd: int) -> bytes:
+def _file_identity(fd: int, sealed_is_enough: bool) -> bytes:
     """Empty for content that cannot change; otherwise names the very file and its last change."""
-    if linux.has_seals(fd, linux.SEALS_IMMUTABLE):
+    if sealed_is_enough and linux.has_seals(fd, linux.SEALS_IMMUTABLE):
         return b""
     info = os.fstat(fd)
     return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}".encode()

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from softnpu.emulator.interface.result import Fault
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
 
 if TYPE_CHECKING:
@@ -27,9 +28,15 @@ class Queue:
     state: int
     background: bool = False
     handle: int = 0
+    # submission that must not run again, how it ends, and why nothing of this queue runs any more
     condemned: int = 0
-    attempts: int = 0
+    verdict: Fault | None = None
+    lost: Fault | None = None
+    # how many engines have ended under a submission, and under one command of it
     attempted: int = 0
+    attempted_step: int = 0
+    attempts: int = 0
+    attempts_in_all: int = 0
 
 
 @dataclass
@@ -44,11 +51,16 @@ class Graph:
 
 @dataclass
 class Context:
-    """A context on one device. `number` is unique over all sessions of the daemon."""
+    """A context on one device. `number` is unique over all sessions of the daemon.
+
+    `session`: whose it is. `owner`: the process behind it, as `offenders` knows it.
+    """
 
     number: int
     device: Device
     doorbell: int
+    session: int = 0
+    owner: str = ""
     handle: int = 0
     memory: ContextMemory = field(default_factory=ContextMemory)
     allocations: dict[int, Allocation] = field(default_factory=dict)

@@ -21,6 +21,24 @@ class QueueRequests:
 
     def create(self, number: int, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
+        context.device.penalties.check(context.owner, "command queue")
+        delay_s = context.device.penalties.delay_s(context.owner)
+        if delay_s:
+            self._state.supervisor.reactor.after(delay_s, lambda: self._create_late(number, request))
+            return
+        self._create(number, request)
+
+    def _create_late(self, number: int, request: msg.QueueCreate) -> None:
+        """As `create`, when the process of this session has waited for its turn."""
+        if not self._state.open:
+            return
+        try:
+            self._create(number, request)
+        except Refused as error:
+            self._state.post(number, msg.Failed(fault=error.fault), ())
+
+    def _create(self, number: int, request: msg.QueueCreate) -> None:
+        context = self._state.contexts.get(request.context)
         slots = request.slots
         most = self._state.supervisor.limits.queue_slots
         if not records.MIN_SLOTS <= slots <= most or slots & (slots - 1):
@@ -45,7 +63,7 @@ class QueueRequests:
         # where an older ring lay its header would look like submissions
         os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
         try:
-            state = context.device.take_state()
+            state = context.device.states.take(context.device.info.index)
         except Refused:
             self._memory.release(ring, Owned(context, allocation))
             raise
@@ -72,5 +90,5 @@ class QueueRequests:
         """Later submissions run in the background, or as before."""
         queue = self._state.queues.get(request.queue)
         queue.background = request.background
-        queue.context.device.announce_workload(queue)
+        queue.context.device.penalties.announce_level(queue)
         self._state.post(number, msg.Ok(), ())

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import selectors
 import time
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_MEMORY_PAUSE_S = 0.01
 
 
 class Timer:
@@ -63,15 +68,23 @@ class Reactor:
                 current = self._selector.get_map().get(key.fd)
                 if current is None or current.data is not key.data:
                     continue
-                readable, writable = key.data
-                if events & selectors.EVENT_WRITE and writable is not None:
-                    writable()
-                if events & selectors.EVENT_READ and key.fd in self._selector.get_map():
-                    readable()
+                self._call_back(key.fd, events, *key.data)
             self._run_timers()
 
     def close(self) -> None:
         self._selector.close()
+
+    def _call_back(
+        self, fd: int, events: int, readable: Callable[[], None], writable: Callable[[], None] | None
+    ) -> None:
+        try:
+            if events & selectors.EVENT_WRITE and writable is not None:
+                writable()
+            if events & selectors.EVENT_READ and fd in self._selector.get_map():
+                readable()
+        except MemoryError:
+            log.exception("out of memory; tried again in the next round")
+            time.sleep(_MEMORY_PAUSE_S)  # the descriptor is ready still: not at full speed
 
     def _timeout(self) -> float | None:
         while self._timers and self._timers[0][2].call is None:
@@ -83,5 +96,10 @@ class Reactor:
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
             call, timer.call = timer.call, None
-            if call is not None:
+            if call is None:
+                continue
+            try:
                 call()
+            except MemoryError:
+                log.exception("out of memory; tried again soon")
+                self.after(_MEMORY_PAUSE_S, call)

@@ -14,6 +14,7 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import Context
+from softnpu.emulator.supervisor.offenders import identity
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.session_state import Post, SessionState
 
@@ -30,6 +31,7 @@ class Session:
         self.number = number
         self.pid = pid
         self.client = client[:_CLIENT_NAME]
+        self._owner = identity(pid, number)
         self._state = SessionState(supervisor, post)
         self._memory = MemoryRequests(self._state)
         self._queues = QueueRequests(self._state, self._memory)
@@ -66,7 +68,7 @@ class Session:
             case msg.GraphBlob():
                 self._graphs.tell_blob(number, state.graphs.get(request.graph))
             case msg.GraphExport():
-                self._graphs.export(number, state.graphs.get(request.graph))
+                self._graphs.export(number, request, packet)
             case msg.GraphQuery():
                 self._graphs.query(number, request, packet)
             case msg.CompilerOptions():
@@ -122,8 +124,10 @@ class Session:
             )
         state.contexts.check_room()
         device = devices[request.device]
+        device.penalties.check(self._owner, "context")
         doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        context = Context(state.supervisor.next_context(), device, doorbell)
+        number_of = state.supervisor.next_context()
+        context = Context(number_of, device, doorbell, session=self.number, owner=self._owner)
         try:
             device.add_context(context)
         except BaseException:
@@ -133,8 +137,13 @@ class Session:
         state.post(number, msg.ContextCreated(context=context.handle), [doorbell])
 
     def _tell_memory(self, number: int, context: Context) -> None:
-        total, allocated = context.device.info.memory_total, context.memory.allocated
-        self._state.post(number, msg.ContextMemoryIs(total=total, allocated=allocated), ())
+        images = {graph.image.number: graph.image for graph in context.graphs.values() if graph.initialized}
+        told = msg.ContextMemoryIs(
+            total=context.device.info.memory_total,
+            allocated=context.memory.allocated,
+            graphs=sum(image.size for image in images.values()),
+        )
+        self._state.post(number, told, ())
 
     def _destroy_context(self, context: Context) -> None:
         state = self._state

@@ -5,20 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.interface import commands, records
+from softnpu.emulator.interface import commands, failpoints, records
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_SPIN_US = 50
 DEFAULT_TDR_MS = 2000
+DEFAULT_COMMAND_LIMIT_S = 600.0
 _MAX_DEVICES = 8
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one daemon. Memory in bytes (0: what the machine has), times as named.
 
-    `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily.
+    `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
+    `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `interface.failpoints`.
     """
 
     socket: str
@@ -30,6 +32,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     tdr_ms: int = DEFAULT_TDR_MS
     spin_us: int = DEFAULT_SPIN_US
     max_clients: int = 4096
+    command_limit_s: float = DEFAULT_COMMAND_LIMIT_S
+    failpoints: str = ""
 
     def check(self) -> None:
         """Refuses settings that cannot work, naming the setting."""
@@ -39,11 +43,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:
             raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
-        for name in ("idle_timeout_s", "memory", "session_memory", "spin_us"):
+        for name in ("idle_timeout_s", "memory", "session_memory", "spin_us", "command_limit_s"):
             if getattr(self, name) < 0:
                 raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
         if self.tdr_ms < 1:
             raise _bad("--tdr-ms", f"{self.tdr_ms}", "1 or more")
+        failpoints.parse(self.failpoints)
 
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""

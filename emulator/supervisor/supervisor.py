@@ -11,6 +11,7 @@ import time
 
 import psutil
 
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
@@ -19,6 +20,7 @@ from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.offenders import Offenders
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
@@ -38,15 +40,17 @@ class Supervisor:
 
     def __init__(self, settings: DaemonSettings, listener: socket.socket) -> None:
         self.settings = settings
+        if settings.failpoints:
+            failpoints.configure(settings.failpoints)
         self.limits = limits_for(settings)
         self.reactor = Reactor()
         self.compilers = CompilerPool(self.reactor)
         self.clock = time.monotonic
         self._listener = listener
         self._page = StatusPage(len(settings.devices))
+        offenders = Offenders()
         self.devices = [
-            Device(info, self.reactor, self._page, len(settings.devices), settings.tdr_ms, settings.spin_us)
-            for info in settings.device_infos()
+            Device(info, self.reactor, self._page, settings, offenders) for info in settings.device_infos()
         ]
         self._clients: dict[int, Client] = {}
         self._next_session = 1
@@ -105,7 +109,13 @@ class Supervisor:
                 self.reactor.forget(self._listener.fileno())
                 self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
                 return
-            self._welcome(connection)
+            try:
+                if failpoints.active is not None:
+                    failpoints.hit("supervisor.connect")
+                self._welcome(connection)
+            except MemoryError:
+                log.error("accept: out of memory")
+                connection.close()
 
     def _welcome(self, connection: socket.socket) -> None:
         connection.setblocking(False)

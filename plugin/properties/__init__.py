@@ -3,11 +3,18 @@
 `docs/plugin.md` has the table; a test keeps it equal to the records.
 """
 
-from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles
-from softnpu.plugin.properties.readers import DeviceView, access_of, read
+import openvino.properties as _openvino_properties
+
+from softnpu.plugin.facade import fall_back, share_submodules
+from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles, target
+from softnpu.plugin.properties.readers import DeviceView, access_of, host_of, read
 from softnpu.plugin.properties.record import Access, Level, Property, Use
 from softnpu.plugin.properties.settings import Settings, in_effect
 from softnpu.plugin.properties.table import PROPERTIES, find, find_at, parse
+
+# what a program knows as `openvino.properties`: names of properties, and `hint`, `device`, `log`, ...
+__getattr__, __dir__ = fall_back(__name__, _openvino_properties)
+share_submodules(__name__, _openvino_properties)
 
 __all__ = [
     "PROPERTIES",
@@ -23,7 +30,9 @@ __all__ = [
     "check_tiles",
     "find",
     "find_at",
+    "host_of",
     "in_effect",
     "parse",
     "read",
+    "target",
 ]

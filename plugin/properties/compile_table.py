@@ -41,8 +41,9 @@ COMPILE_PROPERTIES = (
         default=PerformanceMode.LATENCY,
         use=Use.COMPILER,
         cached=True,
-        doc="chooses tiles, DMA engines and the number of requests by the tables; also handed to OpenVINO's"
-        " CPU runtime. UNDEFINED is accepted and means LATENCY: this OpenVINO has no such value to return",
+        doc="chooses tiles, DMA engines and the number of requests by the tables. OpenVINO's CPU runtime"
+        " always computes for LATENCY, one inference at a time with all threads. UNDEFINED is accepted"
+        " and means LATENCY: this OpenVINO has no such value to return",
     ),
     Property(
         name="INFERENCE_NUM_THREADS",
@@ -66,7 +67,9 @@ COMPILE_PROPERTIES = (
         default="AUTO_DETECT",
         use=Use.COMPILER,
         cached=True,
-        doc="platform to compile for: that of the device, another is refused",
+        doc="platform to compile for, which need not be that of the device: the model can then be"
+        " exported, and"
+        " run on a device of its platform",
     ),
     Property(
         name="NPU_TILES",
@@ -82,7 +85,7 @@ COMPILE_PROPERTIES = (
         kind=Whole(-1),
         use=Use.PLUGIN,
         cached=True,
-        doc="most tiles that NPU_TILES may ask for; -1 and 0 mean all that the device has",
+        doc="most tiles that NPU_TILES may ask for; -1 and 0 mean all that the platform has",
     ),
     Property(
         name="NPU_DMA_ENGINES",
@@ -163,18 +166,21 @@ COMPILE_PROPERTIES = (
         kind=words("AUTO", "COMPILER", "PLUGIN"),
         default="AUTO",
         use=Use.PLUGIN,
-        only=("AUTO", "COMPILER"),
         cached=True,
-        doc="who splits a batch. The compiler takes every batch as it is",
+        doc="who splits a batch. PLUGIN: the device has the model for one sample and executes it for each,"
+        " with"
+        " tensors of any batch; refused with the reason if it cannot be split. COMPILER: the batch as it is."
+        " AUTO: PLUGIN if it is proven that samples are independent, else COMPILER; a compiled model with a"
+        " batch tells which",
     ),
     Property(
         name="NPU_DYNAMIC_SHAPE_TO_STATIC",
         kind=Switch(),
         default=False,
-        use=Use.PLUGIN,
-        only=(False,),
+        use=Use.COMPILER,
         cached=True,
-        doc="compiles a model with bounds as if they were its shape",
+        doc="compiles inputs with bounds as if their upper bounds were their shape; an input without"
+        " bounds is refused",
     ),
     Property(
         name="NPU_ENABLE_STRIDES_FOR",
@@ -205,47 +211,64 @@ COMPILE_PROPERTIES = (
         kind=Place(),
         default="",
         use=Use.PLUGIN,
-        only=("",),
-        doc="directory of OpenVINO's cache of compiled models",
+        doc="directory of exported models: the same model is imported from there in place of being"
+        " compiled. The"
+        " driver's cache is bypassed then",
     ),
     Property(
         name="CACHE_MODE",
         kind=choice({"OPTIMIZE_SPEED": CacheMode.OPTIMIZE_SPEED, "OPTIMIZE_SIZE": CacheMode.OPTIMIZE_SIZE}),
         default=CacheMode.OPTIMIZE_SPEED,
         use=Use.PLUGIN,
-        only=(CacheMode.OPTIMIZE_SPEED,),
-        doc="whether OpenVINO's cache keeps weights (speed) or not (size)",
+        doc="whether models in CACHE_DIR have their weights inside (speed) or not (size)",
     ),
     Property(
         name="ENABLE_WEIGHTLESS",
         kind=Switch(),
         default=False,
         use=Use.PLUGIN,
-        only=(False,),
-        doc="compiles without keeping weights in the blob",
+        doc="`export_model` leaves the weights where they are, and notes where that is",
+    ),
+    Property(
+        name="NPU_EXPORT_RAW_BLOB",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        doc="`export_model` writes the driver's blob alone, without the plugin's metadata",
+    ),
+    Property(
+        name="NPU_IMPORT_RAW_BLOB",
+        kind=Switch(),
+        default=False,
+        use=Use.PLUGIN,
+        doc="`import_model` takes the driver's blob at the begin of a file, and ignores metadata behind"
+        " it: ports"
+        " are those of the graph",
     ),
     Property(
         name="WEIGHTS_PATH",
         kind=Place(),
         default="",
         use=Use.PLUGIN,
-        only=("",),
-        doc="the file of weights for a blob without weights",
+        doc="file of weights, the .bin of an IR or safetensors: for an exported model without them; and"
+        " for a model"
+        " that is compiled, the constants of which are taken from there as they are found, by name or"
+        " content",
     ),
     Property(
         name="NPU_USE_BASE_MODEL_SERIALIZER",
         kind=Switch(),
-        default=True,
+        default=False,
         use=Use.PLUGIN,
-        only=(True,),
-        doc="a model in memory goes to the compiler with its weights copied once",
+        doc="a model in memory goes to the compiler with copies of all its weights. NO: by their address,"
+        " so that"
+        " those that are mapped from a file are not copied. The default is that of the better way",
     ),
     Property(
         name="NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD",
         kind=Whole(0, INT_MAX),
         default=0,
         use=Use.PLUGIN,
-        only=(0,),
-        doc="without the base serialiser: bytes from which a constant is not copied",
+        doc="without the base serialiser: constants of fewer bytes are copied all the same",
     ),
 )

@@ -15,7 +15,7 @@ from softnpu.emulator.interface.messages import DeviceInfo, GraphFlag
 from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import HINTS
-from softnpu.plugin.properties.record import Use
+from softnpu.plugin.properties.record import Access, Use
 from softnpu.plugin.properties.table import PROPERTIES, accept
 
 _PRIORITIES = {"LOW": "low", "MEDIUM": "normal", "HIGH": "high"}
@@ -33,7 +33,8 @@ class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
 class ModelProperties:
     """Values in effect of all RW properties, and the names of those that somebody gave a value.
 
-    `device_name` is `NPU` or `NPU.N`, `info` what the daemon says of that device.
+    `device_name` is `NPU` or `NPU.N`, `info` what the daemon says of that device, or the like of the platform
+    that is compiled for.
     """
 
     device_name: str
@@ -45,20 +46,13 @@ class ModelProperties:
         return self.values[name]
 
     def check(self) -> None:
-        """Raises `PropertyError` for values that do not go together or cannot be had yet."""
+        """Raises `PropertyError` for values that do not go together."""
         check_tiles(self.values)
         if self["NPU_TILES"] > self.info.tiles:
             raise PropertyError(
                 f"property NPU_TILES: value {self['NPU_TILES']} for {self.device_name}; expected at most"
                 f" {self.info.tiles}, which is all that platform {self.info.platform} has"
             )
-        for name, record in PROPERTIES.items():
-            if record.only and self.values[name] not in record.only:
-                allowed = " or ".join(record.text(value) or "nothing" for value in record.only)
-                raise PropertyError(
-                    f"property {name}: value {record.text(self.values[name])!r} cannot be compiled yet;"
-                    f" expected {allowed}"
-                )
 
     def for_compiler(self) -> dict[str, str]:
         """What the compiler gets: the values that were given, as text."""
@@ -70,7 +64,8 @@ class ModelProperties:
 
     def for_graph(self) -> GraphFlag:
         """The flags with which the graph is created."""
-        return GraphFlag.DISABLE_CACHING if self["NPU_BYPASS_UMD_CACHING"] else GraphFlag.NONE
+        bypassed = self["NPU_BYPASS_UMD_CACHING"] or self["CACHE_DIR"]  # one cache is enough
+        return GraphFlag.DISABLE_CACHING if bypassed else GraphFlag.NONE
 
     def for_queue(self) -> QueueProperties:
         """What the command queue gets."""
@@ -79,6 +74,11 @@ class ModelProperties:
             turbo=self["NPU_TURBO"],
             background=self["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT,
         )
+
+    def of_compilation(self) -> dict[str, str]:
+        """Those that made the compiled model what it is, as texts: for a file of it."""
+        records = [record for record in PROPERTIES.values() if record.cached and record.access is Access.RW]
+        return {record.name: record.text(self.values[record.name]) for record in records}
 
     def compiled_as(self, meta: GraphMeta) -> ModelProperties:
         """These properties for a graph: how it was compiled comes from the graph, what hints leave open
@@ -110,6 +110,18 @@ class ModelProperties:
         if override == "latency" and self["PERFORMANCE_HINT"] == PerformanceMode.LATENCY:
             return limit
         return min(tiles, limit)
+
+
+def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
+    """What is compiled for: `device`, or one of the platform that NPU_PLATFORM names, which need not be
+    there.
+
+    A platform that nobody knows is left to the compiler, which refuses it with those that it has.
+    """
+    platform = str(values.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
+    if platform == device.platform or platform not in HINTS:
+        return device
+    return msgspec.structs.replace(device, platform=platform, tiles=HINTS[platform].tiles, revision=0)
 
 
 def check_tiles(values: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openvino._pyopenvino.properties.device import PCIInfo
+from openvino.properties import CompatibilityCheck
 from openvino.properties.device import Type as DeviceType
 
 from softnpu.plugin.properties.kinds import Fact
@@ -47,7 +48,13 @@ DEVICE_PROPERTIES = (
         " platform. What is reached here depends on the host",
     ),
     _tells("DEVICE_PCI_INFO", PCIInfo, "where the real device sits; the bus is the number of the device"),
-    _tells("NPU_DEVICE_ALLOC_MEM_SIZE", int, "bytes of device memory that this process has asked for"),
+    _tells(
+        "NPU_DEVICE_ALLOC_MEM_SIZE",
+        int,
+        "bytes of device memory that this process has asked for, with the blobs and weights of its models"
+        " that are"
+        " loaded, equal ones once",
+    ),
     _tells("NPU_DEVICE_TOTAL_MEM_SIZE", int, "bytes of device memory in all"),
     _tells("NPU_DRIVER_VERSION", int, "version of the user-mode driver", cached=True),
     _tells(
@@ -63,6 +70,20 @@ DEVICE_PROPERTIES = (
     ),
     _tells("EXECUTION_DEVICES", str, "the name of the device", Level.BOTH),
     _tells("LOADED_FROM_CACHE", bool, "whether the model came from a cache of compiled models", Level.MODEL),
+    _tells(
+        "RUNTIME_REQUIREMENTS",
+        str,
+        "what the model needs to run, as `platform=4000;blob=1.0;precision=f32;opset=13`; also in every"
+        " exported"
+        " file",
+        Level.MODEL,
+    ),
+    _tells(
+        "COMPATIBILITY_CHECK",
+        CompatibilityCheck,
+        "with the argument RUNTIME_REQUIREMENTS: whether a model that needs this can run on the device."
+        " NOT_APPLICABLE without it. `Core.check_compatibility` tells the reason",
+    ),
     _tells("NETWORK_NAME", str, "the name of the model", Level.MODEL),
     _tells(
         "NPU_MEASURED_THROUGHPUT",

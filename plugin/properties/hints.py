@@ -23,8 +23,9 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The hints of one platform."""
+    """The hints of one platform, which has `tiles` in all."""
 
+    tiles: int
     throughput: Hint
     latency: Hint
 
@@ -35,14 +36,17 @@ class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
 
 HINTS = {
     "3720": PlatformHints(
+        tiles=2,
         throughput=Hint(tiles=2, dma_engines=2, requests=4),
         latency=Hint(tiles=2, dma_engines=2, requests=1),
     ),
     "4000": PlatformHints(
+        tiles=6,
         throughput=Hint(tiles=2, dma_engines=2, requests=8),
         latency=Hint(tiles=4, dma_engines=2, requests=1),
     ),
     "5010": PlatformHints(
+        tiles=3,
         throughput=Hint(tiles=2, dma_engines=2, requests=8),
         latency=Hint(tiles=3, dma_engines=2, requests=1),
     ),

@@ -8,9 +8,11 @@ from typing import Any
 
 import openvino as ov
 from openvino._pyopenvino.properties.device import PCIInfo
+from openvino.properties import CompatibilityCheck
 from openvino.properties.device import Type as DeviceType
 
 from softnpu.driver import Context, Device, Driver, GraphExtension
+from softnpu.plugin.compatibility import Host, check
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 from softnpu.plugin.properties.config import ModelProperties
 from softnpu.plugin.properties.record import Access, Level
@@ -23,13 +25,15 @@ _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 class DeviceView:
     """What a property is read from: a device, and the values that hold on it.
 
-    `context` connects to the device; it is asked only when it is needed.
+    `context` connects to the device; it is asked only when it is needed. `requirements` are those of a model,
+    for the question whether it can run.
     """
 
     device: Device
     driver: Driver
     properties: ModelProperties
     context: Callable[[], Context]
+    requirements: str = ""
 
 
 def read(view: DeviceView, name: str) -> Any:
@@ -69,6 +73,23 @@ def _pci(view: DeviceView) -> Any:
     return PCIInfo(place.domain, place.bus, place.device, place.function)
 
 
+def _allocated(view: DeviceView) -> int:
+    context = view.context()
+    return context.query_memory()[1] + context.query_graph_memory()
+
+
+def host_of(device: Device) -> Host:
+    """What a device has, for the check of requirements."""
+    return Host(device.info.platform, cpu_capabilities)
+
+
+def _compatibility(view: DeviceView) -> Any:
+    if not view.requirements:
+        return CompatibilityCheck.NOT_APPLICABLE
+    found = check(view.requirements, host_of(view.device))
+    return CompatibilityCheck.SUPPORTED if found else CompatibilityCheck.UNSUPPORTED
+
+
 READERS: dict[str, Callable[[DeviceView], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.CORE),
     "SUPPORTED_METRICS": lambda _: _names(Access.RO),
@@ -84,10 +105,11 @@ READERS: dict[str, Callable[[DeviceView], Any]] = {
     "DEVICE_TYPE": lambda _: DeviceType.INTEGRATED,
     "DEVICE_GOPS": _gops,
     "DEVICE_PCI_INFO": _pci,
-    "NPU_DEVICE_ALLOC_MEM_SIZE": lambda view: view.context().query_memory()[1],
+    "NPU_DEVICE_ALLOC_MEM_SIZE": _allocated,
     "NPU_DEVICE_TOTAL_MEM_SIZE": lambda view: view.context().query_memory()[0],
     "NPU_DRIVER_VERSION": lambda view: view.driver.get_properties().driver_version,
     "NPU_COMPILER_VERSION": _compiler_version,
     "OPTIMIZATION_CAPABILITIES": lambda _: [name for name in _PRECISIONS if name in cpu_capabilities()],
+    "COMPATIBILITY_CHECK": _compatibility,
     "EXECUTION_DEVICES": lambda view: view.properties.device_name,
 }

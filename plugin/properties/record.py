@@ -39,8 +39,8 @@ class Property:
     """One property. `doc` says what it does here, also when that is nothing.
 
     `default` is None where it depends on the device or the table. `live`: a compiled model can be given
-    another value. `only`: the values with which a model can be compiled so far, empty for all.
-    `cached`: it changes what a compiled model is, so it is part of the key of OpenVINO's cache.
+    another value. `cached`: it changes what a compiled model is, so it is part of the key of OpenVINO's
+    cache.
     """
 
     name: str
@@ -51,7 +51,6 @@ class Property:
     access: Access = Access.RW
     level: Level = Level.BOTH
     live: bool = False
-    only: tuple[Any, ...] = ()
     cached: bool = False
     aliases: tuple[str, ...] = ()
 

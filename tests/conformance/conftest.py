@@ -1,6 +1,7 @@
 """Fixtures of the conformance suite, and the option that chooses the driver under test.
 
 pytest tests/conformance                                    the Python driver, and all seeded defects
+pytest tests/conformance/behaviour --driver=native          the C library, called through ctypes
 pytest tests/conformance/behaviour --driver=defect:NAME     a driver with a seeded defect: has to fail
 """
 
@@ -26,7 +27,7 @@ PLATFORMS = ("4000", "3720", "5010")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
-    group.addoption("--driver", default="python", help="driver under test: python, or defect:NAME")
+    group.addoption("--driver", default="python", help="driver under test: python, native, or defect:NAME")
     group.addoption("--daemon", default="", help="socket of a running daemon of the conformance suite")
 
 
@@ -35,16 +36,22 @@ def place(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The socket of the suite's daemon; one daemon serves all tests, each in a session of its own."""
     given = request.config.getoption("--daemon", "")
     if given:
-        yield Path(given)
+        yield _opened(Path(given), request)
         return
     folder = Path(tempfile.mkdtemp(prefix="softnpu-conformance-"))
     settings = DaemonSettings(socket=str(folder / "npu.sock"), devices=PLATFORMS, tdr_ms=TDR * 1000 // SECOND)
     daemon = Daemon(settings)
     try:
-        yield daemon.socket
+        yield _opened(daemon.socket, request)
     finally:
         daemon.close()
         shutil.rmtree(folder)
+
+
+def _opened(socket: Path, request: pytest.FixtureRequest) -> Path:
+    """Opens the driver under test once: a connection that it keeps for the process is no test's leak."""
+    choose(request.config.getoption("--driver", "python"))(socket).close()
+    return socket
 
 
 @pytest.fixture

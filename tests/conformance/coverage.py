@@ -87,6 +87,14 @@ FACTS = (
         {"unsupported functions": "test_function_is_an_unsupported_feature"},
     ),
     *_facts(
+        "2.2",
+        "test_identity",
+        {
+            "the last error is described": "test_last_error_is_described",
+            "each thread has its own last error": "test_last_error_is_the_one_of_the_calling_thread",
+        },
+    ),
+    *_facts(
         "2.3",
         "test_identity",
         {

@@ -30,7 +30,7 @@ def test_a_blob_describes_the_model(worker: Worker, static: Files) -> None:
     assert meta.config == ENGINE_CONFIG
     assert meta.operations == 5
     assert meta.openvino == ov.get_version()
-    assert meta.compiler == "softnpu-compiler 1.1"
+    assert meta.compiler == "softnpu-compiler 1.2"
     (image,), (scores,) = meta.inputs, meta.outputs
     assert (image.name, image.names, image.element_type) == ("image", ("image", "pixels"), "f32")
     assert (image.shape, image.layout, image.byte_size) == ((1, 3, 16, 16), "[N,C,H,W]", 4 * 3 * 16 * 16)
@@ -112,21 +112,17 @@ def test_inputs_without_tensor_names_go_by_their_friendly_name(worker: Worker, t
     files.close()
 
 
-def test_a_dynamic_model_is_refused_with_the_way_out(worker: Worker, dynamic: Files) -> None:
-    fault = worker.fault(dynamic.job(), dynamic.fds)
-    assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert fault.object == "model 'pictures', input 'image'"
-    assert "[?,3,?,?]" in fault.found
-    assert "--shape image=1,3,320,320" in fault.hint
+def test_a_dynamic_model_stays_dynamic(worker: Worker, dynamic: Files) -> None:
+    meta = worker.blob(dynamic.job(), dynamic.fds).meta
+    assert [argument.partial_shape for argument in meta.inputs] == ["[?,3,?,?]", ""]
+    assert meta.inputs[1].shape_of == 0
 
 
-def test_an_output_whose_size_depends_on_the_data_is_refused(worker: Worker, tmp_path: Path) -> None:
+def test_an_output_whose_size_depends_on_the_data_has_an_upper_bound(worker: Worker, tmp_path: Path) -> None:
     tensor = ops.parameter([4, 4], np.float32, name="x")
     files = Files(tmp_path, ov.Model([ops.non_zero(tensor)], [tensor], "sparse"))
-    fault = worker.fault(files.job(weights=()), [files.xml])
-    assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert "output" in fault.object
-    assert "depends on the data" in fault.hint
+    places, told = worker.blob(files.job(weights=()), [files.xml]).meta.outputs
+    assert (places.partial_shape, places.shape, told.shape) == ("[2,..16]", (2, 16), (2,))
     files.close()
 
 

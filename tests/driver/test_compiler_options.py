@@ -26,6 +26,7 @@ def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
         "INFERENCE_NUM_THREADS": "2",
         "EXECUTION_MODE_HINT": "PERFORMANCE",
         "PERF_COUNT": "YES",
+        "NPU_TILES": "2",
     }
 
 
@@ -38,7 +39,7 @@ def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
         ("INFERENCE_NUM_THREADS", "99999999999"),
         ("INFERENCE_NUM_THREADS", "٣"),
         ("EXECUTION_MODE_HINT", ""),
-        ("NPU_PLATFORM", "NPU3720"),
+        ("NPU_PLATFORM", "NPU3721"),
         ("LOG_LEVEL", "VERBOSE"),
         ("PERF_COUNT", "MAYBE"),
         ("NPU_TILES", "0"),

@@ -199,9 +199,13 @@ def test_the_compiler_tells_its_versions_and_options(extension: GraphExtension) 
         ("NPU_MODEL_SERIALIZER_VERSION", "SOME_WEIGHTS_COPY", False),
         ("NPU_ENABLE_STRIDES_FOR", None, True),
         ("NPU_PLATFORM", "4000", True),
-        ("NPU_PLATFORM", "3720", False),
-        ("WS_COMPILE_CALL_NUMBER", None, False),
-        ("ENABLE_WEIGHTLESS", None, False),
+        ("NPU_PLATFORM", "3720", True),
+        ("NPU_PLATFORM", "3721", False),
+        ("WS_COMPILE_CALL_NUMBER", None, True),
+        ("ENABLE_WEIGHTLESS", None, True),
+        ("NPU_SEPARATE_WEIGHTS_VERSION", "ITERATIVE", True),
+        ("NPU_SEPARATE_WEIGHTS_VERSION", "ONE_SHOT", False),
+        ("WS_TOTAL_NUMBER", None, False),
     ],
 )
 def test_an_option_is_supported_or_not(

@@ -276,7 +276,7 @@ def test_a_model_that_cannot_be_compiled_is_told_why(context: Context) -> None:
     [
         ({"NO_SUCH_PROPERTY": "1"}, ZeResult.ERROR_UNSUPPORTED_FEATURE, "NO_SUCH_PROPERTY"),
         ({"INFERENCE_PRECISION_HINT": "f99"}, ZeResult.ERROR_INVALID_ARGUMENT, "f99"),
-        ({"NPU_PLATFORM": "3720"}, ZeResult.ERROR_INVALID_ARGUMENT, "3720"),
+        ({"NPU_PLATFORM": "3721"}, ZeResult.ERROR_INVALID_ARGUMENT, "3721"),
     ],
 )
 def test_a_bad_property_is_refused_by_name(

@@ -121,27 +121,53 @@ def test_other_sessions_complete(daemon: Daemon, context: Context, xml: Path) ->
         assert long.fence.host_synchronize(LONG)
 
 
-def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
+def _await_running(daemon: Daemon, restarts: int) -> None:
+    def running() -> bool:
+        engine = daemon.engine()
+        return engine.restarts == restarts and engine.state == "ready" and engine.running == 1
+
+    wait_until(running, what="a submission that runs")
+
+
+def test_a_submission_goes_on_though_engines_die_again_and_again(
     start_daemon: StartDaemon, xml: Path
+) -> None:
+    daemon = start_daemon(tdr_ms=30_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        long, matrix = _LongRun(context, xml, 2 * _TIMES), _matrix()
+        long.loaded.feed(matrix)
+        long.start()
+        for restarts in (0, 1, 2):
+            _await_running(daemon, restarts)
+            before = daemon.engine().tile_busy_ns
+            wait_until(lambda before=before: daemon.engine().tile_busy_ns > before)  # type: ignore[misc]
+            daemon.kill_engine()
+
+        assert long.fence.host_synchronize(3 * LONG), "no two of them died under the same command"
+        assert same(long.loaded.outputs, on_cpu(xml, matrix))
+
+
+def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
+    start_daemon: StartDaemon, xml: Path, private_dir: Path
 ) -> None:
     daemon = start_daemon(tdr_ms=30_000)
     with Driver.open(daemon.socket) as guilty, Driver.open(daemon.socket) as other:
         context, innocent = guilty.devices[0].create_context(), other.devices[0].create_context()
-        long = _LongRun(context, xml, 6 * _TIMES)
+        long = _LongRun(context, xml, 0)
+        slow = Loaded(context, write_chain(private_dir, 1536, 200, "slow"))  # many seconds
+        long.commands = slow.commands
         gate = innocent.create_event()
         queue = innocent.create_command_queue()
         waiting = execute(queue, recorded(innocent, lambda c: c.append_wait_on_events([gate])))
         behind = execute(queue, barrier(innocent))
         spare = context.create_command_queue()
-        long.loaded.feed(_matrix())
-        long.start()
+        fence = execute(long.queue, long.commands)
+        for restarts in (0, 1):
+            _await_running(daemon, restarts)
+            daemon.kill_engine()
 
-        daemon.kill_engine()
-        long.begun.host_reset()
-        long.await_begin()
-        daemon.kill_engine()
-
-        error = failure(lambda: long.fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
         assert "engine died" in error.fault.found
         assert long.queue.lost
         later = execute(long.queue, barrier(context))

@@ -21,11 +21,12 @@ from softnpu.emulator.interface.blob import (
     ConstantReference,
     GraphMeta,
     Section,
+    StateMeta,
     WeightsReference,
 )
 from softnpu.emulator.interface.result import Refused, ZeResult
 
-_VECTOR: dict[str, Any] = json.loads((Path(__file__).parent / "vectors.json").read_text())["blob"]
+_VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 _META = GraphMeta(
     name="net",
     platform="4000",
@@ -52,6 +53,7 @@ _META = GraphMeta(
     operations=3,
     openvino="2026.0.0",
     compiler="softnpu 0.1.0",
+    states=(StateMeta(variable="h", input=1, output=3, initial=bytes(4)),),
 )
 _REFERENCE = WeightsReference(
     size=100,
@@ -70,9 +72,9 @@ _BLOB = blob.pack(_SECTIONS)
 _HEADER_SIZE = _ENTRY_SIZE = 64
 
 
-def _frozen() -> bytes:
-    data = bytearray(_VECTOR["size"])
-    for offset, text in _VECTOR["pieces"].items():
+def _frozen(name: str = "blob") -> bytes:
+    data = bytearray(_VECTORS[name]["size"])
+    for offset, text in _VECTORS[name]["pieces"].items():
         piece = bytes.fromhex(text)
         data[int(offset) : int(offset) + len(piece)] = piece
     return bytes(data)
@@ -175,10 +177,19 @@ def test_empty_sections_are_kept() -> None:
         reader.metadata()
 
 
-@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 1), (1, 0xFFFF)])
+def test_a_blob_of_version_1_0_is_still_read() -> None:
+    # it has neither states nor dynamic dimensions
+    reader = BlobReader(_frozen("blob 1.0"))
+    assert {section: bytes(reader.read(section)) for section in Section if section != Section.METADATA} == {
+        section: data for section, data in _SECTIONS.items() if section != Section.METADATA
+    }
+    assert reader.metadata() == msgspec.structs.replace(_META, states=())
+
+
+@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 2), (1, 0xFFFF)])
 def test_another_version_is_refused_with_both_versions(major: int, minor: int) -> None:
     error = _refusal(_changed(8, "<HH", major, minor))
-    assert (error.fault.found, error.fault.expected) == (f"{major}.{minor}", "1.0 to 1.0")
+    assert (error.fault.found, error.fault.expected) == (f"{major}.{minor}", "1.0 to 1.1")
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,19 @@ _CASES: dict[str, tuple[Message, Message]] = {
     ),
     "import_job": (
         compiling.ImportJob(
-            must=("weights",), platform="4000", blob_length=12345, placement_length=99, weights=_WEIGHTS
+            must=("weights",),
+            platform="4000",
+            blob_length=12345,
+            placement_length=99,
+            weights=_WEIGHTS,
+            deferred=True,
         ),
         compiling.ImportJob(platform="4000", blob_length=12345),
     ),
     "export_job": (
-        compiling.ExportJob(must=("weights",), blob_length=12345, placement_length=99, weights=_WEIGHTS),
+        compiling.ExportJob(
+            must=("weights",), blob_length=12345, placement_length=99, weights=_WEIGHTS, offset=4096
+        ),
         compiling.ExportJob(blob_length=12345),
     ),
     "query_job": (
@@ -66,6 +73,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
             placement_length=99,
             placement_digest=bytes(range(32, 64)),
             origin="cache",
+            platform="3720",
             log="done",
         ),
         compiling.Compiled(blob_length=12345, blob_digest=bytes(range(32))),

@@ -16,6 +16,7 @@ from softnpu.emulator.interface.blob import (
     ConstantReference,
     GraphMeta,
     Section,
+    StateMeta,
     WeightsReference,
 )
 from softnpu.emulator.interface.commands import CommandType
@@ -36,6 +37,7 @@ _RECORDS = [
     messages.SessionStatus,
     GraphMeta,
     ArgumentMeta,
+    StateMeta,
     WeightsReference,
     ConstantReference,
     Placement,

@@ -69,6 +69,12 @@ _ENGINE = messages.EngineStatus(
     busy_ns=10**12,
     staged_bytes=11,
     heartbeat_ns=2**40,
+    hangs=12,
+    aborted=13,
+    offences=14,
+    refusals=15,
+    tile_busy_ns=10**11,
+    running=1,
 )
 _SESSION = messages.SessionStatus(
     session=7,
@@ -147,11 +153,15 @@ _CASES: dict[str, tuple[Message, Message]] = {
             placement_length=99,
             weights=(_WEIGHTS,),
             flags=4,
+            deferred=True,
         ),
         messages.GraphImport(context=_CONTEXT, blob_length=12345),
     ),
     "graph_blob": (messages.GraphBlob(must=("graph",), graph=_GRAPH), messages.GraphBlob(graph=_GRAPH)),
-    "graph_export": (messages.GraphExport(must=("graph",), graph=_GRAPH), messages.GraphExport(graph=_GRAPH)),
+    "graph_export": (
+        messages.GraphExport(must=("graph",), graph=_GRAPH, offset=4096),
+        messages.GraphExport(graph=_GRAPH),
+    ),
     "graph_query": (
         messages.GraphQuery(
             must=("weights",),
@@ -252,7 +262,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
         messages.GraphInitialized(load_ms=2.5, shared=False),
     ),
     "context_memory_is": (
-        messages.ContextMemoryIs(must=("total",), total=2**34, allocated=4096),
+        messages.ContextMemoryIs(must=("total",), total=2**34, allocated=4096, graphs=2**20),
         messages.ContextMemoryIs(total=0, allocated=0),
     ),
     "status_is": (

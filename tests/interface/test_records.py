@@ -112,6 +112,11 @@ def test_status_words() -> None:
         "FAULTS": 12,
         "BUSY": 13,
         "STAGED": 14,
+        "HANGS": 16,
+        "ABORTED": 17,
+        "OFFENCES": 18,
+        "REFUSALS": 19,
+        "TILE_BUSY": 24,
     }
     assert max(StatusWord) * 8 < records.STATUS_DEVICE_SIZE
 

@@ -61,8 +61,10 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
         ("OPTIMIZE_SIZE", CacheMode.OPTIMIZE_SIZE),
     ],
     "ENABLE_WEIGHTLESS": _YES,
+    "NPU_EXPORT_RAW_BLOB": _YES,
+    "NPU_IMPORT_RAW_BLOB": _YES,
     "WEIGHTS_PATH": [("model.bin", "model.bin"), (Path("model.bin"), "model.bin")],
-    "NPU_USE_BASE_MODEL_SERIALIZER": [(False, False), ("NO", False), ("false", False)],
+    "NPU_USE_BASE_MODEL_SERIALIZER": _YES,
     "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": [(4096, 4096), ("4096", 4096)],
     "MODEL_PRIORITY": [
         (Priority.HIGH, Priority.HIGH),

@@ -101,7 +101,7 @@ def test_values_may_be_those_of_openvino(core: Core, digits: Path, config: dict[
 
 def test_an_error_has_the_level_zero_result_as_its_cause(core: Core, digits: Path) -> None:
     with pytest.raises(NpuError) as caught:
-        core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"})
+        core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3721"})
     assert isinstance(caught.value.__cause__, ZeError)
     assert isinstance(caught.value, RuntimeError)
 

@@ -67,10 +67,6 @@ def row_of(record: Property) -> list[str]:
     """The cells of a property in the document, but for the last, which names a test."""
     names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
     writable = record.access is Access.RW
-    here = record.doc
-    if record.only:
-        only = " or ".join(record.text(value) or "empty" for value in record.only)
-        here += f". **Not yet**: a model can be compiled with {only} only"
     cells = [
         names,
         record.access.value + (", live" if record.live else ""),
@@ -78,7 +74,7 @@ def row_of(record: Property) -> list[str]:
         _default(record) if writable else "",
         record.kind.allowed.replace(f" to {_INT_MAX}", " on") if writable else record.kind.type.__name__,
         record.use.value,
-        here,
+        record.doc,
     ]
     return [cell.replace("|", r"\|") for cell in cells]
 

@@ -35,6 +35,6 @@ def test_properties_are_checked(shared_core: Core, two_by_two: ov.Model) -> None
     with pytest.raises(PropertyError, match="NPU_TORBO"):
         shared_core.query_model(two_by_two, "NPU", {"NPU_TORBO": True})
     with pytest.raises(PropertyError, match="NPU_PLATFORM"):
-        shared_core.query_model(two_by_two, "NPU", {"NPU_PLATFORM": "3720"})
+        shared_core.query_model(two_by_two, "NPU", {"NPU_PLATFORM": "3721"})
     with pytest.raises(PropertyError, match="'GPU'"):
         shared_core.query_model(two_by_two, "GPU")

@@ -10,7 +10,21 @@ import pytest
 from softnpu.tools.console import format_bytes, format_time, parse_size
 from tests.support.cli import softnpu
 
-_COMMANDS = ("demo", "infer", "daemon", "status", "stop", "bench", "models", "cache")
+_COMMANDS = (
+    "demo",
+    "compile",
+    "infer",
+    "run",
+    "env",
+    "doctor",
+    "daemon",
+    "status",
+    "stop",
+    "bench",
+    "models",
+    "cache",
+    "blob",
+)
 
 
 def test_help_lists_every_command() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softnpu.tools.bench import copies, lists, pairs, report
+from softnpu.tools.bench import clients, copies, lists, load, pairs, report
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.console import err
 
@@ -110,7 +110,9 @@ def _memory(model: str, shapes: Sequence[str], processes: int, settle: bool) -> 
     yield from bench.run(find_model(model, parse_shapes(shapes)), processes, settle)
 
 
+app.command("clients")(clients.command)
 app.command("lists")(lists.command)
+app.command("load")(load.command)
 app.command("copy")(copies.command)
 
 

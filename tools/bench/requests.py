@@ -126,6 +126,13 @@ def read_model(model: BenchModel) -> ov.Model:
             "static shapes",
             f"give --shape {dynamic[0]}=D,D,...",
         )
+    if any(port.partial_shape.is_dynamic for port in read.outputs):
+        raise ToolError(
+            f"model {model.path}",
+            "the shape of an output depends on the data",
+            "outputs of static shapes",
+            "measure it with softnpu infer",
+        )
     return read
 
 

@@ -60,6 +60,9 @@ class CoreApi(ABC):
     ) -> Answer[object]:
         """The extension's function table, opaque."""
 
+    @abstractmethod
+    def ze_driver_get_last_error_description(self, driver: Handle, out: bool = True) -> Answer[str]: ...
+
     # ------------------------------------------------------------ device
 
     @abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
@@ -22,7 +24,8 @@ from tests.conformance.api.enumerations import (
     MemoryAccess,
     QueueGroupFlag,
 )
-from tests.conformance.rig import Rig, ok, promptly
+from tests.conformance.rig import DEADLINE, SECOND, Rig, ok, promptly
+from tests.support.waiting import wait_until
 
 # platform of the suite's daemon, index: device id, SIMD width, slices, nanoseconds a tick
 PLATFORMS = {
@@ -52,6 +55,24 @@ def test_driver_uuid_is_the_npu_driver_uuid(rig: Rig) -> None:
     properties = rig.api.ze_driver_get_properties(rig.driver).get()
     assert properties.uuid == DRIVER_UUID
     assert properties.driver_version > 0
+
+
+def test_last_error_is_described(rig: Rig) -> None:
+    assert rig.api.ze_mem_free(rig.context, 0x1234) == ZeResult.ERROR_INVALID_ARGUMENT
+    said = rig.api.ze_driver_get_last_error_description(rig.driver).get()
+    assert said.partition(":")[0] == "zeMemFree"
+    assert "0x1234" in said
+
+
+def test_last_error_is_the_one_of_the_calling_thread(rig: Rig) -> None:
+    assert rig.api.ze_mem_free(rig.context, 0x1234) == ZeResult.ERROR_INVALID_ARGUMENT
+    said: list[str] = []
+    other = threading.Thread(
+        target=lambda: said.append(rig.api.ze_driver_get_last_error_description(rig.driver).get())
+    )
+    other.start()
+    other.join(DEADLINE / SECOND)
+    assert said == [""]
 
 
 def test_driver_has_no_ipc(rig: Rig) -> None:
@@ -214,6 +235,8 @@ def test_sysman_engine_is_busy_while_it_works(rig: Rig) -> None:
     for _ in range(20):
         rig.submit(queue, work)
         rig.finish(queue)
+    # the engine counts a submission after it has signalled its end
+    wait_until(lambda: rig.api.zes_engine_get_activity(engine).get().active_time_us > before.active_time_us)
     after = rig.api.zes_engine_get_activity(engine).get()
     assert after.timestamp_us > before.timestamp_us
     assert 0 < after.active_time_us - before.active_time_us <= after.timestamp_us - before.timestamp_us

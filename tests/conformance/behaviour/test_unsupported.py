@@ -45,7 +45,6 @@ FUNCTIONS = {
         "zesDeviceEnumPowerDomains",
         "zesDeviceEnumFrequencyDomains",
     ),
-    "driver": ("zeDriverGetLastErrorDescription",),
 }
 CASES = [(kind, function) for kind, functions in FUNCTIONS.items() for function in functions]
 
@@ -63,10 +62,8 @@ def handle_for(rig: Rig, kind: str) -> Handle:
             return rig.pool(1)
         case "context":
             return rig.context
-        case "device":
-            return rig.device
         case _:
-            return rig.driver
+            return rig.device
 
 
 @pytest.mark.parametrize(("kind", "function"), CASES, ids=[function for _, function in CASES])

@@ -93,6 +93,12 @@ class PythonCore(Keeper, CoreApi):
         assert name is not None
         return found.get_extension_function_address(name)
 
+    @answers
+    def ze_driver_get_last_error_description(self, driver: Handle, out: bool = True) -> str:
+        found = live(driver, Driver)
+        given(out)
+        return found.get_last_error_description()
+
     # ------------------------------------------------------------ device
 
     @answers

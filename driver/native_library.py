@@ -1,0 +1,86 @@
+"""The native driver: where its shared libraries lie, and the environment in which programs find them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from softnpu.driver.errors import error
+from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.version import ENV_OUTSIDE, ENV_PYTHON, ENV_SOCKET
+
+ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
+"""A directory with the native driver, in place of the installed one: for whoever works on it."""
+
+DRIVER_NAME = "libze_softnpu.so"
+LOADER_NAME = "libze_loader.so.1"
+_CHANGED = ("LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """`driver` is for the official loader; `loader` takes its place for programs that bring none."""
+
+    driver: Path
+    loader: Path
+
+    def environment(self, socket: Path, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with what makes a program find the NPU of the daemon at `socket`.
+
+        A daemon that such a program starts gets back what is replaced here.
+        """
+        saved = base.get(ENV_OUTSIDE)
+        before = base if saved is None else {**base, **_restored(saved)}
+        folders = _ahead(str(self.loader.parent), base.get("LD_LIBRARY_PATH", ""), ":")
+        drivers = _ahead(str(self.driver), base.get("ZE_ENABLE_ALT_DRIVERS", ""), ",")
+        return {
+            **base,
+            "LD_LIBRARY_PATH": folders,
+            "ZE_ENABLE_ALT_DRIVERS": drivers,
+            ENV_SOCKET: str(socket),
+            ENV_PYTHON: sys.executable,
+            ENV_OUTSIDE: json.dumps({name: before.get(name, "") for name in _CHANGED}),
+        }
+
+
+def folder() -> Path:
+    """Where the native driver is, or would be."""
+    chosen = os.environ.get(ENV_NATIVE_DIR)
+    if chosen:
+        return Path(chosen).absolute()
+    from softnpu import driver
+
+    # an editable install has the library among the installed files, which is not where the sources are
+    places = [Path(entry, "native", "lib") for entry in driver.__path__]
+    return next((place for place in places if (place / DRIVER_NAME).exists()), places[0])
+
+
+def find() -> NativeLibrary:
+    """The installed native driver. Raises `ZeError` with DEPENDENCY_UNAVAILABLE when it was not built."""
+    place = folder()
+    library = NativeLibrary(place / DRIVER_NAME, place / "loader" / LOADER_NAME)
+    for file in (library.driver, library.loader):
+        if not file.exists():
+            raise error(
+                "zeInitDrivers",
+                ZeResult.ERROR_DEPENDENCY_UNAVAILABLE,
+                "native driver",
+                f"no file {file}",
+                "the library that pip builds where it finds a C++ compiler",
+                "install g++, then softnpu once more: pip install --force-reinstall --no-deps",
+            )
+    return library
+
+
+def _ahead(first: str, rest: str, separator: str) -> str:
+    """A list with `first` in front, where it may have been already."""
+    others = (part for part in rest.split(separator) if part not in ("", first))
+    return separator.join([first, *others])
+
+
+def _restored(saved: str) -> dict[str, str]:
+    return {name: value for name, value in json.loads(saved).items() if name in _CHANGED}

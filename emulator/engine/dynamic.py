@@ -1,0 +1,255 @@
+"""Inferences whose shapes the client tells: arguments with dynamic dimensions and their shape tensors.
+
+A shape tensor is client memory. It is copied once for an execution, the copy is checked against the bounds
+and against the memory that was bound, and only the copy is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from softnpu.emulator.engine.context import Bytes
+from softnpu.emulator.engine.executor import Binding, type_of
+from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+Shape = tuple[int, ...]
+_LARGEST = 2**31 - 1
+
+
+class DynamicArgument:
+    """An argument with dynamic dimensions: the memory that was bound for it, and its shape tensor."""
+
+    __slots__ = ("_bounds", "_told", "argument", "item", "memory", "name", "position", "type")
+
+    def __init__(self, meta: GraphMeta, argument: ArgumentMeta, position: int, memory: Bytes, told: Bytes):
+        self.argument = argument
+        self.position = position
+        self.memory = memory
+        self.name = f"graph '{meta.name}', {'input' if argument.input else 'output'} '{argument.name}'"
+        self.type = type_of(argument)
+        self.item = int(self.type.size)
+        self._told: npt.NDArray[np.int32] = told.view(np.int32)
+        self._bounds = [
+            (dim.get_min_length(), dim.get_max_length()) for dim in ov.PartialShape(argument.partial_shape)
+        ]
+
+    def shape(self) -> Shape:
+        """What the client says now; refuses what is outside the bounds or the memory.
+
+        The result is `ERROR_INVALID_ARGUMENT`.
+        """
+        shape = tuple(reversed(self._told.copy().tolist()))
+        for dim, (low, high) in zip(shape, self._bounds, strict=True):
+            if dim < low or 0 <= high < dim:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    self.name,
+                    f"shape {list(shape)}",
+                    f"a shape within {self.argument.partial_shape}",
+                )
+        size = math.prod(shape) * self.item
+        if size > self.memory.nbytes:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                self.name,
+                f"shape {list(shape)}, {size} bytes",
+                f"at most the {self.memory.nbytes} bytes of memory that are bound",
+            )
+        return shape
+
+    def tensor(self, shape: Shape) -> ov.Tensor:
+        """The memory as a tensor of a shape that was checked."""
+        if not math.prod(shape):
+            return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO takes no tensor on no bytes
+        return ov.Tensor(self.memory[: math.prod(shape) * self.item], ov.Shape(shape), self.type)
+
+    def tell(self, shape: Shape) -> None:
+        """Writes a shape for the client."""
+        self._told[:] = [min(dim, _LARGEST) for dim in reversed(shape)]
+
+    def misfit(self, shape: Shape) -> Refused | None:
+        """Why a result cannot go to the client; None if it can. The result is `ERROR_INVALID_SIZE`."""
+        size = math.prod(shape) * self.item
+        if size <= self.memory.nbytes and max(shape, default=0) <= _LARGEST:
+            return None
+        return refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            self.name,
+            f"{self.memory.nbytes} bytes of memory",
+            f"{size} bytes for shape {list(shape)}",
+            "bind that much and execute again; the shape tensor has the shape",
+        )
+
+    def target(self, smallest: Shape) -> Any:
+        """All the memory as a tensor for results; None if it has not even room for the smallest one."""
+        elements = self.memory.nbytes // self.item
+        if not elements or math.prod(smallest) > elements:
+            return None
+        tensor = ov.Tensor(self.memory, ov.Shape([elements]), self.type)
+        tensor.shape = ov.Shape(smallest)
+        return tensor
+
+    def loose(self, smallest: Shape) -> Any:
+        """A tensor that takes a result of any size; OpenVINO owns its memory."""
+        return ov.Tensor(self.type, ov.Shape(smallest))
+
+    def put(self, result: Any) -> None:
+        """Copies a result, which fits, into the memory."""
+        size = int(result.byte_size)
+        if size:
+            np.copyto(self.memory[:size], result.data.reshape(-1).view(np.uint8))
+
+
+class DynamicBinding(Binding):
+    """A binding of a graph with dynamic arguments.
+
+    Inputs are used in place, and so are outputs of a static shape. Outputs of a dynamic shape OpenVINO
+    computes in memory of its own and copies to where they were put, which is counted. (Left where they are
+    they could be copied by us, but an output that is hardly more than an input is wrong then, 2026.4.)
+    """
+
+    __slots__ = (
+        "_copied",
+        "_inputs",
+        "_name",
+        "_outputs",
+        "_proven",
+        "_shapes",
+        "_smallest",
+        "_targets",
+        "_void",
+    )
+
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        meta: GraphMeta,
+        views: Sequence[Bytes],
+        copied: Callable[[int], None],
+    ) -> None:
+        self._start(compiled, views)
+        self._copied = copied
+        self._name = meta.name
+        self._shapes: list[Shape] = []
+        self._proven = False
+        self._void = False
+        self._inputs: list[DynamicArgument] = []
+        self._outputs: list[DynamicArgument] = []
+        told = meta.shape_tensors
+        positions = {True: 0, False: 0}
+        for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
+            if argument.shape_of >= 0:
+                continue
+            position = positions[argument.input]
+            positions[argument.input] += 1
+            if not argument.is_dynamic:
+                self._place(position, argument, view)
+                continue
+            open_one = DynamicArgument(meta, argument, position, view, views[told[index]])
+            (self._inputs if argument.input else self._outputs).append(open_one)
+        self._smallest = [_smallest(compiled, argument.position) for argument in self._outputs]
+        self._targets = [
+            argument.target(smallest)
+            for argument, smallest in zip(self._outputs, self._smallest, strict=True)
+        ]
+        self._aim(self._targets)
+
+    def run(self, given_up: Callable[[], bool]) -> None:
+        """One inference with the shapes that the client tells now.
+
+        Refuses with `ERROR_INVALID_ARGUMENT` shapes that are outside the bounds or the memory, or do not fit
+        each other, and with `ERROR_INVALID_SIZE` an output that the memory is too small for: all shape
+        tensors have the shapes then, and what outputs hold is void.
+        """
+        shapes = [argument.shape() for argument in self._inputs]
+        if shapes != self._shapes:
+            self._shapes = []  # until all are set: the next one would take a part of them for its own
+            for argument, shape in zip(self._inputs, shapes, strict=True):
+                self._request.set_input_tensor(argument.position, argument.tensor(shape))
+            self._shapes = shapes
+            self._proven = self._short = False
+        if None in self._targets:
+            self._run_loose(given_up)
+            return
+        self._void = False
+        try:
+            super().run(given_up)
+        except RuntimeError:
+            # perhaps a result that did not fit: OpenVINO sees that last of all, and does not tell its size
+            self._run_loose(given_up)
+            return
+        if not self._void:
+            self._proven = True
+            self._deliver(self._targets)
+
+    def _run_loose(self, given_up: Callable[[], bool]) -> None:
+        """One inference with results of any size, which go to the client if they fit."""
+        results = [
+            argument.loose(smallest) for argument, smallest in zip(self._outputs, self._smallest, strict=True)
+        ]
+        self._aim(results)
+        self._void = False
+        try:
+            super().run(given_up)
+        except RuntimeError as error:
+            if self._proven or not self._inputs:
+                raise
+            raise self._inconsistent(error) from error
+        finally:
+            self._aim(self._targets)
+        if not self._void:
+            self._proven = True
+            self._deliver(results)
+
+    def _aim(self, tensors: Sequence[Any]) -> None:
+        """Has the outputs written to these tensors."""
+        for argument, tensor in zip(self._outputs, tensors, strict=True):
+            if tensor is not None:
+                self._request.set_output_tensor(argument.position, tensor)
+
+    def _deliver(self, results: Sequence[Any]) -> None:
+        """Shapes of all outputs, then the content of those that are not in their memory yet."""
+        # an array has it as a tuple; to make one of an `openvino.Shape` takes 20 us
+        shapes = [tuple(result.data.shape) for result in results]
+        for argument, shape in zip(self._outputs, shapes, strict=True):
+            argument.tell(shape)
+        for argument, shape in zip(self._outputs, shapes, strict=True):
+            misfit = argument.misfit(shape)
+            if misfit is not None:
+                raise misfit
+        copied = 0
+        for argument, result, target in zip(self._outputs, results, self._targets, strict=True):
+            copied += int(result.byte_size)
+            if result is not target:
+                argument.put(result)
+        self._copied(copied)
+
+    def _cancel(self) -> None:
+        super()._cancel()
+        self._void = True
+
+    def _inconsistent(self, error: RuntimeError) -> Refused:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = ", ".join(
+            f"'{argument.argument.name}' {list(shape)}"
+            for argument, shape in zip(self._inputs, self._shapes, strict=True)
+        )
+        return refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"graph '{self._name}' with {told}",
+            lines[-1] if lines else type(error).__name__,
+            "inputs whose shapes fit each other",
+        )
+
+
+def _smallest(compiled: ov.CompiledModel, position: int) -> Shape:
+    """The smallest shape of an output as OpenVINO infers it now; its transformations may have changed it."""
+    partial = compiled.outputs[position].partial_shape
+    return tuple(dim.get_min_length() for dim in partial)

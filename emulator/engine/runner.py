@@ -1,0 +1,294 @@
+"""Runs submissions: takes one out of its ring, checks it, runs it for a slice, reports how it ended.
+
+What a submission has done is noted as it goes, in memory that outlives the engine: after a reset it goes on
+with the command that was interrupted, and only that one runs twice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from softnpu.emulator import link
+from softnpu.emulator.engine import program as programs
+from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault
+from softnpu.emulator.engine.scheduler import SLICE_NS
+from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, Rest
+from softnpu.emulator.interface import commands, failpoints
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.shared import Signal
+
+if TYPE_CHECKING:
+    from softnpu.emulator.engine.engine import Engine
+
+_LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
+_LOOK_NS = 2_000_000
+_DECODE_NS = 2_000_000
+_SHORT_NS = 100_000  # shorter than this is charged as it is: looking at the CPU time takes 0.4 us
+_LEAST_CHARGED = 32
+
+
+class Runner:
+    """The submission that runs, if one does. `abort` is set when it shall end with that fault."""
+
+    def __init__(self, engine: Engine, tdr_ms: int) -> None:
+        self._engine = engine
+        self._scheduler = engine.scheduler
+        self._counters = engine.counters
+        self._tdr_ns = tdr_ms * 1_000_000
+        self._queue: EngineQueue | None = None
+        self._fence: Signal | None = None
+        self._abort: Fault | None = None
+        self._look_due_ns = 0
+        self._slice_end_ns = 0
+        self._charged_ns = 0  # until when the time of this slice is in the accounts
+        self._cpu_ns = 0  # of this process, when it was last looked at
+
+    # ------------------------------------------------------------ one slice of one submission
+
+    def run(self, queue: EngineQueue) -> None:
+        """Runs the next submission of the queue to its end, or until it has to wait or to make room."""
+        start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
+        try:
+            submission = queue.next()
+        except Refused as error:
+            self.report(queue, error.fault)
+            queue.forget()
+            queue.abandon(error.fault)
+            return
+        fence: Signal | None = None
+        fault: Fault | None = None
+        try:
+            if submission.fence:
+                fence = queue.fence(submission)
+            if queue.lost is not None:
+                fault = queue.lost
+            elif queue.condemned == submission.sequence and queue.verdict is not None:
+                fault = queue.verdict
+            elif fence is not None and fence.cancelled:
+                fault = cancelled_fault()
+            else:
+                if failpoints.active is not None:
+                    failpoints.hit("engine.submit")
+                queue.begin(start)
+                waits = self._run_slice(queue, fence, submission, start)
+                if waits is not None and waits is not GIVEN_UP:
+                    self._put_off(queue, waits)
+                    return
+                if self._abort is not None:
+                    fault = self._abort
+                elif fence is not None and fence.cancelled:
+                    fault = cancelled_fault()
+                elif (program := queue.blocked) is not None:
+                    self._counters.commands += program.commands
+                    self._counters.inferences += program.inferences
+        except Refused as error:
+            fault = error.fault
+        except RuntimeError as error:
+            fault = _runtime_fault(error)
+        except MemoryError:
+            fault = _memory_fault()
+        now = time.monotonic_ns()
+        used = now - self._charged_ns
+        if used < _SHORT_NS and (queue.blocked is None or not queue.blocked.tiles):
+            self._counters.busy_ns += used
+            self._scheduler.charge(queue, used)
+        else:
+            self._charge(queue, now)
+        self.end(queue, fence, fault)
+
+    def end(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
+        """The submission is over: tells everybody who waits for it."""
+        if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
+            queue.forget()
+        self._counters.submissions += 1
+        if fault is not None:
+            self.report(queue, fault)
+        if not queue.closed:
+            queue.finish(fence, fault)
+
+    def report(self, queue: EngineQueue, fault: Fault) -> None:
+        """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
+        self._counters.faults += 1
+        if queue.lost is None:
+            self._engine.send(
+                link.SubmissionFailed(
+                    context=queue.context.number,
+                    queue=queue.handle,
+                    sequence=queue.completed + 1,
+                    fault=fault.shortened(),
+                )
+            )
+
+    def _run_slice(
+        self, queue: EngineQueue, fence: Signal | None, submission: Submission, start: int
+    ) -> object:
+        """None when the submission has ended, else why not."""
+        self._slice_end_ns = start + SLICE_NS
+        self._queue, self._fence, self._abort = queue, fence, None
+        try:
+            program = queue.blocked
+            if program is None:
+                program = self._program(queue, submission)
+                if program is None:
+                    return AGAIN
+                queue.blocked = program
+            if failpoints.active is not None:
+                return self._run_with_failpoints(queue, program)
+            return self._run_steps(queue, program) if program.steps else None
+        finally:
+            self._queue = self._fence = None  # they would keep the client's memory mapped
+
+    def _run_with_failpoints(self, queue: EngineQueue, program: programs.Program) -> object:
+        failpoints.hit("engine.running")
+        waits = self._run_steps(queue, program)
+        if waits is None:
+            failpoints.hit("engine.completing")
+        return waits
+
+    def _put_off(self, queue: EngineQueue, waits: object) -> None:
+        """The submission goes on later: at once if it only made room, else when something has happened."""
+        self._charge(queue, time.monotonic_ns())
+        if queue.closed:
+            return  # it was destroyed by an order that was read on the way
+        queue.set_aside(queue.step)
+        if waits is not AGAIN:
+            self._engine.block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
+
+    def _charge(self, queue: EngineQueue, now: int) -> None:
+        used = now - self._charged_ns
+        self._charged_ns = now
+        self._counters.busy_ns += used
+        if (program := queue.blocked) is not None and program.tiles:
+            self._counters.tile_busy_ns += used * program.tiles
+        self._scheduler.charge(queue, used if used < _SHORT_NS else self._without_others(used))
+
+    def _without_others(self, used: int) -> int:
+        """Time in which the machine ran other programs, and not this one, is not the session's."""
+        before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
+        return max(min(used, self._cpu_ns - before), used // _LEAST_CHARGED)
+
+    # ------------------------------------------------------------ its program
+
+    def _program(self, queue: EngineQueue, submission: Submission) -> programs.Program | None:
+        """The decoded command buffer; None when decoding it takes longer than now is time for."""
+        if queue.decoding is None:
+            offset, size = submission.offset, submission.size
+            memory = queue.context.memory(submission.buffer)
+            if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
+                raise _outside(submission, memory.size)
+            start = memory.offset + offset
+            # a private copy: the client may change the original while it is checked
+            data = memory.mapping.shared.buffer[start : start + size]
+            program = queue.context.program(submission.buffer, submission.offset, data)
+            if program is not None:
+                return program
+            queue.decoding = programs.Decoding(data, queue.context, self._engine)
+        while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
+            if self._look(queue, queue.step) is not None:
+                return None
+        queue.decoding = None
+        if program.complete:
+            queue.context.remember(submission.buffer, submission.offset, program)
+        return program
+
+    def _run_steps(self, queue: EngineQueue, program: programs.Program) -> object:
+        """Runs the program from the queue's step on; None at its end, else why it does not go on."""
+        steps, noted = program.steps, program.noted
+        if queue.rest is not None:
+            waits = self._run_rest(queue, queue.rest)
+            if waits is not None:
+                return waits
+        first, last = queue.step, len(steps) - 1
+        for index in range(first, len(steps)):
+            waits = steps[index]()
+            if waits is not None:
+                if index != first:
+                    queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
+                if waits is BLOCKED or waits is LOADING:
+                    return waits
+                waits = self._run_rest(queue, waits)  # type: ignore[arg-type]
+                if waits is not None:
+                    return waits
+            if (noted or not index & _LOOK_EVERY) and index != last:
+                waits = self._look(queue, index + 1)
+                if waits is not None:
+                    return waits
+        return None
+
+    def _run_rest(self, queue: EngineQueue, rest: Rest) -> object:
+        """A long command, part by part; when it has ended the queue's step is the next one."""
+        queue.rest = rest
+        for _ in rest:
+            waits = self._look(queue, queue.step)
+            if waits is not None:
+                return waits
+        queue.rest = None
+        queue.step += 1
+        return None
+
+    # ------------------------------------------------------------ looking up from the work
+
+    def _look(self, queue: EngineQueue, step: int) -> object:
+        """Between two commands: notes how far it came; `GIVEN_UP` or `AGAIN` if it shall not go on now."""
+        now = time.monotonic_ns()
+        queue.reached(step, now)
+        if now < self._look_due_ns:
+            return GIVEN_UP if queue.closed else None
+        if self.given_up():
+            return GIVEN_UP
+        self._engine.look_for_doorbells()
+        self._charge(queue, now)
+        better = self._engine.better_claim(queue)
+        if better is None or (better.level == queue.level and now < self._slice_end_ns):
+            return None
+        queue.step, queue.give_up_ns = step, 0  # it does not wait for anything: the watchdog counts anew
+        return AGAIN
+
+    def given_up(self) -> bool:
+        """Reads the orders while a submission runs; whether nobody wants its end any more.
+
+        The memory of a dead client must not wait until a long submission of it has come to its end.
+        """
+        self._look_due_ns = time.monotonic_ns() + _LOOK_NS
+        self._engine.read_orders()
+        fence = self._fence
+        cancelled = self._abort is not None or (fence is not None and fence.cancelled)
+        return cancelled or not self._engine.alive or self._queue is None or self._queue.closed
+
+    def abort(self, order: link.Abort) -> None:
+        """The supervisor wants this submission to end, if it is still the one that runs."""
+        queue = self._queue
+        if queue is None or queue.completed + 1 != order.sequence:
+            return
+        if queue.handle == order.queue and queue.context.number == order.context:
+            self._abort = order.fault
+
+
+def _outside(submission: Submission, size: int) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        f"command buffer in memory {submission.buffer:#018x}",
+        f"bytes {submission.offset} to {submission.offset + submission.size}",
+        f"at most {commands.MAX_BUFFER} bytes inside its {size} bytes",
+    )
+
+
+def _memory_fault() -> Fault:
+    return Fault(
+        result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+        object="submission",
+        found="the engine ran out of memory",
+        expected="memory to run it",
+        hint="submit shorter command lists, or give the machine more memory",
+    )
+
+
+def _runtime_fault(error: RuntimeError) -> Fault:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return Fault(
+        result=ZeResult.ERROR_UNKNOWN,
+        object="inference",
+        found=lines[-1] if lines else type(error).__name__,
+        expected="an inference that ends",
+    )

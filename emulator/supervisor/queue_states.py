@@ -1,0 +1,73 @@
+"""What an engine notes of its queues, and its signs of life: memory that outlives it; no client maps it."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from softnpu.emulator import link
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+
+class Running(NamedTuple):
+    """A submission that runs: its number, the command it has come to, and since when (CLOCK_MONOTONIC)."""
+
+    sequence: int
+    step: int
+    since_ns: int
+
+
+class QueueStates:
+    """The queue records of one device. The engine writes them, the supervisor hands them out and reads."""
+
+    def __init__(self) -> None:
+        self.fd = linux.memfd("queue-states", link.STATES_SIZE)
+        self._map = linux.map_shared(self.fd, link.STATES_SIZE)
+        self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
+
+    def take(self, device: int) -> int:
+        """A zeroed record."""
+        if not self._free:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                f"device {device}",
+                f"{link.QUEUE_STATES} queues exist",
+                "fewer",
+                "destroy queues that are no longer used",
+            )
+        state = self._free.pop()
+        link.QUEUE_STATE.pack_into(self._map, state * link.QUEUE_STATE_SIZE, 0, 0, 0, 0)
+        return state
+
+    def free(self, state: int) -> None:
+        """The record may be used for another queue, but not soon: an engine may still write to it."""
+        self._free.insert(0, state)
+
+    def running(self, state: int) -> Running | None:
+        """What runs of this queue."""
+        completed, running, since, reached = link.QUEUE_STATE.unpack_from(
+            self._map, state * link.QUEUE_STATE_SIZE
+        )
+        if running != completed + 1:
+            return None
+        mine = reached >> link.REACHED_BITS == running
+        return Running(running, reached & link.REACHED_MASK if mine else 0, since)
+
+    def clear_running(self, state: int) -> None:
+        """Only while no engine lives: nothing of this queue runs."""
+        completed, _, _, reached = link.QUEUE_STATE.unpack_from(self._map, state * link.QUEUE_STATE_SIZE)
+        link.QUEUE_STATE.pack_into(self._map, state * link.QUEUE_STATE_SIZE, completed, 0, 0, reached)
+
+    def vitals(self) -> tuple[int, int]:
+        """The last ping that was read, and the CPU time of the engine's other threads by then."""
+        answered, others_ns = link.VITAL.unpack_from(self._map, link.VITALS)
+        return answered, others_ns
+
+    def clear_vitals(self) -> None:
+        """A new engine begins."""
+        link.VITAL.pack_into(self._map, link.VITALS, 0, 0)
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.fd)

@@ -1,0 +1,96 @@
+"""Shapes as numbers: which elements of a shape computation depend on how many samples there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.plugin.batch.lattice import Operation, Samples, Sizes, State, Uniform, evaluated, tensor
+
+Mask = npt.NDArray[np.bool_]
+
+# they only move elements: what they make of a mask is the mask of what they make
+_MOVING = frozenset(
+    ("Gather", "Concat", "StridedSlice", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split",
+     "VariadicSplit", "Convert")
+)  # fmt: skip
+_ELEMENTWISE = frozenset(
+    ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "FloorMod", "Mod", "Equal", "NotEqual",
+     "Greater", "GreaterEqual", "Less", "LessEqual", "Select", "Power", "Floor", "Ceiling", "Negative", "Abs",
+     "LogicalAnd", "LogicalOr", "LogicalNot", "Sqrt")
+)  # fmt: skip
+_ALL = Sizes(None)
+
+
+def shape_of(operation: Operation) -> State:
+    """The state of a tensor's shape."""
+    seen, state = operation.inputs[0], operation.states[0]
+    if len(seen.one) != len(seen.many) or (seen.one == (-1,) and not isinstance(state, Uniform)):
+        return _ALL
+    return _state(np.array([one != many for one, many in zip(seen.one, seen.many, strict=True)], bool))
+
+
+def computed(operation: Operation) -> list[State]:
+    """The states of the outputs of an operation whose inputs are the same for all samples, or sizes."""
+    if operation.kind in _ELEMENTWISE:
+        return [_elementwise(operation)]
+    if operation.kind in _MOVING:
+        return _moved(operation)
+    return [_ALL for _ in operation.outputs]
+
+
+def repeated(operation: Operation) -> State | None:
+    """Broadcast and Tile of something uniform to one copy a sample: equal samples. None for anything else."""
+    axis = operation.outputs[0].growing
+    if not isinstance(operation.states[0], Uniform) or axis is None:
+        return None
+    seen = operation.inputs[0]
+    if operation.kind == "Broadcast":
+        # the axis must be one that is stretched, not one that is there already
+        mapping = operation.constant(2)
+        here = axis - (operation.outputs[0].rank - seen.rank)
+        if operation.attributes.get("mode") == "explicit":
+            if mapping is None:
+                return None
+            at = [int(value) for value in mapping.reshape(-1)]
+            here = at.index(axis) if axis in at else -1
+        if here >= 0 and seen.one[here] != 1:
+            return None
+    return Samples(axis)
+
+
+def _elementwise(operation: Operation) -> State:
+    masks = [_mask(operation, index) for index in range(len(operation.states))]
+    known = [mask for mask in masks if mask is not None]
+    if len(known) != len(masks):
+        return _ALL
+    try:
+        return _state(np.logical_or.reduce(np.broadcast_arrays(*known)))
+    except ValueError:
+        return _ALL
+
+
+def _moved(operation: Operation) -> list[State]:
+    node = operation.node
+    values = []
+    data = len(operation.states) if operation.kind == "Concat" else 1
+    for index in range(len(operation.states)):
+        mask = _mask(operation, index)
+        value = None if index < data or mask is None or mask.any() else operation.constant(index)
+        if index < data:
+            value = mask
+        if value is None:
+            return [_ALL for _ in operation.outputs]
+        values.append(tensor(value, node.input(index).get_element_type()))
+    return [_ALL if mask is None else _state(mask != 0) for mask in evaluated(node, values)]
+
+
+def _mask(operation: Operation, index: int) -> Mask | None:
+    state, seen = operation.states[index], operation.inputs[index]
+    if isinstance(state, Sizes):
+        return state.mask
+    return np.zeros(seen.one, bool) if seen.one == seen.many and -1 not in seen.one else None
+
+
+def _state(mask: Mask) -> State:
+    return Sizes(mask) if mask.any() else Uniform()

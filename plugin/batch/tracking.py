@@ -1,0 +1,191 @@
+"""Follows the samples of a batch through a model, and proves that none of them meets another.
+
+A model may be split if its result for a batch is the results of its samples, side by side. Shapes alone do
+not show that: a softmax over the batch keeps every shape. So each operation is asked (`rules`): an operation
+type that nobody has thought about, like one that mixes, ends the proof.
+
+The proof, by induction over the operations in order. What is known of a tensor (`lattice`) holds for the
+parameters, which are samples side by side on the axis that was named, or shared. A rule gives what holds for
+the results of an operation if the states of its inputs hold, and the shapes at batches 1 and 97, a prime,
+confirm where the samples lie. What depends on the number of samples may say how large a tensor is, but never
+becomes a value that results are computed of. So each result is, sample by sample, what the model computes for
+one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+
+from softnpu.plugin.batch import layer_rules, sizes
+from softnpu.plugin.batch.lattice import (
+    PROBE,
+    Mixed,
+    Mixing,
+    Operation,
+    Samples,
+    Shape,
+    Sizes,
+    State,
+    Uniform,
+    Unknown,
+)
+from softnpu.plugin.batch.rules import RULES, readable
+
+_RANDOM = frozenset(("RandomUniform", "Multinomial"))
+
+
+class NotSplittable(Exception):
+    """The model cannot be split into samples; the text is the reason, for people.
+
+    `mixes` tells samples that meet from operations of which nothing is known.
+    """
+
+    def __init__(self, reason: str, mixes: bool) -> None:
+        super().__init__(reason)
+        self.mixes = mixes
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Where samples come out: for each output its axis, and its shape for one sample.
+
+    `batch_layer` is the first operation whose definition has the batch where the samples were; `trusted` are
+    operations of which nothing is known but that their shapes follow the batch.
+    """
+
+    outputs: tuple[tuple[int, Shape], ...]
+    batch_layer: str
+    trusted: tuple[str, ...]
+
+
+def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False) -> Tracked:
+    """Follows samples from the `inputs` (axis of each, None: shared) to all outputs.
+
+    The model has no other dynamic dimensions. `trusting`: operations of an unknown type pass if their shapes
+    follow the batch. Raises `NotSplittable`.
+    """
+    one, many = (_reshaped(model, inputs, batch) for batch in (1, PROBE))
+    known: dict[tuple[str, int], State] = {}
+    layer = ""
+    trusted: list[str] = []
+    axes = {port.node.get_name(): axis for port, axis in zip(one.inputs, inputs, strict=True)}
+    results: dict[str, tuple[int, Shape]] = {}
+    for first, second in _pairs(one, many):
+        name = first.get_name()  # friendly names need not be unique
+        operation = Operation(first, second, [known[_key(value)] for value in first.input_values()])
+        if operation.kind == "Parameter":
+            axis = axes[name]
+            states: list[State] = [Uniform() if axis is None else Samples(axis)]
+        else:
+            states = _states(operation, trusted if trusting else None)
+        if operation.kind in layer_rules.BATCH_BY_DEFINITION and operation.axis_of(0) == 0:
+            layer = layer or operation.name
+        if operation.kind == "Result":
+            results[name] = _result(operation)
+        known.update({(name, index): state for index, state in enumerate(states)})
+    return Tracked(tuple(results[port.node.get_name()] for port in one.outputs), layer, tuple(trusted))
+
+
+def _states(operation: Operation, trusted: list[str] | None) -> list[State]:
+    """What holds for the outputs of an operation; unknown types go into `trusted` if there is such a list."""
+    if operation.kind in _RANDOM:
+        raise NotSplittable(
+            f"operation '{operation.name}' ({operation.kind}) draws random numbers", mixes=True
+        )
+    if operation.kind == "ShapeOf":
+        return [sizes.shape_of(operation)]
+    if not operation.samples and not any(isinstance(state, Mixed) for state in operation.states):
+        return _without_samples(operation)
+    rule = RULES.get(operation.kind)
+    try:
+        readable(operation)
+        if rule is None:
+            raise Unknown("nothing is known of how it treats samples")
+        states = rule(operation)
+    except Mixing as mixing:
+        raise _refusal(operation, str(mixing), mixes=True) from None
+    except Unknown as unknown:
+        if trusted is None:
+            raise _refusal(operation, str(unknown), mixes=False) from None
+        trusted.append(f"'{operation.name}' ({operation.kind})")
+        states = [Mixed("") if seen.growing is None else Samples(seen.growing) for seen in operation.outputs]
+        if any(isinstance(state, Mixed) for state in states):
+            raise _refusal(operation, f"{unknown}, and its shape does not follow the batch", True) from None
+    for state, seen in zip(states, operation.outputs, strict=True):
+        if isinstance(state, Samples) and seen.growing != state.axis:
+            found = f"its shape is {list(seen.one)} for one sample, {list(seen.many)} for {PROBE}"
+            raise _refusal(operation, found, mixes=True)
+    return states
+
+
+def _without_samples(operation: Operation) -> list[State]:
+    if not any(isinstance(state, Sizes) for state in operation.states):
+        return [Uniform() for _ in operation.outputs]
+    if operation.kind in {"Broadcast", "Tile"}:
+        copies = sizes.repeated(operation)
+        if copies is not None:
+            return [copies]
+    return sizes.computed(operation)
+
+
+def _result(operation: Operation) -> tuple[int, Shape]:
+    axis = operation.axis_of(0)
+    if axis is None:
+        name = operation.node.input_value(0).get_node().get_friendly_name()
+        raise NotSplittable(f"the output that '{name}' computes has no batch", mixes=True)
+    return axis, operation.inputs[0].one
+
+
+def _refusal(operation: Operation, why: str, mixes: bool) -> NotSplittable:
+    return NotSplittable(f"operation '{operation.name}' ({operation.kind}): {why}", mixes)
+
+
+def _key(value: Any) -> tuple[str, int]:
+    return value.get_node().get_name(), value.get_index()
+
+
+def _pairs(one: ov.Model, many: ov.Model) -> list[tuple[Any, Any]]:
+    """The same operations of two clones, in order.
+
+    Reshaping may add operations, and neither ids nor names are the same in two clones: what they are and what
+    they read is compared.
+    """
+    pairs = list(zip(one.get_ordered_ops(), many.get_ordered_ops(), strict=False))
+    places = [{pair[side].get_name(): at for at, pair in enumerate(pairs)} for side in (0, 1)]
+    for pair in pairs:
+        kinds = {node.get_type_name() for node in pair}
+        reads = [
+            [(place.get(name), port) for name, port in map(_key, node.input_values())]
+            for node, place in zip(pair, places, strict=True)
+        ]
+        if len(kinds) != 1 or reads[0] != reads[1] or any(at is None for at, _ in reads[0]):
+            raise NotSplittable("its structure depends on the batch", mixes=False)
+    return pairs
+
+
+def _reshaped(model: ov.Model, inputs: Sequence[int | None], batch: int) -> ov.Model:
+    """A clone, which shares the constants, with another batch."""
+    clone = model.clone()
+    shapes: Mapping[int, ov.PartialShape] = {
+        index: with_dimension(clone.inputs[index].partial_shape, axis, ov.Dimension(batch))
+        for index, axis in enumerate(inputs)
+        if axis is not None
+    }
+    try:
+        clone.reshape(shapes)
+    except RuntimeError as failure:
+        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+        reason = lines[-1] if lines else "no reason given"
+        raise NotSplittable(f"it cannot be given a batch of {batch}: {reason}", mixes=True) from failure
+    return clone
+
+
+def with_dimension(shape: ov.PartialShape, axis: int, dimension: ov.Dimension) -> ov.PartialShape:
+    """The shape with another dimension on one axis."""
+    dims = list(shape)
+    dims[axis] = dimension
+    return ov.PartialShape(dims)

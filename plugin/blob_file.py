@@ -1,0 +1,280 @@
+"""An exported model as it is opened: a range of a descriptor, wherever it came from.
+
+A path, an open file and bytes that are mapped from a file become that file's descriptor; what is in memory
+becomes one sealed copy. Nothing of the weights is read.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from softnpu.driver.process_memory import Piece, gather
+from softnpu.emulator.interface import blob, linux
+from softnpu.emulator.interface.blob import BlobReader, Section
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.interface.weights import CONSTANT_ALIGNMENT
+from softnpu.plugin import metadata as meta
+from softnpu.plugin.compatibility import (
+    Compatibility,
+    Host,
+    check,
+    looks_like_requirements,
+    requirements_of,
+)
+from softnpu.plugin.errors import BlobError, translated
+from softnpu.plugin.metadata import BlobPart, Metadata
+
+_CHUNK = 4 << 20
+_KNOWN = (
+    (b"\x7fELF", "an ELF file, as the real device's compiler writes"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"<?xml", "an OpenVINO IR, which compile_model takes"),
+    (b"GGUF", "a GGUF file"),
+)
+_REAL_DEVICE = b"OVNPU"
+
+
+class BlobFile:
+    """Bytes `offset` to `offset + length` of `fd`, which it owns; `name` is for messages."""
+
+    def __init__(self, name: str, fd: int, offset: int, length: int) -> None:
+        self.name = name
+        self.fd = fd
+        self.offset = offset
+        self.length = length
+
+    @classmethod
+    def open(cls, source: Any) -> BlobFile:
+        """Opens a path, a binary stream (from its beginning, as OpenVINO does), bytes or a tensor.
+
+        Raises `BlobError` for what cannot be read, `TypeError` for something else.
+        """
+        if isinstance(source, str | os.PathLike):
+            return _from_path(Path(source))
+        if isinstance(source, ov.Tensor):
+            return _from_memory(source.data.reshape(-1).view(np.uint8), "tensor")
+        if isinstance(source, bytes | bytearray | memoryview | np.ndarray | mmap.mmap):
+            return _from_memory(np.frombuffer(source, np.uint8), "bytes")
+        if isinstance(source, io.BytesIO):
+            return _from_memory(np.frombuffer(source.getbuffer(), np.uint8), "stream")
+        if hasattr(source, "read"):
+            return _from_stream(source)
+        raise TypeError(
+            f"exported model: {type(source).__name__} given; expected a path, a binary stream,"
+            " bytes or a tensor"
+        )
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> BlobFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ what is in it
+
+    def metadata(self) -> Metadata:
+        """The metadata, checked. Raises `BlobError` if there is none, or it is not for this version."""
+        end = self._end()
+        if not meta.has_trailer(end):
+            raise BlobError(f"{self.name}: {self._what()}; expected a file that export_model wrote")
+        size = meta.body_length(end, self.length, self.name)
+        body = self._read(self.length - meta.TRAILER_SIZE - size, size)
+        return meta.decode(body, end, self.name)
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether it ends as `export_model` ends a file."""
+        return meta.has_trailer(self._end())
+
+    @property
+    def version(self) -> str:
+        """The version of its metadata, which it has to have."""
+        return meta.version(self._end())
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether it is a native blob and nothing else, as far as that tells its own size."""
+        size = blob.size_of(self._read(0, min(self.length, blob.HEADER_SIZE)))
+        return size is not None and self.length in (size, meta.page_up(size))
+
+    def raw_part(self) -> BlobPart:
+        """The native blob at its beginning, which tells its own size. Raises `BlobError` if there is none."""
+        head = self._read(0, min(self.length, blob.HEADER_SIZE))
+        size = blob.size_of(head)
+        if size is None:
+            raise BlobError(f"{self.name}: {self._what()}; expected a native blob")
+        return BlobPart(kind=meta.MAIN, offset=0, size=min(size, self.length), digest=blob.digest_of(head))
+
+    def part(self, part: BlobPart) -> BlobReader:
+        """A blob of the file, mapped: its header, table and padding are checked, its sections when read.
+
+        Raises `BlobError` for a blob that was changed, or is not the one that the metadata was written for.
+        """
+        begin = self.offset + part.offset
+        lead = begin % mmap.ALLOCATIONGRANULARITY
+        if part.size > self.length - part.offset:
+            raise BlobError(f"{self.name}: {self.length} bytes; expected {part.offset + part.size} at least")
+        whole = mmap.mmap(self.fd, lead + part.size, prot=mmap.PROT_READ, offset=begin - lead)
+        whole.madvise(mmap.MADV_RANDOM)  # no reading ahead into the weights
+        view = memoryview(whole)[lead:]
+        padding = part.offset + part.size, min(self.length, meta.page_up(part.offset + part.size))
+        try:
+            reader = BlobReader(view)
+        except Refused as refused:
+            raise BlobError(f"{self.name}: {refused.fault}") from refused
+        if blob.digest_of(bytes(view[: blob.HEADER_SIZE])) != part.digest:
+            raise BlobError(f"{self.name}: blob '{part.kind}' is another one than its metadata was made for")
+        if any(self._read(padding[0], padding[1] - padding[0])):
+            raise BlobError(f"{self.name}: bytes behind blob '{part.kind}' were changed; expected zeros")
+        return reader
+
+    def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:
+        """Refuses with `BlobError` constants with something else than zeros between them."""
+        place, reference = reader.place(Section.WEIGHTS), reader.weights_reference()
+        if place is None or reference is None:
+            return
+        begin, end = part.offset + place[0], 0
+        inside = sorted((c.embedded, c.length, c.name) for c in reference.constants if c.embedded >= 0)
+        for at, length, name in [*inside, (place[1], 0, "")]:
+            if any(self._read(begin + end, max(0, at - end))):
+                raise BlobError(f"{self.name}: bytes before constant '{name}' were changed; expected zeros")
+            end = max(end, at + length)
+
+    # ------------------------------------------------------------
+
+    def _end(self) -> bytes:
+        return self._read(max(0, self.length - meta.TRAILER_SIZE), min(self.length, meta.TRAILER_SIZE))
+
+    def _read(self, at: int, size: int) -> bytes:
+        # without the kernel reading ahead: what follows are megabytes of weights that nobody needs here
+        with self._no_read_ahead():
+            return self._read_exactly(at, size)
+
+    @contextmanager
+    def _no_read_ahead(self) -> Iterator[None]:
+        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        try:
+            yield
+        finally:
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_NORMAL)
+
+    def _read_exactly(self, at: int, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            part = os.pread(self.fd, size, self.offset + at)
+            if not part:
+                raise BlobError(f"{self.name}: ends at byte {at}; expected {size} more. Copy it again")
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+
+    def _what(self) -> str:
+        """What a file without metadata is, as far as its first and last bytes tell."""
+        if not self.length:
+            return "an empty file"
+        head = self._read(0, min(self.length, 8))
+        if self._end().endswith(_REAL_DEVICE):
+            return "a blob for the real device, which OpenVINO's NPU plugin wrote: the emulator cannot run it"
+        if head == blob.MAGIC:
+            return (
+                "a native blob without metadata, or the begin of an exported file (NPU_IMPORT_RAW_BLOB=YES"
+                " takes a native blob)"
+            )
+        known = next((what for magic, what in _KNOWN if head.startswith(magic)), None)
+        return known or f"a file that begins with {head!r} and has no metadata"
+
+
+def check_source(source: Any, host: Host) -> Compatibility:
+    """Whether an exported model, or a line of requirements, can run on a host; what is damaged cannot.
+
+    Raises `BlobError` for what cannot be opened.
+    """
+    if isinstance(source, str) and looks_like_requirements(source) and not os.path.exists(source):
+        return check(source, host)
+    with BlobFile.open(source) as file:
+        try:
+            if file.has_metadata or not file.is_raw:
+                return check(file.metadata().requirements, host)
+            return check(requirements_of(file.part(file.raw_part())), host)
+        except Refused as refused:
+            return Compatibility(False, f"{file.name}: {refused.fault}")
+        except BlobError as failure:
+            return Compatibility(False, str(failure))
+
+
+def _from_path(path: Path) -> BlobFile:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as failure:
+        raise BlobError(f"exported model {path}: {failure.strerror}; expected a readable file") from failure
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise BlobError(f"exported model {path}: no regular file; expected a file that export_model wrote")
+    return BlobFile(f"exported model {path}", fd, 0, info.st_size)
+
+
+def _from_stream(stream: Any) -> BlobFile:
+    """An open file on disk goes as its descriptor, what another stream reads as a sealed copy."""
+    fd = _regular(stream)
+    if fd is not None:
+        with_name = getattr(stream, "name", "")
+        name = f"exported model {with_name}" if isinstance(with_name, str) and with_name else "exported model"
+        return BlobFile(name, os.dup(fd), 0, os.fstat(fd).st_size)
+    if stream.seekable():
+        stream.seek(0)
+    copy = linux.memfd("export")
+    try:
+        while chunk := stream.read(_CHUNK):
+            if not isinstance(chunk, bytes | bytearray | memoryview):
+                raise TypeError(
+                    f"exported model: a stream of {type(chunk).__name__}; expected a binary stream"
+                )
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(copy, view) :]
+        linux.seal(copy, linux.SEALS_IMMUTABLE)
+    except BaseException:
+        os.close(copy)
+        raise
+    return BlobFile("exported model", copy, 0, os.fstat(copy).st_size)
+
+
+def _regular(stream: Any) -> int | None:
+    """The descriptor of a stream that reads a regular file as it is, None for others."""
+    if not isinstance(stream, io.FileIO | io.BufferedReader | io.BufferedRandom):
+        return None
+    if isinstance(stream, io.BufferedRandom):
+        stream.flush()
+    raw = stream if isinstance(stream, io.FileIO) else stream.raw
+    if not isinstance(raw, io.FileIO) or not raw.readable():
+        return None
+    fd = raw.fileno()
+    return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
+def _from_memory(data: np.ndarray[Any, Any], what: str) -> BlobFile:
+    name = f"exported model in {what}"
+    if not data.nbytes:
+        raise BlobError(f"{name}: it is empty; expected what export_model wrote")
+    piece = Piece("exported model", int(data.ctypes.data), data.nbytes)
+    with translated(name, BlobError):
+        gathered = gather([piece], "pfnCreate2")
+    (file,) = gathered.files
+    if file.offset % CONSTANT_ALIGNMENT:  # constants would be as crooked
+        os.close(file.fd)
+        return BlobFile(name, linux.sealed_copy("export", data.data), 0, data.nbytes)
+    return BlobFile(name, file.fd, file.offset, file.length)

@@ -1,0 +1,113 @@
+"""Whether an exported model can run here, without importing it: RUNTIME_REQUIREMENTS and COMPATIBILITY_CHECK.
+
+The requirements are one line, made with the exported file, `platform=4000;blob=1.1;precision=f32;opset=13`:
+
+    platform    the platform of the device
+    blob        version of the native blob: of this major, and not newer
+    precision   the processor of the host has to compute in it
+    opset       newest operation set of the model: not newer than the one that the compiler reads
+
+A name that a reader does not know asks for something that it cannot give: the model is not supported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from softnpu.driver.compiler.options import NEWEST_OPSET
+from softnpu.emulator.interface import blob
+from softnpu.emulator.interface.blob import BlobReader, Section
+
+_OPSET: Final = re.compile(rb'\sversion="opset(\d{1,4})"')
+_PAIR: Final = re.compile(r"([A-Za-z_]\w*)=([^=;]*)")
+_VERSION: Final = re.compile(r"(\d{1,5})\.(\d{1,5})")
+_CAPABILITY: Final = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """Whether a model can run on a device, and why not. True if it can."""
+
+    supported: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a device and its host have: the platform, and OPTIMIZATION_CAPABILITIES, if asked for."""
+
+    platform: str
+    capabilities: Callable[[], Collection[str]]
+
+
+def requirements_of(reader: BlobReader) -> str:
+    """The requirements of a native blob."""
+    graph = reader.metadata()
+    major, minor = blob.version_of(bytes(reader.data[: blob.HEADER_SIZE]))
+    opset = max((int(number) for number in _OPSET.findall(reader.read(Section.IR))), default=1)
+    return f"platform={graph.platform};blob={major}.{minor};precision={graph.precision};opset={opset}"
+
+
+def looks_like_requirements(text: str) -> bool:
+    """Whether a text is a line of requirements, and not the name of a file."""
+    return all(_PAIR.fullmatch(pair) for pair in text.rstrip(";").split(";"))
+
+
+def check(requirements: str, host: Host) -> Compatibility:
+    """Whether a host gives what a model asks for; the reason is that of the first thing that is missing."""
+    pairs = [_PAIR.fullmatch(pair.strip()) for pair in requirements.rstrip("; ").split(";")]
+    if not requirements.strip() or not all(pairs):
+        return Compatibility(False, f"{requirements!r} is no list of requirements; expected NAME=VALUE;...")
+    asked = {pair[1]: pair[2] for pair in pairs if pair}
+    if missing := [name for name in _CHECKS if name not in asked]:
+        return Compatibility(
+            False, f"requirements without {', '.join(missing)}; expected {', '.join(_CHECKS)}"
+        )
+    for name, value in asked.items():
+        test = _CHECKS.get(name)
+        reason = f"{name} is not known to this version" if test is None else test(value, host)
+        if reason:
+            return Compatibility(False, f"{name}={value}: {reason}")
+    return Compatibility(True, f"platform {host.platform} has all that it requires: {requirements}")
+
+
+def _platform(value: str, host: Host) -> str:
+    if value == host.platform:
+        return ""
+    return f"the device has platform {host.platform}; compile the model for it"
+
+
+def _blob(value: str, _: Host) -> str:
+    found = _VERSION.fullmatch(value)
+    if found and int(found[1]) == blob.MAJOR and int(found[2]) <= blob.MINOR:
+        return ""
+    return f"blobs of {blob.MAJOR}.0 to {blob.MAJOR}.{blob.MINOR} can be read; compile the model again"
+
+
+def _precision(value: str, host: Host) -> str:
+    capability = _CAPABILITY.get(value)
+    if capability is None:
+        return f"no precision; expected one of {', '.join(_CAPABILITY)}"
+    if value == "f32" or capability in host.capabilities():
+        return ""
+    return "this host's processor cannot compute in it; compile the model for f32"
+
+
+def _opset(value: str, _: Host) -> str:
+    if value.isascii() and value.isdecimal() and len(value) < 6 and int(value) <= NEWEST_OPSET:
+        return ""
+    return f"operations up to opset {NEWEST_OPSET} can be read; use a newer OpenVINO"
+
+
+_CHECKS: Mapping[str, Callable[[str, Host], str]] = {
+    "platform": _platform,
+    "blob": _blob,
+    "precision": _precision,
+    "opset": _opset,
+}

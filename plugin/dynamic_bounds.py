@@ -1,0 +1,71 @@
+"""Bounds in the `shapes` of `compile_model`: `-1`, `"1..8"`, or a whole `openvino.PartialShape`.
+
+The compiler takes static shapes. Bounds are given to a copy of the model before it goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from softnpu.plugin import model_source
+from softnpu.plugin.errors import CompileError
+
+Shapes = Mapping[str, Sequence[Any]]
+
+
+def with_bounds(
+    model: ov.Model | str | Path, weights: str | Path | None, shapes: Shapes | None
+) -> tuple[ov.Model | str | Path, Mapping[str, Sequence[int]] | None]:
+    """The model and the static shapes that are left to give it; both as they are without any bounds.
+
+    Raises `ModelError` for a file that cannot be read, `CompileError` for bounds that are none or do not fit.
+    """
+    if not shapes or not any(_is_open(shape) for shape in shapes.values()):
+        return model, shapes
+    if isinstance(model, ov.Model):
+        bounded = model.clone()
+    else:
+        path = Path(model)
+        bounded = model_source.read_model(path, None if weights is None else Path(weights))
+        bounded.set_friendly_name(path.stem)
+    name = bounded.get_friendly_name()
+    wanted = {_find(bounded, key): _partial(name, key, shape) for key, shape in shapes.items()}
+    try:
+        bounded.reshape(wanted)
+    except RuntimeError as failure:
+        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+        asked = ", ".join(f"'{key}' {shape}" for key, shape in zip(shapes, wanted.values(), strict=True))
+        raise CompileError(
+            f"model '{name}': shapes {asked} given, {lines[-1]}; expected shapes that the model can take"
+        ) from failure
+    return bounded, None
+
+
+def _is_open(shape: Any) -> bool:
+    if isinstance(shape, (str, ov.PartialShape)):
+        return True
+    return any(isinstance(dim, (str, ov.Dimension)) or dim == -1 for dim in shape)
+
+
+def _partial(model: str, key: str, shape: Any) -> ov.PartialShape:
+    try:
+        if isinstance(shape, (str, ov.PartialShape)):
+            return ov.PartialShape(shape)
+        return ov.PartialShape([ov.Dimension(dim) if isinstance(dim, str) else dim for dim in shape])
+    except (RuntimeError, TypeError, ValueError) as failure:
+        raise CompileError(
+            f"model '{model}', input '{key}': shape {shape!r} given; expected numbers, -1, or bounds: '1..8'"
+        ) from failure
+
+
+def _find(model: ov.Model, key: str) -> int:
+    for position, port in enumerate(model.inputs):
+        if key in port.names or key == port.node.friendly_name:
+            return position
+    names = ", ".join(f"'{min(port.names, default=port.node.friendly_name)}'" for port in model.inputs)
+    name = model.get_friendly_name()
+    raise CompileError(f"model '{name}', shape for input '{key}': no such input; expected one of {names}")

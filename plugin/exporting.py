@@ -1,0 +1,230 @@
+"""`CompiledModel.export_model`: the driver's blob and the plugin's metadata in one file.
+
+The compiler writes weights straight into a file. What goes to another stream goes through a memory file that
+gives its pages back as they are read, so that the weights are never twice in memory for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import openvino as ov
+
+from softnpu.driver import Graph, ZeError, ZeResult
+from softnpu.emulator.interface import blob, linux
+from softnpu.emulator.interface.blob import BlobReader
+from softnpu.emulator.interface.weights import Placement
+from softnpu.plugin import metadata as meta
+from softnpu.plugin.compatibility import requirements_of
+from softnpu.plugin.errors import NpuError, translated
+from softnpu.plugin.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
+from softnpu.plugin.signature import Signature
+from softnpu.plugin.version import plugin_version
+
+_CHUNK = 16 << 20
+_PUNCH_HOLE = 0x03  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a compiled model has its weights from, of which file it is, and whether CACHE_DIR had it."""
+
+    sources: tuple[OriginSource, ...] = ()
+    from_cache: bool = False
+    model: str = ""
+
+
+UNKNOWN: Final = Provenance()
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A compiled model as it is exported. `properties` are those of its compilation, as texts.
+
+    `initial` is the graph that computes initial values of its states, if it has one. `sources` say where its
+    constants come from, `model` of which file it is. `weightless` leaves them out, `raw` the metadata, to
+    which `extra` is added.
+    """
+
+    graph: Graph
+    signature: Signature
+    properties: dict[str, str]
+    initial: Graph | None = None
+    sources: tuple[OriginSource, ...] = ()
+    model: str = ""
+    weightless: bool = False
+    raw: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
+    """Writes the model to `target`, a binary stream or a path; without one it returns a stream.
+
+    A file at the path is replaced when all is written, and is as it was after an error. A stream is rewound
+    at the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
+    """
+    name = model.graph.meta.name
+    with translated(f"model '{name}', export", NpuError):
+        if target is None:
+            stream = io.BytesIO()
+            _to_stream(model, stream)
+            return stream
+        if isinstance(target, str | os.PathLike):
+            _to_path(model, Path(target))
+        elif (fd := _plain_file(target)) is not None:
+            _to_open_file(model, target, fd)
+        elif hasattr(target, "write"):
+            _to_stream(model, target)
+        else:
+            raise TypeError(
+                f"model '{name}', export: {type(target).__name__} given; expected a path or a binary stream"
+            )
+    return None
+
+
+def requirements(graph: Graph) -> str:
+    """RUNTIME_REQUIREMENTS of a compiled model."""
+    return requirements_of(BlobReader(graph.get_weightless_blob()[0]))
+
+
+# ---------------------------------------------------------------- where to
+
+
+def _to_path(model: Exportable, path: Path) -> None:
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a pipe, a device
+        with path.open("wb", buffering=0) as stream:
+            _to_stream(model, stream)
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        _write(model, fd, 0)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _to_open_file(model: Exportable, stream: Any, fd: int) -> None:
+    stream.flush()
+    begin = stream.tell()
+    before = os.fstat(fd).st_size
+    try:
+        _write(model, fd, begin)
+    except BaseException:
+        os.ftruncate(fd, before)
+        raise
+    stream.seek(0)
+
+
+def _to_stream(model: Exportable, stream: Any) -> None:
+    fd = linux.memfd("export")
+    try:
+        length = _write(model, fd, 0)
+        for at in range(0, length, _CHUNK):
+            size = min(_CHUNK, length - at)
+            stream.write(os.pread(fd, size, at))
+            _fallocate(fd, _PUNCH_HOLE, at, size)  # if it fails the memory is given back at the end
+    finally:
+        os.close(fd)
+    if hasattr(stream, "flush"):
+        stream.flush()
+    if not hasattr(stream, "seekable") or stream.seekable():
+        stream.seek(0)
+
+
+def _plain_file(stream: Any) -> int | None:
+    """The descriptor of a stream that writes a regular file where it stands; None for others."""
+    if not isinstance(stream, io.FileIO | io.BufferedWriter | io.BufferedRandom):
+        return None
+    raw = stream if isinstance(stream, io.FileIO) else stream.raw
+    if not isinstance(raw, io.FileIO) or not raw.writable() or "a" in raw.mode:
+        return None
+    fd = raw.fileno()
+    return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
+# ---------------------------------------------------------------- what
+
+
+def _write(model: Exportable, fd: int, begin: int) -> int:
+    """Writes the whole file from byte `begin` of `fd` on; returns its length."""
+    light, placement = model.graph.get_weightless_blob()
+    reader = BlobReader(light)
+    reference = reader.weights_reference()
+    outside = () if reference is None else reference.outside
+    weightless = model.weightless and bool(outside)
+    size = _put(fd, begin, light) if weightless or not outside else _native(model.graph, fd, begin)
+    if model.raw:
+        return size
+    parts = [_part(meta.MAIN, fd, begin, 0, size)]
+    end = _pad(fd, begin, size)
+    if model.initial is not None:
+        more = _native(model.initial, fd, begin + end)
+        parts.append(_part(meta.INITIAL, fd, begin, end, more))
+        end = _pad(fd, begin, end + more)
+    inside = () if reference is None else [c.offset for c in reference.constants if c.embedded >= 0]
+    record = Metadata(
+        openvino=ov.get_version(),
+        plugin=plugin_version().build_number,
+        compiler=model.graph.meta.compiler,
+        signature=model.signature,
+        properties=model.properties,
+        blobs=tuple(parts),
+        requirements=requirements_of(reader),
+        inside=tuple(inside),
+        weights=_origin(model, placement) if weightless else None,
+        extra=dict(model.extra),
+    )
+    return end + _put(fd, begin + end, meta.encode(record, end))
+
+
+def _part(kind: str, fd: int, begin: int, offset: int, size: int) -> BlobPart:
+    head = os.pread(fd, blob.HEADER_SIZE, begin + offset)
+    return BlobPart(kind=kind, offset=offset, size=size, digest=blob.digest_of(head))
+
+
+def _pad(fd: int, begin: int, size: int) -> int:
+    """Zeros up to the next page; where that is."""
+    end = meta.page_up(size)
+    _put(fd, begin + size, bytes(end - size))
+    return end
+
+
+def _origin(model: Exportable, placement: Placement | None) -> WeightsOrigin:
+    # a model with all its weights in memory shares its image, and with it the placement, with others that
+    # have them elsewhere
+    in_files = any(source.path for source in model.sources)
+    places = placement.offsets if in_files and placement else ()
+    return WeightsOrigin(sources=model.sources, places=places, model=model.model)
+
+
+def _native(graph: Graph, fd: int, begin: int) -> int:
+    """The blob with all weights inside, written by the compiler; returns its size."""
+    try:
+        return graph.write_native_binary(fd, begin)
+    except ZeError as failure:
+        if failure.result != ZeResult.ERROR_UNSUPPORTED_SIZE:
+            raise
+    # weights in so many files that the descriptor of the target has no room beside theirs
+    return _put(fd, begin, graph.get_native_binary2())
+
+
+def _put(fd: int, begin: int, data: bytes | memoryview) -> int:
+    view, at = memoryview(data), begin
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done
+    return len(data)

@@ -1,0 +1,174 @@
+"""What the plugin knows of an exported model beyond the driver's blob: the metadata behind it in the file.
+
+    the driver's native blob      from byte 0, padded to whole pages with zeros
+    further blobs                 the same, each from a page on; the metadata lists them
+    metadata                      msgpack of `Metadata`
+    trailer, the last 64 bytes    metadata length u64 | file length u64 | major u16 | minor u16 | reserved 4 |
+                                  blake3 of metadata and trailer with this field zero, 32 bytes | "SNPUMETA"
+
+It is found from the end of the file, so that nothing of a blob has to be understood to read it. It has the
+digest of each blob's header, which has the digests of all sections: one byte changed anywhere is noticed.
+
+A reader accepts its own major and a minor up to its own: older metadata lacks fields, which have defaults.
+Whoever adds a field here or in `Signature` raises `MINOR` and keeps a file of it (tests/plugin/data).
+
+    1.0    versions, ports, properties, blobs, requirements
+    1.1    batch and dynamic shapes of ports, further blobs, weights that are outside, texts of others
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from softnpu.plugin.errors import BlobError
+from softnpu.plugin.signature import Signature
+
+MAGIC: Final = b"SNPUMETA"
+MAJOR: Final = 1
+MINOR: Final = 1
+MAIN: Final = "main"
+INITIAL: Final = "initial"
+"""The blob that computes initial values of states."""
+_TRAILER: Final = struct.Struct("<QQHH4x32s8s")
+TRAILER_SIZE: Final = _TRAILER.size
+_LONGEST: Final = 256 << 20
+
+
+class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One native blob of the file. `digest` is the one in its header, which stands for all of it."""
+
+    kind: str
+    offset: int
+    size: int
+    digest: bytes
+
+
+class OriginSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights that the model was compiled with: bytes `offset` to `offset + length` of a file.
+
+    `path` is empty for weights that were in no file.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+
+class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the constants lay that are not in the blob.
+
+    `places` has, for each of the blob's outside constants in their order, its offset in the weights space of
+    `sources` (see `emulator.interface.weights`); empty when that is not known. `model` is the file of the
+    model, empty for one that a program built: what was in no file of weights is found in it.
+    """
+
+    sources: tuple[OriginSource, ...]
+    places: tuple[int, ...] = ()
+    model: str = ""
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of an exported model without its blob.
+
+    `openvino`, `plugin` and `compiler` are versions, `properties` those that the model was compiled with, as
+    texts. `requirements` is what RUNTIME_REQUIREMENTS tells. `inside` are the canonical offsets of constants
+    that the compiled blob has inside, although it refers to all others. `weights` is None when the file has
+    all weights. `extra` are texts of those who build on exported models, by a name of their own.
+    """
+
+    openvino: str
+    plugin: str
+    compiler: str
+    signature: Signature
+    properties: dict[str, str]
+    blobs: tuple[BlobPart, ...]
+    requirements: str
+    inside: tuple[int, ...] = ()
+    weights: WeightsOrigin | None = None
+    extra: dict[str, str] = {}
+
+    def part(self, kind: str) -> BlobPart | None:
+        """The blob of this kind."""
+        return next((part for part in self.blobs if part.kind == kind), None)
+
+
+def encode(metadata: Metadata, begins: int) -> bytes:
+    """Metadata and trailer, as they end a file of which `begins` bytes come before."""
+    body = msgspec.msgpack.encode(metadata)
+    return body + _trailer(body, begins + len(body) + TRAILER_SIZE, MAJOR, MINOR)
+
+
+def has_trailer(end: bytes) -> bool:
+    """Whether a file that ends with these bytes has metadata, good or bad."""
+    return end.endswith(MAGIC)
+
+
+def body_length(end: bytes, length: int, name: str) -> int:
+    """The bytes of the metadata before the trailer `end`, the last `TRAILER_SIZE` of a file of `length`.
+
+    Raises `BlobError`: no metadata, a version that this plugin does not read, or a file that was cut.
+    """
+    if len(end) < TRAILER_SIZE or not has_trailer(end):
+        raise BlobError(f"{name}: no metadata at its end; expected a file that export_model wrote")
+    body, total, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
+    if major != MAJOR or minor > MINOR:
+        raise BlobError(
+            f"{name}: metadata of version {major}.{minor}; expected {MAJOR}.0 to {MAJOR}.{MINOR}. "
+            + ("Update softnpu, or export the model again" if major >= MAJOR else "Export the model again")
+        )
+    if total != length:
+        raise BlobError(f"{name}: {length} bytes; expected {total}, which its metadata tells. Copy it again")
+    if body > min(length - TRAILER_SIZE, _LONGEST):
+        raise BlobError(f"{name}: metadata of {body} bytes; expected at most {length - TRAILER_SIZE}")
+    return int(body)
+
+
+def version(end: bytes) -> str:
+    """The version of the metadata in a file that ends with these bytes."""
+    _, _, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
+    return f"{major}.{minor}"
+
+
+def decode(body: bytes, end: bytes, name: str) -> Metadata:
+    """The metadata `body` before the trailer `end`. Raises `BlobError` for what was changed."""
+    _, total, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
+    # packed anew, so that the reserved bytes are compared too
+    if _trailer(body, total, major, minor) != end[-TRAILER_SIZE:]:
+        raise BlobError(f"{name}: the checksum of its metadata differs; expected it as it was written")
+    try:
+        found = msgspec.msgpack.decode(body, type=Metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BlobError(f"{name}: metadata: {error}; expected that of an exported model") from error
+    _check_parts(found.blobs, total - len(body) - TRAILER_SIZE, name)
+    return found
+
+
+def _check_parts(parts: Sequence[BlobPart], end: int, name: str) -> None:
+    """The blobs begin at 0 and follow each other; `end` is where the metadata begins."""
+    at = 0
+    for part in parts:
+        if part.offset != at or not 0 < part.size <= end - part.offset:
+            raise BlobError(
+                f"{name}: blob '{part.kind}': {part.size} bytes at {part.offset}; expected it at {at}, and"
+                f" before the metadata at {end}"
+            )
+        at = page_up(part.offset + part.size)
+    if not parts or parts[0].kind != MAIN or at != end:
+        raise BlobError(f"{name}: blobs end at {at}; expected '{MAIN}' first, and metadata at {end}")
+
+
+def page_up(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // 4096) * 4096
+
+
+def _trailer(body: bytes, total: int, major: int, minor: int) -> bytes:
+    def packed(digest: bytes) -> bytes:
+        return _TRAILER.pack(len(body), total, major, minor, digest, MAGIC)
+
+    return packed(blake3(body + packed(bytes(32))).digest())

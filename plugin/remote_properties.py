@@ -1,0 +1,167 @@
+"""What a remote tensor is asked for with: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR.
+
+Names and values are those of `openvino/runtime/intel_npu/remote_properties.hpp`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from softnpu.driver import Context
+from softnpu.plugin.errors import PropertyError
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class MemType(StrEnum):
+    """Where the memory of a remote tensor comes from."""
+
+    L0_INTERNAL_BUF = "L0_INTERNAL_BUF"
+    """Allocated by the plugin."""
+    SHARED_BUF = "SHARED_BUF"
+    """Memory that somebody has exported; MEM_HANDLE is its descriptor."""
+    MMAPED_FILE = "MMAPED_FILE"
+    """Filled from the file that FILE_DESCRIPTOR names."""
+    CPU_VA = "CPU_VA"
+    """Memory at an address of this process, which is MEM_HANDLE."""
+
+
+class TensorType(StrEnum):
+    """What a remote tensor is for."""
+
+    INPUT = "INPUT"
+    OUTPUT = "OUTPUT"
+    BINDED = "BINDED"
+    """Both."""
+
+
+class FileDescriptor(msgspec.Struct, frozen=True):
+    """A file, and the byte from which a tensor begins in it."""
+
+    path: Path
+    offset_in_bytes: int = 0
+
+
+class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked properties, of a context (for all its tensors) or of one tensor; None is not given."""
+
+    mem_type: MemType | None = None
+    mem_handle: int | None = None
+    tensor_type: TensorType | None = None
+    file: FileDescriptor | None = None
+    l0_context: Context | None = None
+
+    def over(self, defaults: RemoteProperties) -> RemoteProperties:
+        """These, and those of `defaults` that are not given here."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return msgspec.structs.replace(defaults, **given)
+
+
+def parse_remote(asked: str, properties: Mapping[str, Any] | None) -> RemoteProperties:
+    """The properties in `properties`. Raises `PropertyError` for unknown names and for wrong values."""
+    if properties is None:
+        return RemoteProperties()
+    if not isinstance(properties, Mapping):
+        raise PropertyError(
+            f"{asked}: properties are a {type(properties).__name__}; expected a mapping of names to values"
+        )
+    values: dict[str, Any] = {}
+    for name, value in properties.items():
+        entry = _READERS.get(name)
+        if entry is None:
+            raise PropertyError(f"{asked}, property {name}: unknown; expected {_near(name)}")
+        field, read = entry
+        values[field] = read(f"{asked}, property {name}", value)
+    return RemoteProperties(**values)
+
+
+def complete(asked: str, chosen: RemoteProperties) -> RemoteProperties:
+    """With MEM_TYPE and TENSOR_TYPE filled in. Raises `PropertyError` for what is missing or has no use."""
+    given = {"MEM_HANDLE": chosen.mem_handle, "FILE_DESCRIPTOR": chosen.file}
+    mem_type = chosen.mem_type
+    if mem_type is None:
+        for name, value in {**given, "TENSOR_TYPE": chosen.tensor_type}.items():
+            if value is not None:
+                raise PropertyError(
+                    f"{asked}, property {name}: given without MEM_TYPE; expected one of {', '.join(MemType)} "
+                    "too"
+                )
+        mem_type = MemType.L0_INTERNAL_BUF
+    needed, what = _NEEDS.get(mem_type, ("", ""))
+    for name, value in given.items():
+        if name == needed and value is None:
+            raise PropertyError(f"{asked}, MEM_TYPE {mem_type}: no {name}; expected {what}")
+        if name != needed and value is not None:
+            raise PropertyError(
+                f"{asked}, property {name}: given with MEM_TYPE {mem_type}, which has no use for it; "
+                f"expected {needed or 'none'}"
+            )
+    usual = TensorType.INPUT if mem_type is MemType.MMAPED_FILE else TensorType.BINDED
+    return msgspec.structs.replace(chosen, mem_type=mem_type, tensor_type=chosen.tensor_type or usual)
+
+
+def _near(name: object) -> str:
+    close = difflib.get_close_matches(str(name).upper(), _READERS, 1)
+    return close[0] if close else "one of " + ", ".join(_READERS)
+
+
+def _of(kind: type[E]) -> Callable[[str, Any], E]:
+    def read(asked: str, value: Any) -> E:
+        try:
+            return kind(value)
+        except ValueError:
+            raise PropertyError(f"{asked}: value {value!r}; expected one of {', '.join(kind)}") from None
+
+    return read
+
+
+def _handle(asked: str, value: Any) -> int:
+    try:
+        handle = operator.index(value)
+    except TypeError:
+        handle = -1
+    if handle < 0 or isinstance(value, bool):
+        raise PropertyError(
+            f"{asked}: value {value!r}; expected a descriptor (SHARED_BUF) or an address (CPU_VA)"
+        )
+    return handle
+
+
+def _file(asked: str, value: Any) -> FileDescriptor:
+    if isinstance(value, FileDescriptor):
+        return value
+    path, offset = value if isinstance(value, tuple) and len(value) == 2 else (value, 0)
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(offset, int) or offset < 0:
+        raise PropertyError(f"{asked}: value {value!r}; expected a path, or a path and an offset in bytes")
+    return FileDescriptor(Path(os.fsdecode(path)), offset)
+
+
+def _context(asked: str, value: Any) -> Context:
+    if not isinstance(value, Context):
+        raise PropertyError(
+            f"{asked}: a {type(value).__name__}; expected the softnpu.driver.Context of the plugin, "
+            "as get_params() of a remote context has it"
+        )
+    return value
+
+
+_NEEDS = {
+    MemType.SHARED_BUF: ("MEM_HANDLE", "a descriptor from export() of a remote tensor"),
+    MemType.CPU_VA: ("MEM_HANDLE", "an address in device memory of this process"),
+    MemType.MMAPED_FILE: ("FILE_DESCRIPTOR", "a path, or a path and an offset in bytes"),
+}
+_READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "MEM_TYPE": ("mem_type", _of(MemType)),
+    "MEM_HANDLE": ("mem_handle", _handle),
+    "TENSOR_TYPE": ("tensor_type", _of(TensorType)),
+    "FILE_DESCRIPTOR": ("file", _file),
+    "L0_CONTEXT": ("l0_context", _context),
+}

@@ -1,0 +1,124 @@
+"""The tensors of an infer request: got and set by port, name or index, as in `openvino.InferRequest`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import openvino as ov
+
+from softnpu.plugin.errors import InputError
+from softnpu.plugin.ports import Port, PortKey, Ports
+from softnpu.plugin.recording import Recording
+from softnpu.plugin.tensors import Slot
+
+
+class RequestTensors(ABC):
+    """The half of an infer request that knows its ports."""
+
+    _name: str
+    _inputs: Ports
+    _outputs: Ports
+    _recording: Recording
+
+    def get_tensor(self, key: PortKey) -> ov.Tensor:
+        """The tensor of a port, by port or name. Its `data` is a view of device memory."""
+        return self._slot(key).tensor
+
+    def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
+        """Uses `tensor` for a port from now on. Memory of this device is used in place, other is copied.
+
+        Raises `InputError` for a wrong shape or element type.
+        """
+        self._check_idle("set_tensor")
+        self._slot(key).set(tensor)
+
+    def set_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
+        """`set_tensor` for several ports, by name, port, or index of an input."""
+        if tensors is not None:
+            raise self._several_tensors()
+        self._set_all(
+            (self._inputs[self._inputs.find(key)] if isinstance(key, int) else key, tensor)
+            for key, tensor in inputs.items()
+        )
+
+    def get_input_tensor(self, index: int = 0) -> ov.Tensor:
+        """The tensor of an input."""
+        return self._recording.inputs[self._inputs.find(index)].tensor
+
+    def get_output_tensor(self, index: int = 0) -> ov.Tensor:
+        """The tensor of an output."""
+        return self._recording.outputs[self._outputs.find(index)].tensor
+
+    def set_input_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
+        """As `set_tensor`, for an input by its index. With a tensor alone: of a model with one input."""
+        self._set_at(self._inputs, index, tensor)
+
+    def set_output_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
+        """As `set_tensor`, for an output by its index. With a tensor alone: of a model with one output."""
+        self._set_at(self._outputs, index, tensor)
+
+    def set_input_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
+        """As `set_tensor` for several inputs, by index, name or port."""
+        if tensors is not None or not isinstance(inputs, Mapping):
+            raise self._several_tensors()
+        self._set_all((self._inputs[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
+
+    def set_output_tensors(self, outputs: Mapping[PortKey, ov.Tensor]) -> None:
+        """As `set_tensor` for several outputs, by index, name or port."""
+        self._set_all((self._outputs[self._outputs.find(key)], tensor) for key, tensor in outputs.items())
+
+    @property
+    def input_tensors(self) -> list[ov.Tensor]:
+        """The tensors of all inputs."""
+        return [slot.tensor for slot in self._recording.inputs]
+
+    @property
+    def output_tensors(self) -> list[ov.Tensor]:
+        """The tensors of all outputs."""
+        return [slot.tensor for slot in self._recording.outputs]
+
+    @property
+    def model_inputs(self) -> list[Port]:
+        """The input ports of the model."""
+        return list(self._inputs)
+
+    @property
+    def model_outputs(self) -> list[Port]:
+        """The output ports of the model."""
+        return list(self._outputs)
+
+    # ------------------------------------------------------------
+
+    @abstractmethod
+    def _check_idle(self, call: str) -> None:
+        """Raises `InferError` while an inference uses the tensors."""
+
+    def _several_tensors(self) -> InputError:
+        # OpenVINO's plugins that have no tensors of parts copy them into one
+        return InputError(
+            f"model '{self._name}': several tensors for one input; expected one tensor with the whole batch"
+        )
+
+    def _set_at(self, ports: Ports, index: Any, tensor: ov.Tensor | None) -> None:
+        if tensor is None:
+            index, tensor = 0, index
+            if len(ports) != 1:
+                raise InputError(
+                    f"model '{self._name}': a tensor without an index, and {len(ports)} ports; expected an "
+                    "index"
+                )
+        self.set_tensor(ports[ports.find(index)], tensor)
+
+    def _set_all(self, tensors: Iterable[tuple[PortKey, ov.Tensor]]) -> None:
+        for key, tensor in tensors:
+            self.set_tensor(key, tensor)
+
+    def _slot(self, key: PortKey) -> Slot:
+        if not isinstance(key, int) and self._inputs.has(key):
+            return self._recording.inputs[self._inputs.find(key)]
+        if isinstance(key, int) or not self._outputs.has(key):
+            names = [spec.name for spec in (*self._inputs.specs, *self._outputs.specs)]
+            raise InputError(f"model '{self._name}': no port {key!r}; expected one of {', '.join(names)}")
+        return self._recording.outputs[self._outputs.find(key)]

@@ -1,0 +1,90 @@
+"""Modules of PyTorch on the emulated NPU: traced once, saved as one file, run where torch is not installed.
+
+>>> from softnpu.plugin import torch as npu
+>>> compiled = npu.compile(module, (example,))
+>>> compiled(x)
+>>> compiled.save("module.blob")
+
+and in another process, with torch or without:
+
+>>> npu.load("module.blob")(x)
+
+Only `compile` needs torch (`pip install 'softnpu[torch]'`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from softnpu.plugin.core import Core
+from softnpu.plugin.errors import ModelError
+from softnpu.plugin.torch.compiled_module import CompiledModule
+from softnpu.plugin.torch.form import KEY, Form
+from softnpu.plugin.torch.tracing import Dynamic, torch_or_refuse, trace
+
+__all__ = ["CompiledModule", "compile", "load"]
+
+
+def compile(  # noqa: A001 - as torch calls it
+    module: Any,
+    example_inputs: Any,
+    *,
+    device: str = "NPU",
+    config: Mapping[str, Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic: Dynamic | None = None,
+    core: Core | None = None,
+) -> CompiledModule:
+    """Traces a module and compiles it for the device.
+
+    `example_inputs` is a tensor, a tuple or list of the positional arguments, or a mapping of arguments by
+    name; `example_kwargs` are further arguments by name. Tensors may lie in tuples, lists, dicts and
+    dataclasses. Other values (numbers, texts, None) become part of the trace: calls have to give the same.
+
+    `dynamic` leaves dimensions open: for each tensor (`x`, or `batch.ids` in a container) the bounds of its
+    axes, as MAX, (MIN, MAX), or None for no bound. All others are those of the example.
+
+    The module is traced in eval mode and without gradients, and is afterwards as it was. The trace refers to
+    its weights; they are copied once, into sealed memory that the compiler and the device map. Raises
+    `ModelError` for a module that cannot be traced, and what `Core.compile_model` raises.
+    """
+    torch_or_refuse()
+    args, kwargs = _arguments(example_inputs)
+    traced = trace(module, args, {**kwargs, **(example_kwargs or {})}, dynamic or {})
+    compiled = (core or Core()).compile_model(traced.model, device, config)
+    return CompiledModule(compiled, traced.form, traced.classes)
+
+
+def load(
+    path: str | Path,
+    device: str = "NPU",
+    config: Mapping[str, Any] | None = None,
+    *,
+    classes: Iterable[type] = (),
+    core: Core | None = None,
+) -> CompiledModule:
+    """The module that `CompiledModule.save` wrote; torch is not needed. The file goes to the device by
+    descriptor: its weights do not pass through this process.
+
+    Dataclasses and named tuples that the module returned come back as named tuples with the same names, or as
+    those of `classes`. Raises `ModelError` for a file of something else, and what `Core.import_model` raises.
+    """
+    compiled = (core or Core()).import_model(Path(path), device, config)
+    text = compiled.extra.get(KEY)
+    if text is None:
+        raise ModelError(
+            f"{path}: a compiled model without the record of a torch module; expected what"
+            " CompiledModule.save wrote. Core.import_model takes this one"
+        )
+    form = Form.decode(text, str(path))
+    return CompiledModule(compiled, form, {kind.__qualname__: kind for kind in classes})
+
+
+def _arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), given
+    if isinstance(given, tuple | list):
+        return tuple(given), {}
+    return (given,), {}

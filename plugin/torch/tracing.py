@@ -1,0 +1,337 @@
+"""From a module of torch to an `openvino.Model`, once: the only place that needs torch itself."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from softnpu.plugin.errors import ModelError
+from softnpu.plugin.torch.form import Form, is_constant, parameters_of
+from softnpu.plugin.torch.structure import OMITTED, Description, Node, Tensor, Unknown, build, describe
+
+Bounds = int | tuple[int, int] | None
+Dynamic = Mapping[str, Mapping[int, Bounds]]
+_REASON_LINES = 3
+
+
+@dataclass
+class Traced:
+    """The module as OpenVINO has it; `classes` are those of the containers that it returns, by name."""
+
+    model: Any
+    form: Form
+    classes: dict[str, type]
+
+
+def torch_or_refuse() -> Any:
+    """torch. Raises `ModelError` where it is not installed."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ModelError(
+            "softnpu.plugin.torch.compile: torch cannot be imported"
+            f" ({error}); expected torch 2.13 or newer. Install it with: pip install 'softnpu[torch]'."
+            " A saved module needs no torch: softnpu.plugin.torch.load"
+        ) from error
+    return torch
+
+
+def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Traced:
+    """Traces `module` with these arguments, in eval mode and without gradients. Its weights are not copied.
+
+    Raises `ModelError` for what is no module, for arguments that it does not take, and for a module that
+    cannot be traced or converted.
+    """
+    torch = torch_or_refuse()
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"softnpu.plugin.torch.compile: {type(module).__name__} given; expected a torch.nn.Module."
+            " Wrap functions in a module; model files go to softnpu.plugin.Core.compile_model"
+        )
+    tracer = _Tracer(torch, module, args, kwargs)
+    with _evaluating(torch, module), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch and OpenVINO warn of each other's deprecated calls
+        program = tracer.export(dynamic)
+        model = tracer.convert(program)
+    return tracer.finish(model, dynamic)
+
+
+class _Tracer:
+    """One module on its way."""
+
+    def __init__(self, torch: Any, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._torch = torch
+        self._module = module
+        self._name = type(module).__name__
+        self._given = Description()
+        self._returned = Description()
+        self._outputs: Node | None = None
+        self._signature = inspect.signature(module.forward)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise self._wrong("example inputs", str(error), f"arguments for {self._signature}") from error
+        given = set(bound.arguments)
+        bound.apply_defaults()
+        self._arguments = {
+            name: self._described(name, OMITTED if name not in given and self._is_object(name) else value)
+            for name, value in bound.arguments.items()
+        }
+
+    def _is_object(self, name: str) -> bool:
+        """Whether the default of a parameter is something that cannot be written down."""
+        default = self._signature.parameters[name].default
+        return default is not inspect.Parameter.empty and not is_constant(default)
+
+    def _described(self, name: str, value: Any) -> Node:
+        try:
+            return describe(value, name, self._given, self._as_example)
+        except Unknown as unknown:
+            raise self._wrong(
+                f"argument '{unknown.path}'",
+                unknown.found,
+                "tensors, None, bool, int, float and str, in tuples, lists, dicts and dataclasses",
+            ) from unknown
+
+    def _as_example(self, value: Any) -> Tensor | None:
+        return Tensor(index=0) if isinstance(value, self._torch.Tensor | np.ndarray) else None
+
+    # ------------------------------------------------------------ torch
+
+    def export(self, dynamic: Dynamic) -> Any:
+        """The program that torch makes of the module: a function of the tensors among its arguments."""
+        torch, tracer = self._torch, self
+        base: Any = torch.nn.Module
+
+        class Flat(base):  # type: ignore[misc]
+            """Takes the tensors of the arguments, and returns those of the result."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.module = tracer._module
+
+            def forward(self, *tensors: Any) -> Any:
+                return tracer._call(self.module, tensors)
+
+        examples, shapes = self._examples(dynamic)
+        try:
+            program = torch.export.export(
+                Flat(), tuple(examples), dynamic_shapes={"tensors": tuple(shapes)}, strict=False
+            )
+            signature = program.run_decompositions({}).graph_signature
+        except ModelError:
+            raise
+        except Exception as error:
+            raise self._untraceable(error) from error
+        paths = {f"tensors_{number}": path for number, path in enumerate(self._given.paths)}
+        changed = [name.removeprefix("module.") for name in signature.buffers_to_mutate.values()]
+        changed += [paths.get(name, name) for name in signature.user_inputs_to_mutate.values()]
+        if changed:
+            raise self._wrong(
+                "forward",
+                f"it changes {', '.join(map(repr, changed))} in place",
+                "a module that changes neither its buffers nor its arguments",
+                "return the new values, and give them as arguments to the next call",
+            )
+        return program
+
+    def _call(self, module: Any, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Calls the module with its own kinds of arguments; the tensors of what it returns."""
+        arguments = {
+            name: build(node, tensors.__getitem__, self._given.classes)
+            for name, node in self._arguments.items()
+        }
+        present = {name: value for name, value in arguments.items() if value is not OMITTED}
+        bound = inspect.BoundArguments(self._signature, present)
+        result = module(*bound.args, **bound.kwargs)
+        self._returned = Description()
+        try:
+            self._outputs = describe(result, "", self._returned, self._as_result)
+        except Unknown as unknown:
+            raise self._wrong(
+                f"result {unknown.path!r}".removesuffix(" ''"),
+                unknown.found,
+                "tensors, None, bool, int, float and str, in tuples, lists, dicts and dataclasses",
+            ) from unknown
+        if not self._returned.tensors:
+            raise self._wrong("result", "no tensor in it", "one tensor at least")
+        return tuple(self._returned.tensors)
+
+    def _as_result(self, value: Any) -> Tensor | None:
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return Tensor(index=0)
+        return Tensor(index=0, scalar=True) if isinstance(value, torch.SymInt) else None
+
+    def _examples(self, dynamic: Dynamic) -> tuple[list[Any], list[dict[int, Any] | None]]:
+        """The example tensors, and what torch is told of their dimensions."""
+        torch, paths = self._torch, self._given.paths
+        unknown = sorted(dynamic.keys() - set(paths))
+        if unknown:
+            raise self._wrong(
+                f"dynamic {unknown[0]!r}", "no tensor of this name among the arguments", " or ".join(paths)
+            )
+        examples, shapes = [], []
+        for path, value in zip(paths, self._given.tensors, strict=True):
+            example = torch.from_numpy(value) if isinstance(value, np.ndarray) else value.detach()
+            dims: dict[int, Any] = {}
+            for axis, bounds in dynamic.get(path, {}).items():
+                low, high = self._bounds(path, axis, bounds, example.dim())
+                dims[axis] = torch.export.Dim.DYNAMIC(min=low, max=high)
+                if example.shape[axis] == 1 and (high is None or high > 1):
+                    # torch takes a dimension of 1 for one that is always 1
+                    example = torch.cat([example, example], axis)
+            examples.append(example)
+            shapes.append(dims or None)
+        return examples, shapes
+
+    def _bounds(self, path: str, axis: int, bounds: Bounds, rank: int) -> tuple[int | None, int | None]:
+        if not isinstance(axis, int) or not 0 <= axis < rank:
+            raise self._wrong(f"dynamic {path!r}", f"axis {axis!r}", f"an axis from 0 to {rank - 1}")
+        low, high = (1, bounds) if isinstance(bounds, int) else bounds or (1, None)
+        if high is not None and not 0 <= low <= high:
+            raise self._wrong(f"dynamic {path!r}, axis {axis}", f"{bounds!r}", "None, MAX or (MIN, MAX)")
+        return low, high
+
+    # ------------------------------------------------------------ openvino
+
+    def convert(self, program: Any) -> Any:
+        """The model of OpenVINO. Its constants are the weights of the module, where they lie.
+
+        `openvino.convert_model` would do more than that: it folds weights into copies, and has a process that
+        it forks tell OpenVINO's makers over the network that it was called.
+        """
+        from openvino.frontend import FrontEndManager
+        from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+
+        try:
+            frontend = FrontEndManager().load_by_framework("pytorch")
+            # a variable of its own: the frontend calls it until the end, and does not keep it alive
+            with _without_its_log():
+                decoder = TorchFXPythonDecoder.from_exported_program(program)
+            return frontend.convert(frontend.load(decoder))
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            told = [line.lstrip("- ") for line in lines if "No conversion rule found" in line] or lines[:1]
+            raise self._wrong(
+                "conversion",
+                f"OpenVINO's PyTorch frontend says: {told[0] if told else type(error).__name__}",
+                "operations that OpenVINO has",
+                "write the module without them, or compile it from another format (ONNX)",
+            ) from error
+
+    def finish(self, model: Any, dynamic: Dynamic) -> Traced:
+        """Shapes, names, and the record of both structures."""
+        assert self._outputs is not None
+        by_name = {name: index for index, port in enumerate(model.inputs) for name in port.get_names()}
+        inputs = [by_name.get(f"tensors_{number}", -1) for number in range(len(self._given.paths))]
+        shapes = {}
+        for index, path, value in zip(inputs, self._given.paths, self._given.tensors, strict=True):
+            if index >= 0:
+                shapes[index] = ov.PartialShape(self._shape(path, value, dynamic.get(path, {})))
+        model.reshape(shapes)
+        for index, path in zip(inputs, self._given.paths, strict=True):
+            if index >= 0:
+                _name(model.inputs[index], path)
+        taken = {name for port in model.inputs for name in port.get_names()}
+        for port, path in zip(model.outputs, self._returned.paths, strict=True):
+            name = path or "output"
+            if name not in taken and not taken.intersection(port.get_names()):
+                taken.add(name)
+                port.get_tensor().set_names({name})
+        model.set_friendly_name(self._name)
+        form = Form(
+            name=self._name,
+            parameters=parameters_of(self._signature),
+            arguments=tuple(self._arguments.values()),
+            inputs=tuple(inputs),
+            outputs=self._outputs,
+        )
+        return Traced(model, form, self._returned.classes)
+
+    def _shape(self, path: str, value: Any, dynamic: Mapping[int, Bounds]) -> list[Any]:
+        shape: list[Any] = [ov.Dimension(size) for size in value.shape]
+        for axis, bounds in dynamic.items():
+            low, high = self._bounds(path, axis, bounds, len(shape))
+            shape[axis] = ov.Dimension(low, -1 if high is None else high)
+        return shape
+
+    # ------------------------------------------------------------ what is wrong
+
+    def _wrong(self, what: str, found: str, expected: str, step: str = "") -> ModelError:
+        text = f"module '{self._name}', {what}: {found}; expected {expected}"
+        return ModelError(f"{text}. {step[:1].upper()}{step[1:]}" if step else text)
+
+    def _untraceable(self, error: Exception) -> ModelError:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+        if "conflicts between user-specified ranges" in reason or "Constraints violated" in reason:
+            reason = f"{type(error).__name__}: {' '.join(lines[1:_REASON_LINES])}"
+            expected, step = (
+                "dimensions that the module leaves open",
+                "give fixed ones no bounds in `dynamic`",
+            )
+        elif type(error).__name__ in {"GuardOnDataDependentSymNode", "UserError"}:
+            expected = "control flow that does not depend on values of tensors"
+            step = "use torch.where or torch.cond there, or compile the parts around it"
+        else:
+            expected, step = "a module that torch.export takes", "compile the parts that it can trace"
+        return self._wrong("trace", f"torch.export cannot trace it{_where(error)}: {reason}", expected, step)
+
+
+def _name(port: Any, name: str) -> None:
+    port.get_tensor().set_names({name})
+    port.get_node().set_friendly_name(name)
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's program that it came to."""
+    ours, theirs = os.path.dirname(__file__), f"{os.sep}torch{os.sep}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if theirs not in frame.filename.removeprefix(ours) and not frame.filename.startswith(ours)
+    ]
+    inside = [frame for frame in frames if frame.name == "forward"]
+    if not inside:
+        return ""
+    return f" at {inside[-1].filename}:{inside[-1].lineno} ({inside[-1].line})"
+
+
+@contextmanager
+def _without_its_log() -> Iterator[None]:
+    """Without what the decoder writes to the root logger: operations that newer versions of torch lack, with
+    tracebacks, at the first conversion of every process."""
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return os.path.basename(record.pathname) != "fx_decoder.py"
+
+    root = logging.getLogger()
+    root.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        root.removeFilter(elsewhere)
+
+
+@contextmanager
+def _evaluating(torch: Any, module: Any) -> Iterator[None]:
+    """The module in eval mode, without gradients; then each part in the mode that it had."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

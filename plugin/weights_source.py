@@ -1,0 +1,163 @@
+"""The weights of a model exported without them: where they were, in WEIGHTS_PATH, or in the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import openvino as ov
+
+from softnpu.driver import GraphSource, WeightFile
+from softnpu.emulator.interface.blob import ConstantReference
+from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.weights import Placement, SpaceLayout
+from softnpu.plugin.errors import BlobError
+from softnpu.plugin.metadata import OriginSource, WeightsOrigin
+from softnpu.plugin.weights_pool import Entry, Pool, files_for, pool_of_file, pool_of_model, pool_of_source
+
+_NEXT_STEP = "Give the weights that it was compiled with: WEIGHTS_PATH, or the model as `model`"
+
+
+@dataclass(frozen=True)
+class Located:
+    """Weights for the driver, and where the constants lie in them."""
+
+    files: Sequence[WeightFile]
+    placement: Placement
+
+
+def locate(
+    constants: Sequence[ConstantReference],
+    origin: WeightsOrigin | None,
+    path: str,
+    model: ov.Model | None,
+    name: str,
+    stack: ExitStack,
+) -> Located:
+    """Where the constants outside of a blob lie; descriptors live as long as `stack`.
+
+    `path` is WEIGHTS_PATH, empty for none. Their content is not looked at, unless a name is not found. Raises
+    `BlobError` that names the first constant without a place, `ModelError` for a file that cannot be read.
+    """
+    pools = [stack.enter_context(pool_of_file(Path(path)))] if path else []
+    if model is not None:
+        pools.append(stack.enter_context(pool_of_model(model, f"model '{model.get_friendly_name()}'")))
+    recorded = origin is not None and len(origin.places) == len(constants) and bool(origin.places)
+    in_files = origin is not None and all(source.path for source in origin.sources)
+    if origin is not None and origin.model and not pools and not (recorded and in_files):
+        pools.append(stack.enter_context(pool_of_file(Path(origin.model))))
+        recorded = False
+    if origin is not None and recorded and (not pools or (path and pools[0].raw)):
+        sources = _opened(origin.sources, pools[0] if pools else None, name, stack)
+        return _as_recorded(constants, sources, origin.places, name)
+    if not pools:
+        raise BlobError(
+            f"{name}: exported without its weights, {sum(c.length for c in constants)} bytes in"
+            f" {len(constants)} constants, and the model was in no file. {_NEXT_STEP}"
+        )
+    return _as_found(constants, pools, name)
+
+
+def locate_in(
+    source: GraphSource,
+    constants: Sequence[ConstantReference],
+    origin: WeightsOrigin | None,
+    name: str,
+    stack: ExitStack,
+) -> Located:
+    """Where the constants lie in the weights of a model on its way to the compiler.
+
+    It is the very model that was compiled, so they are where they were then. Raises `BlobError`.
+    """
+    if origin is not None and origin.places and len(origin.places) == len(constants):
+        return Located(source.weights, Placement(offsets=origin.places))
+    return _as_found(constants, [stack.enter_context(pool_of_source(source))], name)
+
+
+# ---------------------------------------------------------------- where they were
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A source as it is now: the recorded range of a file, and what messages call it."""
+
+    name: str
+    fd: int
+    offset: int
+    length: int
+
+
+def _opened(
+    sources: Sequence[OriginSource], instead: Pool | None, name: str, stack: ExitStack
+) -> list[_Source]:
+    """The recorded sources; the largest one is the file of `instead`, if that is given."""
+    largest = max(range(len(sources)), key=lambda index: sources[index].length)
+    opened = []
+    for index, source in enumerate(sources):
+        if instead is not None and index == largest:
+            opened.append(_Source(instead.name, instead.fds[0], source.offset, source.length))
+            continue
+        try:
+            if not source.path:
+                raise FileNotFoundError(0, "they were in memory, not in a file")
+            fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as failure:
+            where = f"in {source.path}: " if source.path else ""
+            raise BlobError(f"{name}: its weights were {where}{failure.strerror}. {_NEXT_STEP}") from failure
+        stack.callback(os.close, fd)
+        opened.append(_Source(f"weights {source.path}", fd, source.offset, source.length))
+    return opened
+
+
+def _as_recorded(
+    constants: Sequence[ConstantReference], sources: list[_Source], places: Sequence[int], name: str
+) -> Located:
+    layout = SpaceLayout([WeightSource(offset=each.offset, length=each.length) for each in sources])
+    sizes = [os.fstat(source.fd).st_size for source in sources]
+    for constant, place in zip(constants, places, strict=True):
+        index = max((n for n, start in enumerate(layout.starts) if start <= place), default=0)
+        source, at = sources[index], place - layout.starts[index] + sources[index].offset
+        if at + constant.length > sizes[index]:
+            raise BlobError(
+                f"{name}: {source.name}: constant '{constant.name}': {sizes[index]} bytes; expected"
+                f" {constant.length} at {at}. {_NEXT_STEP}"
+            )
+    files = [WeightFile(each.fd, each.offset, each.length) for each in sources]
+    if len(files) == 1:  # behind the last constant it may be shorter than it was
+        files[0] = replace(files[0], length=min(files[0].length, sizes[0] - files[0].offset))
+    return Located(files, Placement(offsets=tuple(places)))
+
+
+# ---------------------------------------------------------------- wherever they are
+
+
+def _as_found(constants: Sequence[ConstantReference], pools: Sequence[Pool], name: str) -> Located:
+    pool = _joined(pools)
+    found: list[Entry] = []
+    for constant in constants:
+        entry = pool.named(constant.name, constant.length) or pool.with_digest(
+            constant.digest, constant.length
+        )
+        if entry is None:
+            raise BlobError(
+                f"{name}: constant '{constant.name}' of {constant.length} bytes, blake3"
+                f" {constant.digest.hex()}: not in {pool.name}. {_NEXT_STEP}"
+            )
+        found.append(entry)
+    files, offsets = files_for(pool, found)
+    return Located(files, Placement(offsets=tuple(offsets)))
+
+
+def _joined(pools: Sequence[Pool]) -> Pool:
+    """One pool that has what all have; descriptors stay those of the pools."""
+    if len(pools) == 1:
+        return pools[0]
+    joined = Pool(" or ".join(pool.name for pool in pools))
+    for pool in pools:
+        first = len(joined.fds)
+        joined.fds += pool.fds
+        joined.add(Entry(each.name, each.file + first, each.offset, each.length) for each in pool.entries)
+    return joined

@@ -1,0 +1,321 @@
+"""Dynamic shapes below the plugin: what the compiler makes of them, and executions that tell their shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset15 as ops
+
+from softnpu.driver import Context, Graph, ZeError, ZeResult
+from softnpu.driver.graph_creation import import_blob
+from softnpu.driver.graph_properties import DYNAMIC_DIMENSION, UNBOUNDED
+from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface.compiling import CompileJob
+from tests.support.compiler import Files, Made, Worker, import_job, memory_file, result, with_meta
+from tests.support.dynamic import SHAPE, Execution, graph_of, named, non_zero, on_cpu, relu, source, total
+
+Compile = Callable[..., tuple[ArgumentMeta, ...]]
+
+
+@pytest.fixture
+def compile_(worker: Worker, tmp_path: Path) -> Compile:
+    """The arguments of a model; keyword arguments are fields of the job."""
+
+    def compile_(model: ov.Model, **changes: object) -> tuple[ArgumentMeta, ...]:
+        return made(worker, tmp_path, model, **changes).meta.arguments
+
+    return compile_
+
+
+def made(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> Made:
+    files = Files(folder, model, name="model")
+    try:
+        return worker.blob(*_job(files, changes))
+    finally:
+        files.close()
+
+
+def fault_of(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> tuple[ZeResult, str, str]:
+    files = Files(folder, model, name="model")
+    try:
+        fault = worker.fault(*_job(files, changes))
+    finally:
+        files.close()
+    return result(fault), fault.object, f"{fault.found}; {fault.expected}; {fault.hint}"
+
+
+def taken() -> ov.Model:
+    """A model that uses the name of a companion."""
+    x, own = source("[?]"), source([1], f"{SHAPE}x")
+    return ov.Model([named(ops.add(x, own), "y")], [x, own], "taken")
+
+
+def _job(files: Files, changes: dict[str, object]) -> tuple[CompileJob, list[int]]:
+    if files.weights:
+        return files.job(**changes), files.fds
+    return files.job(weights=(), **changes), [files.xml]
+
+
+# ---------------------------------------------------------------- metadata
+
+
+def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compile_: Compile) -> None:
+    x = compile_(relu("[1..8,16]"))[0]
+    assert (x.shape, x.byte_size, x.unbounded) == ((8, 16), 8 * 16 * 4, False)
+    assert (x.partial_shape, x.model_shape) == ("[1..8,16]", (-1, 16))
+
+
+def test_an_argument_without_an_upper_bound_says_so(compile_: Compile) -> None:
+    x = compile_(relu("[?,2..,16]"))[0]
+    assert (x.partial_shape, x.unbounded) == ("[?,2..,16]", True)
+    assert (x.shape, x.byte_size, x.alignment) == ((1, 2, 16), 2 * 16 * 4, 4)
+
+
+def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile_: Compile) -> None:
+    fixed, wide = source([4], "fixed"), source("[?,4]", "wide")
+    model = ov.Model([named(ops.relu(wide), "wider"), named(ops.relu(fixed), "same")], [wide, fixed], "mixed")
+    arguments = compile_(model)
+    assert [(argument.name, argument.input) for argument in arguments] == [
+        ("wide", True),
+        ("fixed", True),
+        (f"{SHAPE}wide", True),
+        ("wider", False),
+        ("same", False),
+        (f"{SHAPE}wider", False),
+    ]
+    assert [argument.shape_of for argument in arguments] == [-1, -1, 0, -1, -1, 3]
+    for companion in (arguments[2], arguments[5]):
+        assert (companion.element_type, companion.shape, companion.byte_size) == ("i32", (2,), 8)
+
+
+def test_bounds_of_outputs_are_those_that_openvino_infers(compile_: Compile) -> None:
+    places = compile_(non_zero("[1..8,16]"))[2]
+    assert (places.name, places.partial_shape, places.unbounded) == ("places", "[2,..128]", False)
+    assert compile_(non_zero([8, 16]))[1].partial_shape == "[2,..128]"
+
+
+def test_an_output_with_an_absurd_bound_has_none(compile_: Compile) -> None:
+    x = source("[..1000000,..100000]")  # 93 GiB at most
+    y = named(ops.tile(ops.convert(x, ov.Type.f64), [8, 8]), "y")
+    assert compile_(ov.Model([y], [x], "tiled"))[2].unbounded
+
+
+def test_a_static_model_has_no_companions(compile_: Compile) -> None:
+    assert [argument.name for argument in compile_(relu([2, 3]))] == ["x", "y"]
+    assert [argument.name for argument in compile_(relu("[?,3]"), shapes={"x": (2, 3)})] == ["x", "y"]
+
+
+def test_upper_bounds_become_the_shape_if_that_is_asked_for(compile_: Compile) -> None:
+    config = {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}
+    x, y = compile_(relu("[1..8,16]"), config=config)
+    assert (x.shape, x.partial_shape, x.model_shape, y.shape) == ((8, 16), "", (8, 16), (8, 16))
+    x, *_ = compile_(relu("[?,16]"), config=config, shapes={"x": (3, 16)})
+    assert x.shape == (3, 16)
+
+
+def test_without_a_bound_it_is_refused_by_the_inputs_name(worker: Worker, tmp_path: Path) -> None:
+    config = {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}
+    what, where, text = fault_of(worker, tmp_path, relu("[?,16]"), config=config)
+    assert what == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "input 'x'" in where
+    assert "[?,16]" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "words"),
+    [
+        (
+            relu("..."),
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            ["input 'x'", "number of dimensions", "--shape x="],
+        ),
+        (relu(f"[..{2**20},..{2**20}]"), ZeResult.ERROR_UNSUPPORTED_SIZE, ["input 'x'", "(-1)"]),
+        (taken(), ZeResult.ERROR_UNSUPPORTED_FEATURE, [f"'{SHAPE}x'"]),
+    ],
+    ids=["rank", "size", "name"],
+)
+def test_what_cannot_be_is_refused(
+    worker: Worker, tmp_path: Path, model: ov.Model, expected: ZeResult, words: list[str]
+) -> None:
+    what, where, text = fault_of(worker, tmp_path, model)
+    assert what == expected
+    for word in words:
+        assert word in f"{where}: {text}"
+
+
+def test_a_dynamic_argument_takes_no_strides(worker: Worker, tmp_path: Path) -> None:
+    what, _, text = fault_of(
+        worker, tmp_path, relu("[1..8,16]"), build_flags='--config NPU_ENABLE_STRIDES_FOR="x"'
+    )
+    assert what == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "static dimensions" in text
+
+
+def test_build_flags_convert_a_dynamic_argument(compile_: Compile) -> None:
+    flags = '--inputs_precisions="x:FP16" --inputs_layouts="x:NC" --outputs_precisions="y:FP32"'
+    x = compile_(relu("[1..8,16]"), build_flags=flags)[0]
+    assert (x.element_type, x.model_type, x.byte_size, x.partial_shape) == ("f16", "f32", 256, "[1..8,16]")
+
+
+# ---------------------------------------------------------------- blobs
+
+
+def test_a_blob_keeps_what_is_dynamic(worker: Worker, tmp_path: Path) -> None:
+    blob = made(worker, tmp_path, non_zero("[1..8,?]"))
+    fd = memory_file(blob.blob)
+    again = worker.blob(import_job(blob), [fd])
+    os.close(fd)
+    assert again.meta == blob.meta
+    assert again.meta.arguments[0].partial_shape == "[1..8,?]"
+
+
+@pytest.mark.parametrize(
+    ("index", "change"),
+    [
+        (0, {"partial_shape": "[1..9,16]"}),
+        (0, {"partial_shape": ""}),
+        (0, {"partial_shape": "nonsense"}),
+        (0, {"unbounded": True}),
+        (0, {"byte_size": 1 << 20}),
+        (1, {"shape_of": 2}),
+        (1, {"shape_of": -1}),
+        (1, {"shape_of": 2**40}),
+        (1, {"shape": (3,), "byte_size": 12}),
+    ],
+)
+def test_a_blob_that_tells_of_other_dimensions_than_its_ir_is_refused(
+    worker: Worker, tmp_path: Path, index: int, change: dict[str, object]
+) -> None:
+    blob = made(worker, tmp_path, relu("[1..8,16]"))
+    arguments = list(blob.meta.arguments)
+    arguments[index] = msgspec.structs.replace(arguments[index], **change)
+    wrong = with_meta(blob.blob, arguments=tuple(arguments))
+    fd = memory_file(wrong)
+    fault = worker.fault(import_job(wrong), [fd])
+    os.close(fd)
+    assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert f"argument {index} " in fault.found
+
+
+# ---------------------------------------------------------------- Level Zero
+
+
+def test_properties_have_upper_bounds_and_metadata_the_mark(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, relu("[1..8,?,3..,..5,16]"))
+    properties = graph.get_argument_properties(0)
+    assert properties.dims == (8, UNBOUNDED, UNBOUNDED, 5, 16)
+    assert properties.dims_count == 5
+    mark = DYNAMIC_DIMENSION
+    assert graph.get_argument_metadata(0).shape == (mark, mark, mark, mark, 16)
+    told = graph.get_argument_properties(1)
+    assert (told.name, told.dims, told.dims_count) == (f"{SHAPE}x", (5, 1, 1, 1, 1), 1)
+    assert graph.get_properties().num_graph_args == 4
+
+
+def test_an_execution_tells_its_shapes(context: Context, tmp_path: Path) -> None:
+    model = relu("[1..8,16]")
+    run = Execution(context, graph_of(context, tmp_path, model))
+    random = np.random.default_rng(0)
+    for rows in (3, 8, 1, 8, 2):
+        x = random.standard_normal((rows, 16), np.float32)
+        run.put("x", x)
+        run.run()
+        np.testing.assert_array_equal(run.output("y"), np.maximum(x, 0))
+        behind = run.memory["y"].view(np.uint8)[x.nbytes :]
+        assert rows != 3 or set(behind) == {0xAA}, "written behind the result"
+
+
+def test_shapes_are_innermost_first(context: Context, tmp_path: Path) -> None:
+    run = Execution(context, graph_of(context, tmp_path, relu("[..2,..3,..4]")))
+    run.put("x", np.ones((2, 3, 4), np.float32))
+    assert run.memory[f"{SHAPE}x"].view(np.int32, (3,)).tolist() == [4, 3, 2]
+    run.run()
+    assert run.memory[f"{SHAPE}y"].view(np.int32, (3,)).tolist() == [4, 3, 2]
+
+
+def test_an_output_that_depends_on_the_data_has_its_own_shape(context: Context, tmp_path: Path) -> None:
+    model = non_zero([4, 4])
+    run = Execution(context, graph_of(context, tmp_path, model))
+    for count in (5, 0, 16, 1):
+        x = np.zeros(16, np.float32)
+        x[:count] = 1
+        run.put("x", x.reshape(4, 4))
+        run.run()
+        assert run.told("places") == [2, count]
+        np.testing.assert_array_equal(run.output("places"), np.array(np.nonzero(x.reshape(4, 4))))
+
+
+def test_an_output_that_does_not_fit_tells_what_it_needs(context: Context, tmp_path: Path) -> None:
+    model = non_zero("[?,?]")
+    graph = graph_of(context, tmp_path, model)
+    x = np.ones((10, 10), np.float32)
+    small = Execution(context, graph, {"x": 400, "places": 1599})
+    small.put("x", x)
+    with pytest.raises(ZeError, match=r"'places'.*1599 bytes.*1600 bytes for shape \[2, 100\]") as error:
+        small.run()
+    assert error.value.result == ZeResult.ERROR_INVALID_SIZE
+    assert small.told("places") == [2, 100]
+    assert small.memory["places"].view(np.uint8)[1599:].size == 0
+    large = Execution(context, graph, {"x": 400, "places": 1600})
+    large.put("x", x)
+    large.run()
+    np.testing.assert_array_equal(large.output("places"), on_cpu(model, [x])[0])
+    # and the smaller one goes on to be of use
+    small.put("x", np.eye(10, dtype=np.float32))
+    small.run()
+    assert small.told("places") == [2, 10]
+
+
+def test_all_outputs_tell_what_they_need_at_once(context: Context, tmp_path: Path) -> None:
+    x = source("[?,?]")
+    model = ov.Model([named(ops.relu(x), "y"), named(ops.non_zero(x), "places")], [x], "two")
+    run = Execution(context, graph_of(context, tmp_path, model), {"x": 4096})
+    run.put("x", np.ones((6, 7), np.float32))
+    with pytest.raises(ZeError, match="'y'"):
+        run.run()
+    assert (run.told("y"), run.told("places")) == ([6, 7], [2, 42])
+
+
+def test_memory_of_an_argument_may_be_less_than_its_upper_bound(context: Context, tmp_path: Path) -> None:
+    run = Execution(context, graph_of(context, tmp_path, relu("[..1000,1000]")), {"x": 8000, "y": 8000})
+    run.put("x", np.full((2, 1000), -1, np.float32))
+    run.run()
+    assert not run.output("y").any()
+
+
+def test_a_graph_of_the_exported_blob_is_dynamic(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, relu("[?,?]"))
+    again: Graph = import_blob(context, graph.get_native_binary())
+    again.initialize()
+    assert again.meta.arguments == graph.meta.arguments
+    run = Execution(context, again, {"x": 400, "y": 400})
+    run.put("x", np.full((5, 20), 3, np.float32))
+    run.run()
+    assert (run.output("y") == 3).all()
+    assert run.told("y") == [5, 20]
+
+
+def test_inputs_that_do_not_fit_each_other_are_refused_with_their_shapes(
+    context: Context, tmp_path: Path
+) -> None:
+    run = Execution(context, graph_of(context, tmp_path, total("[?,?]")), {"x": 96, "y": 96, "sum": 96})
+    run.put("x", np.ones((2, 3), np.float32))
+    run.put("y", np.ones((4, 5), np.float32))
+    with pytest.raises(ZeError, match=r"'x' \[2, 3\], 'y' \[4, 5\]") as error:
+        run.run()
+    assert error.value.result == ZeResult.ERROR_INVALID_ARGUMENT
+    run.put("y", np.ones((2, 3), np.float32))
+    run.run()
+    assert (run.output("sum") == 2).all()
+
+
+def test_a_profiled_graph_may_be_dynamic(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, relu("[?,16]"), {"PERF_COUNT": "YES"})
+    assert graph.profiled
+    assert graph.meta.arguments[0].is_dynamic

@@ -1,0 +1,437 @@
+"""Graphs with states: their arguments and metadata, initial values, blobs, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset6
+from openvino import opset13 as ops
+
+from softnpu.driver import CommandList, CommandQueue, Context, Graph, GraphSource, ZeError, ZeResult
+from softnpu.driver.graph_creation import compile_source, import_blob
+from softnpu.driver.graph_properties import MAX_NAME
+from softnpu.emulator.interface.blob import (
+    ASSIGN,
+    READ_VALUE,
+    BlobReader,
+    GraphMeta,
+    Section,
+    StateMeta,
+)
+from tests.support import stateful
+from tests.support.compiler import altered, convolution, with_meta
+from tests.support.daemon import Daemon
+from tests.support.models import Array
+from tests.support.work import recorded, run
+
+INIT = {"NPU_STATES_INIT": "YES"}
+Compile = Callable[..., Graph]
+
+
+@pytest.fixture
+def compiled(context: Context, tmp_path: Path) -> Compile:
+    """Compiles a model as a program does that has it in memory."""
+
+    def make(model: ov.Model, renamed: tuple[str, str] = ("", ""), **config: str) -> Graph:
+        path = tmp_path / f"{model.get_friendly_name()}.xml"
+        ov.serialize(model, path)
+        old, new = (f'variable_id="{name}"' for name in renamed)
+        path.write_text(path.read_text().replace(old, new))
+        with GraphSource.from_ir(path) as source:
+            return compile_source(context, source, config=config)
+
+    return make
+
+
+class Bound:
+    """A graph with memory for its arguments, by name."""
+
+    def __init__(self, context: Context, graph: Graph) -> None:
+        graph.initialize()
+        self.graph = graph
+        self.memory = {
+            argument.name: context.alloc_host(max(1, argument.byte_size)) for argument in graph.meta.arguments
+        }
+
+    def array(self, name: str, dtype: Any = np.float32) -> Array:
+        return self.memory[name].view(dtype)
+
+    def commands(self, context: Context, **elsewhere: Any) -> CommandList:
+        for index, argument in enumerate(self.graph.meta.arguments):
+            place = elsewhere.get(argument.name, self.memory[argument.name])
+            self.graph.set_argument_value(index, place)
+        return recorded(context, lambda commands: commands.append_graph_execute(self.graph))
+
+
+def names(graph: Graph) -> list[str]:
+    return [argument.name for argument in graph.meta.arguments]
+
+
+def refused(make: Callable[[], object], result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE) -> str:
+    with pytest.raises(ZeError) as caught:
+        make()
+    assert caught.value.result == result, str(caught.value)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------- arguments and metadata
+
+
+def test_states_follow_the_models_own_arguments_in_the_order_of_their_ids(compiled: Compile) -> None:
+    graph = compiled(stateful.two_variables())
+    assert names(graph) == [
+        "x", "by", "vpux_ie_read_value_fast", "vpux_ie_read_value_slow",
+        "y", "count", "vpux_ie_assign_fast", "vpux_ie_assign_slow",
+    ]  # fmt: skip
+    assert [argument.input for argument in graph.meta.arguments] == [True] * 4 + [False] * 4
+    assert graph.meta.states == (
+        StateMeta(variable="fast", input=2, output=6, initial=np.int32(7).tobytes()),
+        StateMeta(variable="slow", input=3, output=7, initial=np.arange(3, dtype=np.float32).tobytes()),
+    )
+    for state in graph.meta.states:
+        read, assigned = graph.meta.arguments[state.input], graph.meta.arguments[state.output]
+        assert (read.element_type, read.shape) == (assigned.element_type, assigned.shape)
+
+
+def test_the_extension_tells_them_by_the_names_that_programs_look_for(compiled: Compile) -> None:
+    graph = compiled(stateful.running_sum([2, 2]))
+    told = [graph.get_argument_properties(index) for index in range(4)]
+    assert [each.name for each in told] == ["x", READ_VALUE + "sum", "y", ASSIGN + "sum"]
+    assert told[1].debug_friendly_name == READ_VALUE + "sum"
+    assert told[1].associated_tensor_names == told[3].associated_tensor_names == ()
+    assert told[1].dims[:2] == told[3].dims[:2] == (2, 2)
+
+
+def test_long_ids_are_cut_alike_in_both_names(compiled: Compile) -> None:
+    graph = compiled(stateful.running_sum(variable="v" * 300))
+    read, assigned = (graph.get_argument_properties(index).name for index in (1, 3))
+    assert read.removeprefix(READ_VALUE) == assigned.removeprefix(ASSIGN)
+    assert len(read) == MAX_NAME - 1
+    assert graph.meta.states[0].variable == "v" * 300
+
+
+def test_an_output_that_shows_a_state_keeps_its_name(compiled: Compile) -> None:
+    x = stateful.source([3])
+    state = stateful.named(stateful.read(None, "s", x), "before")
+    total = stateful.named(ops.add(x, state), "after")
+    assign = stateful.named(opset6.assign(total, "s"), "assigned")
+    made = stateful.model(
+        {"before": state, "after": total, "assigned": assign}, [assign], [x], "shows_everything"
+    )
+    graph = compiled(made)
+    assert names(graph) == ["x", READ_VALUE + "s", "before", "after", "assigned", ASSIGN + "s"]
+
+
+@pytest.mark.parametrize(
+    ("initial", "repeated"),
+    [
+        (None, bytes(4)),
+        (np.zeros(600, np.float32), bytes(4)),
+        (np.full(600, -0.0, np.float32), np.float32(-0.0).tobytes()),
+        (np.arange(256, dtype=np.float32), np.arange(256, dtype=np.float32).tobytes()),
+        (np.arange(257, dtype=np.float32), b""),
+    ],
+    ids=["none", "zeros", "negative zero", "short", "long"],
+)
+def test_a_constant_initial_value_is_in_the_metadata_if_it_is_short(
+    compiled: Compile, initial: Array | None, repeated: bytes
+) -> None:
+    shape = (600,) if initial is None else initial.shape
+    assert compiled(stateful.running_sum(shape, initial)).meta.states[0].initial == repeated
+
+
+def test_a_value_that_depends_on_nothing_but_a_shape_is_constant(compiled: Compile) -> None:
+    graph = compiled(stateful.low_latency())
+    assert [state.initial for state in graph.meta.states] == [bytes(4), bytes(4)]
+
+
+def test_a_state_that_nobody_assigns_is_handed_on(
+    context: Context, queue: CommandQueue, compiled: Compile
+) -> None:
+    x = stateful.source([3])
+    kept = stateful.read(ops.constant(np.ones(3, np.float32)), "kept", x)
+    bound = Bound(context, compiled(stateful.model({"y": ops.add(x, kept)}, [], [x], "constant_state")))
+    assert names(bound.graph) == ["x", READ_VALUE + "kept", "y", ASSIGN + "kept"]
+    bound.array("x")[:], bound.array(READ_VALUE + "kept")[:] = 1, (5, 6, 7)
+    run(queue, bound.commands(context))
+    assert list(bound.array("y")) == [6, 7, 8]
+    assert list(bound.array(ASSIGN + "kept")) == list(bound.array(READ_VALUE + "kept")) == [5, 6, 7]
+
+
+def test_several_readers_see_one_state(context: Context, queue: CommandQueue, compiled: Compile) -> None:
+    x = stateful.source([3])
+    initial = ops.constant(np.ones(3, np.float32))
+    one, two = stateful.read(initial, "s", x), stateful.read(initial, "s", x)
+    after = ops.add(x, one)
+    made = stateful.model({"y": ops.multiply(two, x)}, [opset6.assign(after, "s")], [x], "two_readers")
+    bound = Bound(context, compiled(made))
+    bound.array("x")[:], bound.array(READ_VALUE + "s")[:] = 2, 10
+    run(queue, bound.commands(context))
+    assert list(bound.array("y")) == [20] * 3
+    assert list(bound.array(ASSIGN + "s")) == [12] * 3
+
+
+def test_the_shape_of_a_variable_may_come_from_its_initial_value(context: Context, tmp_path: Path) -> None:
+    x = stateful.source([-1, 3])
+    state = stateful.read(ops.multiply(x, ops.constant(np.float32(0))), "s", x, [-1, 3])
+    total = stateful.named(ops.add(x, state), "y")
+    path = tmp_path / "batches.xml"
+    ov.serialize(stateful.model({"y": total}, [opset6.assign(total, "s")], [x], "batches"), path)
+    with GraphSource.from_ir(path) as source:
+        graph = compile_source(context, source, shapes={"x": (4, 3)})
+    assert [argument.shape for argument in graph.meta.arguments] == [(4, 3)] * 4
+
+
+# ---------------------------------------------------------------- execution
+
+
+def test_two_lists_that_swap_the_buffers_keep_the_state(
+    context: Context, queue: CommandQueue, compiled: Compile
+) -> None:
+    bound = Bound(context, compiled(stateful.running_sum()))
+    one, two = bound.memory[READ_VALUE + "sum"], bound.memory[ASSIGN + "sum"]
+    lists = [
+        bound.commands(context),
+        bound.commands(context, **{READ_VALUE + "sum": two, ASSIGN + "sum": one}),
+    ]
+    one.view()[:] = 0
+    for step in range(1, 7):
+        bound.array("x")[:] = step
+        run(queue, lists[(step - 1) % 2])
+        assert list(bound.array("y")) == [step * (step + 1) / 2] * 3
+
+
+def test_one_buffer_may_be_both_as_intels_plugin_has_it(
+    context: Context, queue: CommandQueue, compiled: Compile, daemon: Daemon
+) -> None:
+    # every element moves by one, so that an inference in place would read what it has written
+    size = 1 << 14
+    x = stateful.source([1])
+    state = stateful.read(None, "line", x, [size])
+    rest = ops.slice(state, *(ops.constant([number]) for number in (0, size - 1, 1, 0)))
+    after = ops.concat([x, rest], 0)
+    made = stateful.model({"y": ops.relu(x)}, [opset6.assign(after, "line")], [x], "line")
+    bound = Bound(context, compiled(made))
+    line = bound.memory[READ_VALUE + "line"]
+    line.view(np.float32)[:] = np.arange(size)
+    commands = bound.commands(context, **{ASSIGN + "line": line})
+    before = daemon.engine().staged_bytes
+    for step in range(1, 4):
+        bound.array("x")[:] = -step
+        run(queue, commands)
+        expected = [-number for number in range(step, 0, -1)] + list(range(size - step))
+        np.testing.assert_array_equal(line.view(np.float32), expected)
+    assert daemon.engine().staged_bytes - before == 3 * size * 4
+
+
+# ---------------------------------------------------------------- the graph of initial values
+
+
+def test_what_is_computed_from_inputs_has_a_graph_of_its_own(
+    context: Context, queue: CommandQueue, compiled: Compile
+) -> None:
+    main = compiled(stateful.beginning_as_input())
+    assert main.meta.states == (StateMeta(variable="level", input=2, output=4),)
+    bound = Bound(context, compiled(stateful.beginning_as_input(), **INIT))
+    assert [(a.name, a.input) for a in bound.graph.meta.arguments] == [
+        ("x", True),
+        (READ_VALUE + "level", False),
+    ]
+    assert bound.graph.meta.states == ()
+    bound.array("x")[:] = np.arange(6)
+    run(queue, bound.commands(context))
+    np.testing.assert_array_equal(bound.array(READ_VALUE + "level"), 10 * np.arange(6, dtype=np.float32))
+
+
+def test_it_computes_all_that_must_be_and_takes_what_they_need(compiled: Compile) -> None:
+    graph = compiled(stateful.two_computed(), **INIT)
+    assert [(argument.name, argument.input) for argument in graph.meta.arguments] == [
+        ("x", True),
+        (READ_VALUE + "c", True),
+        (READ_VALUE + "a", False),
+        (READ_VALUE + "b", False),
+    ]
+
+
+def test_a_long_constant_comes_from_a_graph_without_inputs(
+    context: Context, queue: CommandQueue, compiled: Compile
+) -> None:
+    initial = np.random.default_rng(2).random(5000, np.float32)
+    bound = Bound(context, compiled(stateful.running_sum([5000], initial), **INIT))
+    assert names(bound.graph) == [READ_VALUE + "sum"]
+    run(queue, bound.commands(context))
+    np.testing.assert_array_equal(bound.array(READ_VALUE + "sum"), initial)
+
+
+def test_a_model_without_such_values_has_no_such_graph(compiled: Compile) -> None:
+    for made in (stateful.running_sum(), convolution([1, 3, 8, 8])):
+        told = refused(partial(compiled, made, **INIT), ZeResult.ERROR_INVALID_ARGUMENT)
+        assert "NPU_STATES_INIT" in told
+
+
+# ---------------------------------------------------------------- blobs
+
+
+def test_a_blob_keeps_the_states_and_hides_no_variable(context: Context, compiled: Compile) -> None:
+    graph = compiled(stateful.two_computed())
+    content = graph.get_native_binary()
+    assert b"ReadValue" not in bytes(BlobReader(content).read(Section.IR))
+    again = import_blob(context, content)
+    assert again.meta == graph.meta
+    assert len(again.meta.states) == 3
+
+
+def test_the_blob_depends_on_the_model_alone(compiled: Compile, tmp_path: Path) -> None:
+    # names that nobody gave count on in a process, so a model that is built twice differs in them
+    path = tmp_path / "again.xml"
+    ov.serialize(stateful.two_variables(), path)
+    first, second = (compiled(ov.Core().read_model(path)) for _ in range(2))
+    assert first.get_native_binary() == second.get_native_binary()
+
+
+def test_a_blob_of_the_version_before_states_is_still_read(compiled: Compile) -> None:
+    fields = msgspec.msgpack.decode(
+        bytes(BlobReader(compiled(convolution([1, 3, 8, 8])).get_native_binary()).read(Section.METADATA))
+    )
+    del fields["states"]
+    assert msgspec.convert(fields, GraphMeta).states == ()
+
+
+def _states(meta: GraphMeta, **changes: Any) -> dict[str, object]:
+    return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
+
+
+def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
+    arguments = list(meta.arguments)
+    arguments[index] = msgspec.structs.replace(arguments[index], **changes)
+    return {"arguments": tuple(arguments)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: _states(meta, input=-1),
+        lambda meta: _states(meta, input=99),
+        lambda meta: _states(meta, output=meta.states[0].input),
+        lambda meta: _states(meta, input=0),
+        lambda meta: _states(meta, input=meta.states[1].input),
+        lambda meta: _states(meta, variable="other"),
+        lambda meta: _states(meta, initial=bytes(5)),
+        lambda meta: {"states": (*meta.states, meta.states[0])},
+        lambda meta: _argument(meta, 3, name="x3"),
+        lambda meta: {"states": meta.states[1:]},
+    ],
+    ids=[
+        "negative", "beyond", "one for both", "a port", "another's", "another name", "bad length", "twice",
+        "argument renamed", "left out",
+    ],
+)  # fmt: skip
+def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(
+    context: Context, compiled: Compile, change: Callable[[GraphMeta], dict[str, object]]
+) -> None:
+    content = compiled(stateful.two_variables()).get_native_binary()
+    bad = with_meta(content, **change(BlobReader(content).metadata()))
+    assert "states" in refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+
+
+def test_a_blob_with_a_variable_inside_is_refused(
+    context: Context, compiled: Compile, tmp_path: Path
+) -> None:
+    # as the compiler made them before states were arguments: such a state could not be reset
+    graph = compiled(stateful.running_sum())
+    ports = tuple(argument for argument in graph.meta.arguments if not argument.name.startswith("vpux"))
+    content = altered(graph.get_native_binary(), IR=(tmp_path / "running_sum.xml").read_bytes())
+    bad = with_meta(content, arguments=ports, states=())
+    told = refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    assert "ReadValue or Assign of 'sum'" in told
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+def _growing() -> ov.Model:
+    x = stateful.source([1, 3])
+    state = stateful.read(ops.constant(np.zeros((1, 3), np.float32)), "grows", x, [-1, 3])
+    after = ops.concat([state, x], 0)
+    total = ops.reduce_sum(after, ops.constant([0]), keep_dims=False)
+    return stateful.model({"y": total}, [opset6.assign(after, "grows")], [x], "growing")
+
+
+def _dynamic() -> ov.Model:
+    x = stateful.source([-1, 3])
+    state = stateful.read(None, "wide", x, [-1, 3])
+    total = ops.add(x, state)
+    return stateful.model({"y": total}, [opset6.assign(total, "wide")], [x], "dynamic_state")
+
+
+def _unlike() -> ov.Model:
+    x = stateful.source([3])
+    one = stateful.read(ops.constant(np.zeros(3, np.float32)), "twice", x)
+    two = stateful.read(ops.constant(np.ones(3, np.float32)), "twice", x)
+    total = ops.add(ops.add(one, two), x)
+    return stateful.model({"y": total}, [opset6.assign(total, "twice")], [x], "unlike")
+
+
+def _never_read() -> ov.Model:
+    x = stateful.source([3])
+    return stateful.model({"y": ops.relu(x)}, [opset6.assign(ops.add(x, x), "unread")], [x], "never_read")
+
+
+def _named_alike() -> ov.Model:
+    made = stateful.running_sum(variable="s")
+    made.inputs[0].get_node().set_friendly_name(READ_VALUE + "s")
+    return made
+
+
+def _chained() -> ov.Model:
+    x = stateful.source([3])
+    first = stateful.read(ops.multiply(x, x), "first", x)
+    second = stateful.read(ops.add(first, x), "second", x)
+    assigns = [opset6.assign(ops.add(first, x), "first"), opset6.assign(ops.add(second, x), "second")]
+    return stateful.model({"y": ops.add(first, second)}, assigns, [x], "chained")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_growing, ["'grows'", "f32[1,3]", "f32[2,3]"]),
+        (_dynamic, ["'wide'", "dynamic shape [?,3]"]),
+        (_unlike, ["'twice'", "different initial values"]),
+        (_never_read, ["'unread'", "never read"]),
+        (_named_alike, ["'s'", "vpux_ie_read_value_s"]),
+        (stateful.with_states_inside_a_body, ["'inside'", "If"]),
+    ],
+    ids=["grows", "dynamic", "two values", "never read", "taken name", "in a body"],
+)
+def test_states_that_cannot_be_are_refused_by_name(
+    compiled: Compile, make: Callable[[], ov.Model], words: list[str]
+) -> None:
+    told = refused(lambda: compiled(make()))
+    assert [word for word in words if word not in told] == [], told
+
+
+def test_one_variable_is_assigned_one_value(compiled: Compile) -> None:
+    x = stateful.source([3])
+    state = stateful.read(None, "both", x)
+    one, two = ops.add(x, state), ops.multiply(x, state)
+    assigns = [opset6.assign(one, "both"), opset6.assign(two, "other")]
+    made = stateful.model({"y": ops.add(one, two)}, assigns, [x], "assigned_twice")
+    told = refused(lambda: compiled(made, renamed=("other", "both")))
+    assert "variable 'both': 2 Assign with different values" in told
+
+
+def test_an_initial_value_cannot_depend_on_one_that_is_computed(compiled: Compile) -> None:
+    told = refused(lambda: compiled(_chained(), **INIT))
+    assert "'first', which is computed too" in told
+
+
+def test_elements_that_are_no_whole_bytes_are_refused(compiled: Compile) -> None:
+    told = refused(lambda: compiled(stateful.running_sum([4], element_type=ov.Type.u4)))
+    assert "element type u4" in told

@@ -1,0 +1,228 @@
+"""Shape tensors are client memory: whatever stands in them, nothing but the own execution is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from softnpu.driver import Context, Graph, ZeError, ZeResult
+from softnpu.emulator.interface import linux
+from tests.support.daemon import Daemon
+from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, relu, total
+from tests.support.waiting import Stopwatch, wait_until
+
+_MOST = 2**31 - 1
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+@pytest.fixture
+def graph(context: Context, tmp_path: Path) -> Graph:
+    """x [2..8, 16] f32 -> y of the same shape."""
+    return graph_of(context, tmp_path, relu("[2..8,16]"))
+
+
+@pytest.fixture(autouse=True)
+def engine_lives(daemon: Daemon) -> Iterator[None]:
+    """No shape may end the engine."""
+    before = daemon.engine().restarts
+    yield
+    assert daemon.engine().restarts == before
+
+
+def refused(run: Execution, result: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT) -> str:
+    with pytest.raises(ZeError) as error:
+        run.run()
+    assert error.value.result == result
+    return str(error.value)
+
+
+def ended_with(run: Execution) -> int:
+    """The result of an execution, 0 for success."""
+    try:
+        run.run()
+    except ZeError as error:
+        return error.result
+    return 0
+
+
+def works(run: Execution) -> None:
+    """A proper execution after all that."""
+    x = np.random.default_rng(1).standard_normal((3, 16), np.float32)
+    run.put("x", x)
+    run.run()
+    np.testing.assert_array_equal(run.output("y"), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 16), (9, 16), (0, 16), (3, 15), (3, 17), (-1, 16), (8, -16), (-2, -16), (_MOST, 16), (3, _MOST),
+        (_MOST, _MOST), (-_MOST - 1, -_MOST - 1), (0, 0),
+    ],
+)  # fmt: skip
+def test_a_shape_outside_the_bounds_is_refused_and_writes_nothing(
+    context: Context, graph: Graph, shape: tuple[int, int]
+) -> None:
+    run = Execution(context, graph)
+    run.tell("x", shape)
+    text = refused(run)
+    assert "input 'x'" in text
+    assert str(list(shape)) in text
+    assert "[2..8,16]" in text
+    assert set(run.memory["y"].view(np.uint8)) == {0xAA}
+    assert set(run.memory[f"{SHAPE}y"].view(np.uint8)) == {0xAA}
+    works(run)
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (_MOST, _MOST), (1, 129), (129, 1), (2**16, 2**16), (2**30, 4)])
+def test_a_shape_that_needs_more_than_the_memory_is_refused(
+    context: Context, tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4 * 127, "y": 4096})
+    run.tell("x", shape)
+    assert "at most the 508 bytes" in refused(run)
+    works_again = np.ones((127, 1), np.float32)
+    run.put("x", works_again)
+    run.run()
+    assert run.told("y") == [127, 1]
+
+
+@pytest.mark.parametrize("shape", [(-1, 5), (-1, -5), (5, -1)])
+def test_a_negative_dimension_is_none(context: Context, tmp_path: Path, shape: tuple[int, int]) -> None:
+    run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4096, "y": 4096})
+    run.tell("x", shape)
+    assert str(list(shape)) in refused(run)
+
+
+def test_memory_at_the_end_of_an_allocation_is_no_memory(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, relu("[?]"))
+    run = Execution(context, graph, {"x": 64, "y": 64})
+    graph.set_argument_value(0, run.memory["x"].view(np.uint8)[63:])  # not a multiple of an element
+    queue = context.create_command_queue()
+    commands = context.create_command_list()
+    commands.append_graph_execute(graph)
+    commands.close()
+    run.tell("x", (0,))
+    fence = queue.create_fence()
+    queue.execute_command_lists([commands], fence)
+    with pytest.raises(ZeError) as error:
+        fence.host_synchronize()
+    assert error.value.result == ZeResult.ERROR_UNSUPPORTED_ALIGNMENT
+
+
+def test_nothing_behind_the_memory_is_read_or_written(context: Context, tmp_path: Path) -> None:
+    """One allocation: x, y and their shape tensors side by side, y with less room than x asks for."""
+    graph = graph_of(context, tmp_path, relu("[?]"))
+    run = Execution(context, graph)
+    memory = context.alloc_host(64)
+    view = memory.view(np.uint8)
+    places = {0: 16, 1: 0, 2: 48, 3: 4}  # y is the last 16 bytes
+    for index, offset in places.items():
+        graph.set_argument_value(index, view[offset:])
+    commands = context.create_command_list()
+    commands.append_graph_execute(graph)
+    commands.close()
+    queue = context.create_command_queue()
+    fence = queue.create_fence()
+    view[:] = 0xAA
+    view[:4].view(np.int32)[:] = 8
+    view[16:48].view(np.float32)[:] = 5
+    queue.execute_command_lists([commands], fence)
+    with pytest.raises(ZeError, match="32 bytes for shape") as error:
+        fence.host_synchronize()
+    assert error.value.result == ZeResult.ERROR_INVALID_SIZE
+    assert view[4:8].view(np.int32)[0] == 8
+    assert set(view[8:16]) == {0xAA}
+    assert (view[16:48].view(np.float32) == 5).all()
+    del run
+
+
+def test_a_shape_tensor_may_lie_over_its_own_argument(context: Context, graph: Graph) -> None:
+    """Foolish, and only the fool's own numbers suffer."""
+    memory = context.alloc_host(512)
+    for index in range(4):
+        graph.set_argument_value(index, memory)
+    commands = context.create_command_list()
+    commands.append_graph_execute(graph)
+    commands.close()
+    memory.view(np.int32)[:2] = [16, 4]
+    queue = context.create_command_queue()
+    fence = queue.create_fence()
+    queue.execute_command_lists([commands], fence)
+    assert fence.host_synchronize(60_000_000_000)
+
+
+def test_a_shape_that_changes_all_the_time_is_right_or_refused(
+    context: Context, tmp_path: Path, daemon: Daemon
+) -> None:
+    """A process writes good shapes and too large ones into the tensor while the engine reads it."""
+    run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4096, "y": 4096})
+    run.put("x", np.ones((4, 8), np.float32))
+    faults = daemon.engine().faults
+    ended = {True: 0, False: 0}
+    words = run.memory[f"{SHAPE}x"].view(np.int64, (1,))  # both dimensions in one store
+    flipper = os.fork()
+    if not flipper:
+        _flip(words)
+    watch = Stopwatch()
+    try:
+        while min(ended.values()) < 300:
+            assert watch.seconds < 60, ended
+            result = ended_with(run)
+            assert result in {0, ZeResult.ERROR_INVALID_ARGUMENT}
+            assert result or run.told("y") in ([4, 8], [16, 2])
+            ended[not result] += 1
+    finally:
+        os.kill(flipper, signal.SIGKILL)
+        os.waitpid(flipper, 0)
+    wait_until(lambda: daemon.engine().faults == faults + ended[False], what="all faults counted")
+
+
+def _flip(words: npt.NDArray[np.int64]) -> NoReturn:
+    """In a process of its own: a thread would stand still while the other one looks for the end."""
+    try:
+        linux.die_with_parent(os.getppid())
+        shapes = [[64, 64], [8, 4], [64, 64], [2, 16]]
+        values = [int(np.array(shape, np.int32).view(np.int64)[0]) for shape in shapes]
+        while True:
+            for value in values:
+                words[0] = value
+    finally:
+        os._exit(1)  # nothing of the test may go on in here
+
+
+def test_a_result_that_never_fits_costs_nobody_else_anything(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, non_zero("[?]"))
+    poor = Execution(context, graph, {"x": 4096, "places": 1})
+    rich = Execution(context, graph, {"x": 4096, "places": 16384})
+    for run in (poor, rich):
+        run.put("x", np.ones(1024, np.float32))
+    for _ in range(3):
+        assert "8192 bytes for shape [1, 1024]" in refused(poor, ZeResult.ERROR_INVALID_SIZE)
+        assert poor.told("places") == [1, 1024]
+        rich.run()
+        np.testing.assert_array_equal(rich.output("places"), np.arange(1024).reshape(1, 1024))
+
+
+def test_shapes_that_do_not_fit_each_other_do_not_poison_the_next(context: Context, tmp_path: Path) -> None:
+    graph = graph_of(context, tmp_path, total("[?,?]"))
+    run = Execution(context, graph, {"x": 1024, "y": 1024, "sum": 1024})
+    for rows in range(1, 9):
+        run.put("x", np.full((rows, 4), 1, np.float32))
+        run.put("y", np.full((rows + 1, 3), 1, np.float32))
+        refused(run)
+        run.put("y", np.full((rows, 4), 2, np.float32))
+        run.run()
+        assert (run.output("sum") == 3).all()
+        assert run.told("sum") == [rows, 4]

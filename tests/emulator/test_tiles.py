@@ -1,0 +1,36 @@
+"""Tiles are accounted: a graph compiled for some of them occupies so many while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import Context, GraphSource
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+from tests.support.work import barrier, recorded, run
+
+
+@pytest.mark.parametrize(("asked", "occupied"), [("2", 2), ("6", 6), (None, 6)])
+def test_a_graph_occupies_the_tiles_it_was_compiled_for(
+    daemon: Daemon, context: Context, digits: Path, asked: str | None, occupied: int
+) -> None:
+    assert daemon.engine().device.tiles == 6
+    with GraphSource.from_ir(digits) as source:
+        graph = context.create_graph(source, config={"NPU_TILES": asked} if asked else {})
+    graph.initialize()
+    for index, argument in enumerate(graph.meta.arguments):
+        graph.set_argument_value(index, context.alloc_host(argument.byte_size))
+    queue = context.create_command_queue()
+    run(queue, recorded(context, *[lambda c: c.append_graph_execute(graph)] * 50))
+    engine = wait_until(lambda: e if (e := daemon.engine()).inferences == 50 else None)
+    assert engine is not None
+    assert engine.busy_ns > 0
+    assert engine.tile_busy_ns == pytest.approx(occupied * engine.busy_ns, rel=0.5)
+
+
+def test_work_without_inferences_occupies_none(daemon: Daemon, context: Context) -> None:
+    run(context.create_command_queue(), barrier(context))
+    wait_until(lambda: daemon.engine().submissions == 1)
+    assert daemon.engine().tile_busy_ns == 0

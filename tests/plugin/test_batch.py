@@ -1,0 +1,330 @@
+"""NPU_BATCH_MODE: who splits a batch, what is refused and why, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import CompileError, Core
+from tests.support.batches import (
+    F32,
+    columns_net,
+    conv_net,
+    matmul_net,
+    model_of,
+    on_cpu,
+    parameter,
+    random,
+    same,
+    weights,
+)
+
+PLUGIN = {**F32, "BATCH_MODE": "PLUGIN"}
+COMPILER = {**F32, "BATCH_MODE": "COMPILER"}
+
+
+def _shapes(compiled: Any) -> list[str]:
+    return [str(port.partial_shape) for port in (*compiled.inputs, *compiled.outputs)]
+
+
+# ------------------------------------------------------------ what is split
+
+
+@pytest.mark.parametrize("batch", [-1, 4, ov.Dimension(1, 8)], ids=["dynamic", "static", "bounded"])
+@pytest.mark.parametrize("net", [conv_net, matmul_net, columns_net])
+def test_auto_has_the_plugin_split_what_is_independent(
+    shared_core: Core, net: Callable[[Any], ov.Model], batch: Any
+) -> None:
+    model = net(batch)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    assert _shapes(compiled) == [str(port.partial_shape) for port in (*model.inputs, *model.outputs)]
+    assert compiled.inputs[0].node.layout == model.inputs[0].node.layout
+    assert all(1 in argument.shape for argument in compiled.meta.arguments)
+    axis = 1 if net is columns_net else 0
+    for count in (4, 1, 7, 4):
+        shape = [1 if dim.is_dynamic else dim.get_length() for dim in model.inputs[0].partial_shape]
+        shape[axis] = count
+        data = random(*shape)
+        same(compiled(data), on_cpu(model, [data]))
+
+
+def test_the_compiler_keeps_the_batch_if_that_is_asked_for(shared_core: Core) -> None:
+    model = conv_net(4)
+    compiled = shared_core.compile_model(model, "NPU", COMPILER)
+    assert compiled.get_property("NPU_BATCH_MODE") == "COMPILER"
+    assert compiled.meta.arguments[0].shape == (4, 3, 8, 8)
+    data = random(4, 3, 8, 8)
+    np.testing.assert_array_equal(compiled(data)[0], on_cpu(model, [data])[0])
+
+
+def test_a_dynamic_batch_goes_to_the_compiler_if_that_is_asked_for(shared_core: Core) -> None:
+    model = conv_net(ov.Dimension(1, 8))
+    compiled = shared_core.compile_model(model, "NPU", COMPILER)
+    assert compiled.get_property("BATCH_MODE") == "COMPILER"
+    for count in (3, 8, 1):
+        data = random(count, 3, 8, 8)
+        same(compiled(data), on_cpu(model, [data]))
+
+
+@pytest.mark.parametrize("mode", ["AUTO", "PLUGIN", "COMPILER"])
+def test_a_model_without_a_batch_passes_through_every_mode_unchanged(
+    shared_core: Core, mode: str, digits: Path
+) -> None:
+    image = random(1, 1, 8, 8)
+    compiled = shared_core.compile_model(digits, "NPU", {**F32, "BATCH_MODE": mode})
+    assert compiled.get_property("BATCH_MODE") == mode
+    assert _shapes(compiled) == ["[1,1,8,8]", "[1,10]"]
+    expected = ov.Core().compile_model(digits, "CPU", F32)(image)[0]
+    np.testing.assert_array_equal(compiled(image)[0], expected)
+    with pytest.raises(RuntimeError, match=r"expected float32\[1, 1, 8, 8\]"):
+        compiled(random(2, 1, 8, 8))
+
+
+def test_rows_of_a_matrix_are_no_batch_unless_the_user_says_so(shared_core: Core) -> None:
+    model = matmul_net(4, layout="")
+    assert shared_core.compile_model(model, "NPU", F32).meta.arguments[0].shape == (4, 6)
+    compiled = shared_core.compile_model(model, "NPU", PLUGIN)
+    assert compiled.meta.arguments[0].shape == (1, 6)
+    data = random(9, 6)
+    same(compiled(data), on_cpu(model, [data]))
+
+
+def test_a_convolution_says_that_the_first_axis_is_a_batch(shared_core: Core) -> None:
+    compiled = shared_core.compile_model(conv_net(4, layout=""), "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+
+
+def test_the_innermost_of_several_axes_may_be_the_batch(shared_core: Core) -> None:
+    x = parameter("x", (5, 2, 3, -1), "HWCN")
+    model = model_of(ops.softmax(ops.transpose(x, ops.constant([3, 2, 0, 1])), 1), x)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    for count in (3, 1, 5):
+        data = random(5, 2, 3, count)
+        same(compiled(data), on_cpu(model, [data]))
+
+
+def test_a_layout_from_the_end_names_the_batch(shared_core: Core) -> None:
+    x = parameter("x", (2, 3, -1), "...N")
+    model = model_of(ops.relu(x), x)
+    data = random(2, 3, 4)
+    compiled = shared_core.compile_model(model, "NPU", PLUGIN)
+    same(compiled(data), on_cpu(model, [data]))
+
+
+def test_an_input_without_a_batch_is_shared_by_all_samples(shared_core: Core) -> None:
+    x, scale = parameter("x", (-1, 3, 4), "NCW"), parameter("scale", (3, 4), "CW")
+    model = model_of(ops.multiply(ops.relu(x), scale), x, scale)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    for count in (4, 2):
+        inputs = [random(count, 3, 4), random(3, 4, seed=8)]
+        same(compiled(inputs), on_cpu(model, inputs))
+
+
+def test_two_batched_inputs_on_different_axes(shared_core: Core) -> None:
+    left, right = parameter("left", (-1, 3), "NC"), parameter("right", (3, -1), "CN")
+    total = ops.add(left, ops.transpose(right, ops.constant([1, 0])))
+    model = model_of([total, ops.transpose(total, ops.constant([1, 0]))], left, right)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    for count in (5, 1, 2):
+        inputs = [random(count, 3), random(3, count, seed=8)]
+        same(compiled(inputs), on_cpu(model, inputs))
+
+
+def test_several_rows_a_sample_come_out_side_by_side(shared_core: Core) -> None:
+    x = parameter("x", (-1, 4, 6), "NHW")
+    model = model_of(ops.reshape(ops.relu(x), ops.constant([-1, 6]), False), x)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    data = random(3, 4, 6)
+    same(compiled(data), on_cpu(model, [data]))
+    bounded = model.clone()
+    bounded.reshape([ov.Dimension(1, 5), 4, 6])
+    assert _shapes(shared_core.compile_model(bounded)) == ["[1..5,4,6]", "[4..20,6]"]
+
+
+def test_shapes_of_the_call_come_before_the_batch(shared_core: Core) -> None:
+    model = conv_net(-1)
+    static = shared_core.compile_model(model, "NPU", F32, shapes={"x": [2, 3, 16, 16]})
+    assert static.get_property("BATCH_MODE") == "PLUGIN"
+    assert _shapes(static) == ["[2,3,16,16]", "[2,5]"]
+    single = shared_core.compile_model(model, "NPU", PLUGIN, shapes={"x": [1, 3, 16, 16]})
+    assert single.meta.arguments[0].shape == (1, 3, 16, 16)
+    assert _shapes(single) == ["[1,3,16,16]", "[1,5]"]
+    data = random(3, 3, 16, 16)
+    same(static(data), on_cpu(model, [data]))
+
+
+def test_a_file_is_split_as_a_model_in_memory_is(shared_core: Core, private_dir: Path) -> None:
+    model, path = conv_net(4), private_dir / "conv.xml"
+    ov.serialize(model, path)
+    compiled = shared_core.compile_model(path, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "PLUGIN"
+    data = random(6, 3, 8, 8)
+    same(compiled(data), on_cpu(model, [data]))
+
+
+# ------------------------------------------------------------ what is not
+
+
+def _softmax_over_batch(batch: Any) -> ov.Model:
+    x = parameter("x", (batch, 6), "NC")
+    return model_of(ops.softmax(x, 0), x)
+
+
+def _statistics(batch: Any) -> ov.Model:
+    x = parameter("x", (batch, 6), "NC")
+    return model_of(ops.subtract(x, ops.reduce_mean(x, ops.constant([0]), True)), x)
+
+
+def _hard_coded(batch: Any) -> ov.Model:
+    x = parameter("x", (batch, 6), "NC")
+    return model_of(ops.reshape(ops.relu(x), ops.constant([4, 2, 3]), False), x)
+
+
+def _constant_of_the_batch(batch: Any) -> ov.Model:
+    x = parameter("x", (batch, 6), "NC")
+    return model_of(ops.add(x, ops.constant(weights(4, 1))), x)
+
+
+def _unbatched_output(batch: Any) -> ov.Model:
+    x, scale = parameter("x", (batch, 6), "NC"), parameter("scale", (6,), "C")
+    return model_of([ops.multiply(x, scale), ops.exp(scale)], x, scale)
+
+
+def _six_dimensions(batch: Any) -> ov.Model:
+    x = parameter("x", (2, batch, 1, 1, 1, 3), "CN...")
+    return model_of(ops.relu(x), x)
+
+
+def _states(batch: Any) -> ov.Model:
+    x = parameter("x", (batch, 3), "NC")
+    return _summing(x, (batch, 3))
+
+
+def _summing(x: Any, shape: tuple[int, ...]) -> ov.Model:
+    """The sum of all inputs so far, in a state."""
+    zeros = ops.constant(np.zeros(shape, np.float32))
+    state = ops.read_value(zeros, "state", ov.Type.f32, ov.PartialShape(list(shape)))
+    total = ops.add(x, state)
+    total.output(0).get_tensor().set_names({"y"})
+    return ov.Model([ops.result(total)], [ops.assign(total, "state")], [x], "stateful")
+
+
+REFUSED = {
+    "softmax over the batch": (_softmax_over_batch, "Softmax.*normalises over axis 0"),
+    "statistics of the batch": (_statistics, "ReduceMean.*reduces axis 0"),
+    "hard-coded reshape": (_hard_coded, "cannot be given a batch of|Reshape"),
+    "constant of the batch": (_constant_of_the_batch, "cannot be given a batch of 97|Add"),
+    "output without a batch": (_unbatched_output, "has no batch"),
+    "six dimensions": (_six_dimensions, "more than 5 dimensions"),
+    "states": (_states, "it has states"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_split_goes_to_the_compiler_with_the_reason_and_plugin_is_refused(
+    shared_core: Core, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    build, reason = REFUSED[name]
+    model = build(4)
+    with pytest.raises(CompileError, match=f"PLUGIN cannot split its batch of 4.*{reason}.*AUTO or COMPILER"):
+        shared_core.compile_model(model, "NPU", PLUGIN)
+    with caplog.at_level(logging.INFO, "softnpu.plugin"):
+        compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "COMPILER"
+    assert f"model '{model.get_friendly_name()}': batch 4 handled by the compiler because " in caplog.text
+    inputs = [random(*port.shape) for port in model.inputs]
+    same(compiled(inputs), on_cpu(model, inputs))
+
+
+def test_states_without_a_batch_pass_through_every_mode(shared_core: Core) -> None:
+    model = _summing(parameter("x", (1, 3), "NC"), (1, 3))
+    for mode in ("AUTO", "PLUGIN", "COMPILER"):
+        request = shared_core.compile_model(model, "NPU", {"BATCH_MODE": mode}).create_infer_request()
+        data = random(1, 3)
+        for step in (1, 2, 3):
+            np.testing.assert_allclose(request.infer([data])[0], data * step, rtol=1e-6)
+
+
+def test_inputs_whose_layouts_contradict_each_other_are_told(shared_core: Core) -> None:
+    left, right = parameter("left", (4, 3), "NC"), parameter("right", (8, 3), "NC")
+    model = model_of([ops.relu(left), ops.relu(right)], left, right)
+    with pytest.raises(CompileError, match="inputs have different batches: 4 of 'left', 8 of 'right'"):
+        shared_core.compile_model(model, "NPU", PLUGIN)
+    assert shared_core.compile_model(model, "NPU", F32).get_property("BATCH_MODE") == "COMPILER"
+
+
+def test_an_output_whose_layout_says_otherwise_is_not_split(shared_core: Core) -> None:
+    model = matmul_net(4)
+    model.get_results()[0].set_layout(ov.Layout("CN"))
+    with pytest.raises(CompileError, match="samples on axis 0, and on axis 1 by its layout"):
+        shared_core.compile_model(model, "NPU", PLUGIN)
+    model.get_results()[0].set_layout(ov.Layout("NC"))
+    assert shared_core.compile_model(model, "NPU", PLUGIN).get_property("BATCH_MODE") == "PLUGIN"
+
+
+def test_a_second_dynamic_dimension_is_the_compilers(shared_core: Core) -> None:
+    x = parameter("x", (-1, ov.Dimension(1, 8)), "NC")
+    model = model_of(ops.relu(x), x)
+    with pytest.raises(CompileError, match="axis 1 of input 'x' is dynamic too"):
+        shared_core.compile_model(model, "NPU", PLUGIN)
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    assert compiled.get_property("BATCH_MODE") == "COMPILER"
+    data = random(3, 5)
+    same(compiled(data), on_cpu(model, [data]))
+
+
+def test_plugin_trusts_the_user_for_operations_that_nobody_knows(
+    shared_core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = parameter("x", (2, 1, 4, 4), "NCHW")
+    blocks = ops.space_to_batch(x, [1, 1, 2, 2], [0, 0, 0, 0], [0, 0, 0, 0])
+    model = model_of(ops.reduce_max(blocks, ops.constant([1, 2, 3]), True), x)
+    assert shared_core.compile_model(model, "NPU", F32).get_property("BATCH_MODE") == "COMPILER"
+    with caplog.at_level(logging.INFO, "softnpu.plugin"):
+        shared_core.compile_model(model, "NPU", PLUGIN)
+    assert "trusting the layouts that samples are independent in 'SpaceToBatch" in caplog.text
+
+
+# ------------------------------------------------------------ what is told
+
+
+def test_the_log_tells_the_decision_with_the_batch(
+    shared_core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "softnpu.plugin"):
+        shared_core.compile_model(conv_net(4), "NPU", F32)
+        shared_core.compile_model(columns_net(), "NPU", F32)
+        shared_core.compile_model(conv_net(4), "NPU", COMPILER)
+    begin = "model 'batched': batch "
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.removeprefix(begin) for line in told if line.startswith(begin)] == [
+        "4 -> 1 handled by the plugin: axis 0 of 'x', axis 0 of output 0, by its layout",
+        "? -> 1 handled by the plugin: axis 1 of 'x', axis 1 of output 0, by its layout",
+        "4 handled by the compiler, as NPU_BATCH_MODE asks",
+    ]
+
+
+def test_the_mode_can_be_set_on_the_core(shared_core: Core) -> None:
+    shared_core.set_property("NPU", {"BATCH_MODE": "COMPILER"})
+    assert shared_core.compile_model(conv_net(4), "NPU").get_property("BATCH_MODE") == "COMPILER"
+
+
+def test_strides_of_the_user_and_of_the_batch_go_together(shared_core: Core) -> None:
+    model = columns_net()
+    compiled = shared_core.compile_model(model, "NPU", {**F32, "NPU_ENABLE_STRIDES_FOR": "x"})
+    assert [argument.strides for argument in compiled.meta.arguments] == [True, True]
+    assert compiled.get_property("NPU_ENABLE_STRIDES_FOR") == "x"
+    data = random(6, 3)
+    same(compiled(data), on_cpu(model, [data]))

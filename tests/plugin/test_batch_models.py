@@ -1,0 +1,115 @@
+"""Real models with a batch, split by the plugin: the numbers of OpenVINO's CPU device for the real batch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.driver import GraphSource
+from softnpu.plugin import Core, model_source
+from softnpu.plugin.batch.looks import look_at_model, look_at_xml
+from softnpu.tools.models.catalogue import lookup
+from softnpu.tools.models.fetch import get
+from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, parameter
+
+NAMES = ["yolov8n", "magika", "minilm"]
+BUDGET_MS = 1.0
+
+
+def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
+    arrays = []
+    for port in model.inputs:
+        shape, kind = shapes[port.any_name], port.element_type.to_dtype()
+        data = np.random.default_rng(len(arrays)).random(shape)
+        arrays.append((data * 2).astype(kind) if np.issubdtype(kind, np.integer) else data.astype(kind))
+    return arrays
+
+
+@pytest.mark.parametrize("batch", [4, -1], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_numbers_are_those_of_the_real_batch(shared_core: Core, name: str, batch: int) -> None:
+    one = {port: list(shape) for port, shape in lookup(name).shapes.items()}
+    model = ov.Core().read_model(get(name))
+    asked = {port: [batch, *shape[1:]] for port, shape in one.items()}
+    compiled = shared_core.compile_model(get(name), "NPU", F32, shapes=asked)
+    assert compiled.get_property("BATCH_MODE") == ("COMPILER" if name == "minilm" and batch > 0 else "PLUGIN")
+    assert [list(port.partial_shape) for port in compiled.inputs] == [
+        list(ov.PartialShape(shape)) for shape in asked.values()
+    ]
+    for count in (4, 2) if compiled.get_property("BATCH_MODE") == "PLUGIN" else (4,):
+        inputs = _inputs(model, {port: [count, *shape[1:]] for port, shape in one.items()})
+        expected = on_cpu(model, inputs)
+        found = compiled(inputs)
+        for index, array in enumerate(expected):
+            np.testing.assert_allclose(found[index], array, rtol=1e-3, atol=1e-3)
+
+
+def test_magika_is_batched_as_it_comes(shared_core: Core, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "softnpu.plugin"):
+        compiled = shared_core.compile_model(get("magika"), "NPU", F32)
+    assert "batch ? -> 1 handled by the plugin: axis 0 of 'bytes'" in caplog.text
+    assert compiled.meta.arguments[0].shape == (1, 2048)
+
+
+# ------------------------------------------------------------ the quick look
+
+
+def test_a_model_without_a_batch_is_not_read(
+    shared_core: Core, monkeypatch: pytest.MonkeyPatch, digits: Path, private_dir: Path
+) -> None:
+    def read(*_: Any) -> ov.Model:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(model_source, "read_model", read)
+    compiled = shared_core.compile_model(digits)
+    assert compiled.get_property("BATCH_MODE") == "AUTO"
+    ov.serialize(matmul_net(4, layout=""), private_dir / "rows.xml")
+    compiled = shared_core.compile_model(private_dir / "rows.xml")
+    assert compiled.get_property("BATCH_MODE") == "COMPILER"
+
+
+def test_a_quick_look_at_yolo_is_quick(private_dir: Path) -> None:
+    model = ov.Core().read_model(get("yolov8n"))
+    model.reshape([1, 3, 320, 320])
+    ov.serialize(model, private_dir / "yolo.xml")
+    with GraphSource.from_ir(private_dir / "yolo.xml") as source:
+        best = min(_timed(source) for _ in range(20))
+    assert best < BUDGET_MS
+
+
+def _timed(source: GraphSource) -> float:
+    start = time.perf_counter()
+    assert look_at_xml(source.xml_fd, source.xml_length) is not None
+    return (time.perf_counter() - start) * 1e3
+
+
+def test_a_quick_look_sees_what_openvino_sees(private_dir: Path) -> None:
+    x = parameter('x<1>, "two"', (ov.Dimension(1, 4), 3, -1), "NC...")
+    y = parameter("y", (), "")
+    y.output(0).set_names({"other, name", "y"})
+    conv = conv_net(4)
+    for number, model in enumerate((model_of([x, y], x, y), conv)):
+        path = private_dir / f"{number}.xml"
+        ov.serialize(model, path)
+        with GraphSource.from_ir(path) as source:
+            quick = look_at_xml(source.xml_fd, source.xml_length)
+        slow = look_at_model(ov.Core().read_model(path))
+        assert quick is not None
+        assert sorted(map(str, quick.inputs)) == sorted(map(str, slow.inputs))
+        assert quick.has_batch_layer == slow.has_batch_layer == (model is conv)
+
+
+def test_what_a_quick_look_does_not_understand_is_left_to_openvino(private_dir: Path) -> None:
+    for text in (b"", b"<net>", b'<layer id="0" name="x" type="Parameter"><data/></layer>', b"x" * 5000,
+                 b'<layer id="0" name="x" type="Parameter"><data shape="1,a"/></layer>',
+                 b'<layer id="0" name="x" type="Parameter"><data shape="1"/></layer><body/>'):  # fmt: skip
+        path = private_dir / "odd.xml"
+        path.write_bytes(text)
+        with GraphSource.from_ir(path) as source:
+            assert look_at_xml(source.xml_fd, source.xml_length) is None

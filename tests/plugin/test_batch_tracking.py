@@ -1,0 +1,284 @@
+"""Whether samples of a batch meet inside a model: what is proven, what is refused, and why.
+
+Each model that passes is computed as well, once as a batch and once sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin.batch.tracking import NotSplittable, track
+from tests.support.batches import model_of, on_cpu, parameter, random, weights
+
+Build = Callable[[Any], Any]
+SHAPE = (-1, 4, 6)
+
+
+def _tracked(build: Build, *shape: int) -> tuple[ov.Model, Any]:
+    x = parameter("x", shape or SHAPE)
+    model = model_of(build(x), x)
+    return model, track(model, [0])
+
+
+def _constant(*shape: int) -> Any:
+    return ops.constant(weights(*shape))
+
+
+def _broadcast_zeros(x: Any) -> Any:
+    """Zeros of shape [N, 6], made of the shape of x: how frameworks begin a recurrence."""
+    target = ops.gather(ops.shape_of(x), ops.constant([0, 2]), ops.constant(0))
+    return ops.broadcast(ops.constant(np.float32(0.5)), target)
+
+
+def _lstm(x: Any) -> Any:
+    batch = ops.gather(ops.shape_of(x), ops.constant([0]), ops.constant(0))
+    state = ops.broadcast(
+        ops.constant(np.float32(0)), ops.concat([batch, ops.constant([1]), ops.constant([5])], 0)
+    )
+    lengths = ops.broadcast(ops.constant(np.int64(4)), batch)
+    return ops.lstm_sequence(
+        x, state, state, lengths, _constant(1, 20, 6), _constant(1, 20, 5), _constant(1, 20), 5, "forward"
+    ).output(0)
+
+
+INDEPENDENT: dict[str, Build] = {
+    "elementwise": lambda x: ops.tanh(ops.add(x, _constant(4, 6))),
+    "convolution": lambda x: ops.convolution(x, _constant(3, 4, 3), [1], [0], [0], [1]),
+    "pooling": lambda x: ops.max_pool(x, [1], [1], [0], [0], [2]).output(0),
+    "matmul by weights": lambda x: ops.matmul(x, _constant(6, 3), False, False),
+    "matmul by transposed weights": lambda x: ops.matmul(_constant(5, 4), x, False, False),
+    "matmul with itself": lambda x: ops.matmul(x, x, False, True),
+    "softmax inside": lambda x: ops.softmax(x, 2),
+    "softmax from the end": lambda x: ops.softmax(x, -1),
+    "mean inside": lambda x: ops.reduce_mean(x, ops.constant([1, 2]), False),
+    "mean and broadcast": lambda x: ops.subtract(x, ops.reduce_mean(x, ops.constant([1]), True)),
+    "cumsum inside": lambda x: ops.cum_sum(x, ops.constant(1)),
+    "top k": lambda x: ops.topk(x, ops.constant(2), 1, "max", "value").output(0),
+    "flatten": lambda x: ops.reshape(x, ops.constant([-1, 24]), False),
+    "flatten by zero": lambda x: ops.reshape(x, ops.constant([0, -1]), True),
+    "rows of samples": lambda x: ops.reshape(
+        ops.matmul(ops.reshape(x, ops.constant([-1, 6]), False), _constant(6, 2), False, False),
+        ops.constant([-1, 4, 2]),
+        False,
+    ),
+    "reshape by its own shape": lambda x: ops.reshape(
+        x,
+        ops.concat(
+            [ops.gather(ops.shape_of(x), ops.constant([0]), ops.constant(0)), ops.constant([3, 8])], 0
+        ),
+        False,
+    ),
+    "transpose and back": lambda x: ops.transpose(
+        ops.softmax(ops.transpose(x, ops.constant([2, 0, 1])), 0), ops.constant([1, 2, 0])
+    ),
+    "unsqueeze": lambda x: ops.relu(ops.unsqueeze(x, ops.constant([0]))),
+    "split and concat": lambda x: ops.concat(ops.split(x, ops.constant(1), 2).outputs()[::-1], 2),
+    "slice inside": lambda x: ops.slice(
+        x, ops.constant([1]), ops.constant([3]), ops.constant([1]), ops.constant([1])
+    ),
+    "slice of everything": lambda x: ops.slice(
+        x, ops.constant([0, 1]), ops.constant([2**31 - 1, 3]), ops.constant([1, 1]), ops.constant([0, 1])
+    ),
+    "strided slice": lambda x: ops.strided_slice(
+        x, ops.constant([0, 0, 1]), ops.constant([0, 0, 5]), ops.constant([1, 1, 2]), [1, 1, 0], [1, 1, 0]
+    ),
+    "gather inside": lambda x: ops.gather(x, ops.constant([3, 1, 1]), ops.constant(1)),
+    "lookup": lambda x: ops.gather(
+        _constant(8, 3), ops.convert(ops.clamp(x, 0.0, 7.0), "i64"), ops.constant(0)
+    ),
+    "pad inside": lambda x: ops.pad(x, ops.constant([0, 1, 0]), ops.constant([0, 0, 2]), "constant"),
+    "tile inside": lambda x: ops.tile(x, ops.constant([1, 2, 1])),
+    "made of the shape": lambda x: ops.add(ops.reduce_sum(x, ops.constant([1]), False), _broadcast_zeros(x)),
+    "length of the sequence": lambda x: ops.multiply(
+        x, ops.convert(ops.gather(ops.shape_of(x), ops.constant([1]), ops.constant(0)), "f32")
+    ),
+    "select": lambda x: ops.select(ops.greater(x, ops.constant(np.float32(0))), x, ops.negative(x)),
+    "mvn": lambda x: ops.mvn(x, ops.constant([1, 2]), True, 1e-5, "inside_sqrt"),
+    "batch norm": lambda x: ops.batch_norm_inference(
+        x, _constant(4), _constant(4), _constant(4), ops.constant(np.ones(4, np.float32)), 1e-5
+    ),
+    "recurrent": _lstm,
+    "one hot": lambda x: ops.one_hot(
+        ops.convert(ops.clamp(x, 0.0, 2.0), "i64"),
+        ops.constant(3),
+        ops.constant(np.float32(1)),
+        ops.constant(np.float32(0)),
+        -1,
+    ),
+    "gather elements": lambda x: ops.gather_elements(
+        x, ops.convert(ops.clamp(x, 0.0, 3.0), "i64"), 1
+    ),
+    "einsum": lambda x: ops.einsum([x, _constant(6, 2)], "bij,jk->bik"),
+    "attention": lambda x: ops.scaled_dot_product_attention(x, x, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_samples_that_do_not_meet_are_proven_to(name: str) -> None:
+    model, tracked = _tracked(INDEPENDENT[name])
+    [(axis, sample)] = tracked.outputs
+    data = random(3, 4, 6)
+    [whole] = on_cpu(model, [data])
+    parts = [on_cpu(model, [data[at : at + 1]])[0] for at in range(3)]
+    assert all(part.shape == sample for part in parts)
+    np.testing.assert_allclose(np.concatenate(parts, axis), whole, rtol=1e-4, atol=1e-5)
+
+
+MIXING: dict[str, tuple[Build, str]] = {
+    "softmax": (lambda x: ops.softmax(x, 0), "Softmax.*normalises over axis 0, which is that of the batch"),
+    "softmax from the end": (lambda x: ops.softmax(x, -3), "normalises over axis 0"),
+    "log softmax": (lambda x: ops.log_softmax(x, 0), "normalises over axis 0"),
+    "statistics": (
+        lambda x: ops.subtract(x, ops.reduce_mean(x, ops.constant([0]), True)),
+        "ReduceMean.*reduces axis 0",
+    ),
+    "negative axis": (lambda x: ops.reduce_max(x, ops.constant([-3]), True), "reduces axis 0"),
+    "mvn": (lambda x: ops.mvn(x, ops.constant([0, 2]), True, 1e-5, "inside_sqrt"), "normalises over axis 0"),
+    "cumsum": (lambda x: ops.cum_sum(x, ops.constant(0)), "CumSum.*works along axis 0"),
+    "top k": (lambda x: ops.topk(x, ops.constant(1), 0, "max", "value").output(0), "works along axis 0"),
+    "roll": (lambda x: ops.roll(x, ops.constant([1]), ops.constant([0])), "rolls axis 0"),
+    "concat": (lambda x: ops.concat([x, x], 0), "joins tensors on axis 0"),
+    "first sample": (lambda x: ops.gather(x, ops.constant([0]), ops.constant(0)), "picks samples"),
+    "first slice": (
+        lambda x: ops.slice(x, ops.constant([0]), ops.constant([1]), ops.constant([1]), ops.constant([0])),
+        "ends at 1 on axis 0",
+    ),
+    "backwards": (
+        lambda x: ops.strided_slice(
+            x, ops.constant([0]), ops.constant([0]), ops.constant([-1]), [1], [1]
+        ),
+        "takes a part of axis 0",
+    ),
+    "transposed away": (
+        lambda x: ops.reshape(ops.transpose(x, ops.constant([1, 0, 2])), ops.constant([-1, 24]), False),
+        "Reshape",
+    ),
+    "matmul over samples": (
+        lambda x: ops.matmul(
+            ops.transpose(ops.reshape(x, ops.constant([-1, 24]), False), ops.constant([1, 0])),
+            ops.reshape(x, ops.constant([-1, 24]), False),
+            False,
+            False,
+        ),
+        "MatMul.*sums over the samples",
+    ),
+    "similarity of samples": (
+        lambda x: ops.matmul(
+            ops.reshape(x, ops.constant([-1, 24]), False),
+            ops.reshape(x, ops.constant([-1, 24]), False),
+            False,
+            True,
+        ),
+        "multiplies samples of one input with those of the other",
+    ),
+    "divided by the batch": (
+        lambda x: ops.divide(
+            x, ops.convert(ops.gather(ops.shape_of(x), ops.constant([0]), ops.constant(0)), "f32")
+        ),
+        "depends on how many samples there are",
+    ),
+    "numbered samples": (
+        lambda x: ops.add(
+            x,
+            ops.unsqueeze(
+                ops.range(
+                    ops.constant(0),
+                    ops.gather(ops.shape_of(x), ops.constant(0), ops.constant(0)),
+                    ops.constant(1),
+                    "f32",
+                ),
+                ops.constant([1, 2]),
+            ),
+        ),
+        "depends on how many samples there are",
+    ),
+    "output without a batch": (
+        lambda x: [x, ops.constant(np.ones(3, np.float32))],
+        "computes has no batch",
+    ),
+    "indices of a pooling": (
+        lambda x: ops.max_pool(x, [1], [1], [0], [0], [2]).output(1),
+        "indices of a pooling, which count through the whole batch",
+    ),
+    "einsum over samples": (lambda x: ops.einsum([x], "bij->ij"), "sums over the samples"),
+    "convolution across samples": (
+        lambda x: ops.convolution(
+            ops.transpose(x, ops.constant([1, 0, 2])), _constant(2, 3, 1), [1], [0], [0], [1]
+        ),
+        "cannot be given a batch of|Convolution",
+    ),
+    "hard-coded batch": (lambda x: ops.reshape(x, ops.constant([3, -1]), False), "Reshape|batch of"),
+    "constant for each sample": (lambda x: ops.add(x, _constant(3, 1, 1)), "cannot be given a batch of 97"),
+    "random": (
+        lambda x: ops.add(
+            x,
+            ops.random_uniform(
+                ops.constant([1, 4, 6]), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
+            ),
+        ),
+        "draws random numbers",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_samples_that_meet_are_refused_with_the_operation(name: str) -> None:
+    build, says = MIXING[name]
+    with pytest.raises(NotSplittable, match=says) as refused:
+        _tracked(build)
+    assert refused.value.mixes
+
+
+def test_an_unknown_operation_ends_the_proof_unless_it_is_trusted() -> None:
+    x = parameter("x", (-1, 4, 8, 8))
+    model = model_of(ops.space_to_batch(x, [1, 1, 2, 2], [0, 0, 0, 0], [0, 0, 0, 0]), x)
+    with pytest.raises(NotSplittable, match=r"SpaceToBatch.*nothing is known") as refused:
+        track(model, [0])
+    assert not refused.value.mixes
+    tracked = track(model, [0], trusting=True)
+    assert tracked.outputs == ((0, (4, 4, 4, 4)),)
+    assert "SpaceToBatch" in tracked.trusted[0]
+
+
+def test_two_inputs_and_one_that_samples_share() -> None:
+    left, right, scale = parameter("left", (-1, 4)), parameter("right", (-1, 4)), parameter("scale", (4,))
+    model = model_of(ops.multiply(ops.add(left, right), scale), left, right, scale)
+    assert track(model, [0, 0, None]).outputs == ((0, (1, 4)),)
+    with pytest.raises(NotSplittable, match=r"Add.*its shape is"):
+        track(model, [0, None, None])
+
+
+def test_samples_on_different_axes_meet() -> None:
+    left, right = parameter("left", (-1, 3, 4)), parameter("right", (3, -1, 4))
+    model = model_of(ops.add(left, ops.transpose(right, ops.constant([1, 0, 2]))), left, right)
+    assert track(model, [0, 1]).outputs == ((0, (1, 3, 4)),)
+    crossed = model_of(
+        ops.matmul(
+            ops.reshape(left, ops.constant([-1, 12]), False),
+            ops.reshape(right, ops.constant([12, -1]), False),
+            False,
+            False,
+        ),
+        left,
+        right,
+    )
+    with pytest.raises(NotSplittable):
+        track(crossed, [0, 1])
+
+
+def test_several_rows_a_sample_are_one_part_of_the_axis() -> None:
+    _, tracked = _tracked(lambda x: ops.reshape(x, ops.constant([-1, 6]), False))
+    assert tracked.outputs == ((0, (4, 6)),)
+
+
+def test_a_layer_with_a_batch_by_definition_is_noted() -> None:
+    _, tracked = _tracked(INDEPENDENT["convolution"])
+    assert tracked.batch_layer
+    _, tracked = _tracked(INDEPENDENT["matmul by weights"])
+    assert not tracked.batch_layer

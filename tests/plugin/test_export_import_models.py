@@ -1,0 +1,70 @@
+"""Real models, exported and imported: the same numbers bit by bit, in other processes that share them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.plugin import Core
+from softnpu.tools.models.catalogue import lookup
+from softnpu.tools.models.fetch import get
+from tests.conftest import StartPython
+from tests.plugin.test_real_models import F32, NAMES, _inputs, _shaped
+from tests.support.daemon import Daemon
+
+_CLIENT = """
+from softnpu.plugin import Core
+core = Core(given["socket"])
+compiled = core.import_model(given["file"], "NPU")
+request = compiled.create_infer_request()
+data = np.load(given["inputs"])
+inputs = [data[f"arr_{index}"] for index in range(len(data.files))]
+say("ready")
+hear()
+found = [request.infer(inputs)[index] for index in range(len(compiled.outputs))]
+expected = np.load(given["expected"])
+say(all(np.array_equal(found[index], expected[f"arr_{index}"]) for index in range(len(found))))
+"""
+
+
+@pytest.mark.parametrize("weightless", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_other_processes_import_it_and_share_one_image(
+    core: Core,
+    daemon: Daemon,
+    reference: ov.Core,
+    start_python: StartPython,
+    private_dir: Path,
+    name: str,
+    weightless: bool,
+) -> None:
+    model = _shaped(name)
+    inputs = _inputs(model)
+    cpu = reference.compile_model(model, "CPU", F32)(inputs)
+    np.savez(private_dir / "inputs.npz", *inputs)
+    np.savez(private_dir / "expected.npz", *(cpu[index] for index in range(len(model.outputs))))
+    config = F32 | {"ENABLE_WEIGHTLESS": weightless}
+    compiled = core.compile_model(get(name), "NPU", config, shapes=lookup(name).shapes)
+    compiled.export_model(private_dir / "model.blob")
+    del compiled
+    clients = [
+        start_python(
+            _CLIENT,
+            socket=str(daemon.socket),
+            file=str(private_dir / "model.blob"),
+            inputs=str(private_dir / "inputs.npz"),
+            expected=str(private_dir / "expected.npz"),
+        )
+        for _ in range(3)
+    ]
+    for client in clients:
+        assert client.hear(120) == "ready"
+    assert (daemon.engine().graphs, daemon.engine().images) == (3, 1)
+    for client in clients:
+        client.tell("go")
+    for client in clients:
+        assert client.hear(120) is True
+        client.finish()

@@ -1,0 +1,101 @@
+"""Compiling for a platform that is not here: exported, refused by other devices, run by the right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver.compiler.options import PLATFORMS as COMPILED_FOR
+from softnpu.emulator.platforms import PLATFORMS
+from softnpu.plugin import BlobError, Core, NpuError, PropertyError
+from softnpu.plugin.properties.hints import HINTS
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.models import on_cpu
+
+IMAGE = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+
+
+def test_every_platform_can_be_compiled_for_and_has_its_tiles() -> None:
+    assert set(COMPILED_FOR) == PLATFORMS.keys() == HINTS.keys()
+    assert {name: hint.tiles for name, hint in HINTS.items()} == {
+        name: platform.tiles for name, platform in PLATFORMS.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["3720", "NPU3720", "VPU3720"])
+def test_a_model_for_another_platform_tells_of_that_platform(
+    shared_core: Core, digits: Path, name: str
+) -> None:
+    compiled = shared_core.compile_model(
+        digits, "NPU", {"NPU_PLATFORM": name, "PERFORMANCE_HINT": "THROUGHPUT"}
+    )
+    assert compiled.meta.platform == compiled.get_property("NPU_PLATFORM") == "3720"
+    assert compiled.get_property("NPU_MAX_TILES") == compiled.get_property("NPU_TILES") == 2
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 4
+    assert [port.any_name for port in compiled.inputs] == ["image"]
+
+
+def test_it_cannot_run_here_and_says_where(shared_core: Core, digits: Path) -> None:
+    compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"})
+    for attempt in (compiled.create_infer_request, lambda: compiled(IMAGE)):
+        with pytest.raises(
+            NpuError,
+            match=r"compiled for platform 3720; expected 4000, the platform of device NPU\. Export it",
+        ):
+            attempt()
+    assert compiled.load_ms == 0
+
+
+def test_it_runs_where_its_platform_is(start_daemon: StartDaemon, digits: Path, private_dir: Path) -> None:
+    blob = private_dir / "digits.blob"
+    here = Core(start_daemon(socket=str(private_dir / "here.sock")).socket)
+    here.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"}).export_model(blob)
+    with pytest.raises(BlobError, match=r"'3720'; expected '4000'"):
+        here.import_model(blob)
+    there = Core(start_daemon(socket=str(private_dir / "there.sock"), devices=("5010", "3720")).socket)
+    with pytest.raises(BlobError, match=r"'3720'; expected '5010'"):
+        there.import_model(blob)
+    found = there.import_model(blob, "NPU.3720")(IMAGE)[0]
+    np.testing.assert_array_equal(found, on_cpu(digits, IMAGE)[0])
+    here.unload_plugin()
+    there.unload_plugin()
+
+
+def test_tiles_are_those_of_the_platform(shared_core: Core, digits: Path) -> None:
+    with pytest.raises(PropertyError, match="NPU_TILES: value 3; expected at most 2"):
+        shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720", "NPU_TILES": 3})
+    compiled = shared_core.compile_model(digits, "NPU", {"NPU_TILES": 3})
+    assert compiled.get_property("NPU_TILES") == 3
+
+
+def test_the_platform_can_be_set_on_the_core(shared_core: Core, digits: Path) -> None:
+    shared_core.set_property("NPU", {"NPU_PLATFORM": "5010"})
+    assert shared_core.compile_model(digits).meta.platform == "5010"
+    with pytest.raises(PropertyError, match="NPU_TILES"):
+        shared_core.set_property("NPU", {"NPU_TILES": 4})
+    assert shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "AUTO_DETECT"}).meta.platform == "4000"
+
+
+def test_platforms_do_not_meet_in_the_drivers_cache(
+    daemon: Daemon, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZE_INTEL_NPU_CACHE_DIR", str(private_dir / "cache"))
+    core = Core(daemon.socket)
+    seen = []
+    for platform in ("3720", "4000", "3720", "AUTO_DETECT"):
+        compiled = core.compile_model(digits, "NPU", {"NPU_PLATFORM": platform})
+        seen.append((compiled.meta.platform, compiled.get_property("LOADED_FROM_CACHE")))
+    assert seen == [("3720", False), ("4000", False), ("3720", True), ("4000", True)]
+    with pytest.raises(NpuError, match="3720"):
+        core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"}).create_infer_request()
+    core.unload_plugin()
+
+
+def test_a_device_that_is_not_here_is_refused_with_the_way_to_compile_for_it(
+    shared_core: Core, digits: Path
+) -> None:
+    with pytest.raises(PropertyError, match=r"'NPU\.3720': no such device.*NPU_PLATFORM compiles for"):
+        shared_core.compile_model(digits, "NPU.3720")

@@ -1,0 +1,92 @@
+"""NPU_USE_BASE_MODEL_SERIALIZER and its threshold: which weights of a model in memory are copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.plugin import Core, PropertyError
+from softnpu.plugin.model_source import Form, from_model
+from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
+from tests.support.daemon import Daemon
+
+WEIGHTS = 2 * SIZE * SIZE * 4
+
+
+@pytest.fixture
+def mapped(private_dir: Path) -> ov.Model:
+    """A model whose constants OpenVINO maps from a file."""
+    return ov.Core().read_model(write_dense(private_dir))
+
+
+def _in_files(model: ov.Model, form: Form) -> tuple[int, int]:
+    """Bytes of weights that go as a file of the user's, and as a copy in memory."""
+    from_file = copied = 0
+    with from_model(model, "dense", form) as source:
+        for file in source.weights:
+            if "memfd" in str(Path(f"/proc/self/fd/{file.fd}").readlink()):
+                copied += file.length
+            else:
+                from_file += file.length
+    return from_file, copied
+
+
+def test_the_default_copies_nothing_that_is_in_a_file(mapped: ov.Model) -> None:
+    assert _in_files(mapped, Form()) == (WEIGHTS, 0)
+
+
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        (1, (WEIGHTS, 0)),
+        (SIZE * SIZE * 4, (WEIGHTS, 0)),
+        (SIZE * SIZE * 4 + 1, (0, WEIGHTS)),
+    ],
+)
+def test_small_constants_are_copied_below_the_threshold(
+    mapped: ov.Model, below: int, expected: tuple[int, int]
+) -> None:
+    assert _in_files(mapped, Form(copy_below=below)) == expected
+
+
+def test_the_base_serializer_copies_everything(mapped: ov.Model) -> None:
+    assert _in_files(mapped, Form(copies=True)) == (0, WEIGHTS)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_base_serializer_copies_and_the_other_does_not(
+    core: Core, daemon: Daemon, mapped: ov.Model, value: bool
+) -> None:
+    compiled = core.compile_model(mapped, "NPU", {"NPU_USE_BASE_MODEL_SERIALIZER": value})
+    maps = Path(f"/proc/{daemon.engine().engine_pid}/maps").read_text()
+    assert ("dense.bin" in maps) is not value
+    assert compiled.get_property("NPU_USE_BASE_MODEL_SERIALIZER") is value
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"NPU_USE_BASE_MODEL_SERIALIZER": True},
+        {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
+        {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 1 << 30},
+        {"NPU_USE_BASE_MODEL_SERIALIZER": True, "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
+    ],
+)
+def test_the_numbers_and_the_blob_are_the_same(shared_core: Core, config: dict[str, Any]) -> None:
+    model = dense_model()
+    expected = shared_core.compile_model(model)
+    found = shared_core.compile_model(model, "NPU", config)
+    np.testing.assert_array_equal(found(INPUT)[0], expected(INPUT)[0])
+    assert found.meta.name == "dense"
+    blobs = [each._executable.graph.get_weightless_blob()[0] for each in (expected, found)]
+    assert blobs[0] == blobs[1]
+
+
+def test_copies_and_a_file_of_weights_exclude_each_other(shared_core: Core) -> None:
+    config = {"NPU_USE_BASE_MODEL_SERIALIZER": True, "WEIGHTS_PATH": "model.bin"}
+    with pytest.raises(PropertyError, match=r"WEIGHTS_PATH.*NPU_USE_BASE_MODEL_SERIALIZER.*one of the two"):
+        shared_core.compile_model(dense_model(), "NPU", config)

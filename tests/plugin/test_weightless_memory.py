@@ -1,0 +1,160 @@
+"""Memory that exports and imports take: all processes together, next to the weights themselves."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from softnpu.plugin import Core
+from tests.driver.test_compile_memory import peak, write_model
+from tests.support.daemon import Daemon
+
+_MB = 1 << 20
+_SLACK = 8 * _MB
+"""Of libraries and buffers, whatever the size of the model."""
+DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture
+def pids(core: Core, daemon: Daemon, digits: Path) -> Callable[[], list[int]]:
+    """This process, the daemon, its engine and its compilers, all of which have loaded their libraries."""
+    parent = psutil.Process(daemon.pid)
+    for _ in range(2):
+        core.import_model(core.compile_model(digits).export_model())
+    return lambda: [os.getpid(), parent.pid, *(child.pid for child in parent.children())]
+
+
+def _exported(core: Core, folder: Path, layers: int, weightless: bool) -> tuple[Path, Path, int]:
+    """The exported file, the file that has its weights, and their size."""
+    path = write_model(folder, layers, "float32")
+    target = folder / "large.blob"
+    config = DEFERRED | {"ENABLE_WEIGHTLESS": weightless}
+    core.compile_model(path, "NPU", config).export_model(target)
+    weights = path.with_suffix(".bin")
+    size = weights.stat().st_size
+    if weightless:
+        return target, weights, size
+    weights.unlink()
+    return target, target, size
+
+
+def _resident(path: Path) -> int:
+    """Bytes of a file that are in memory."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        with mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as view:
+            pages = -(-size // mmap.PAGESIZE)
+            held = (ctypes.c_ubyte * pages)()
+            address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+            assert _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), held) == 0
+            return sum(page & 1 for page in held) * mmap.PAGESIZE
+
+
+def _drop(path: Path) -> None:
+    """Takes a file out of memory; skips the test where that cannot be done."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if _resident(path) > path.stat().st_size // 1000:
+        pytest.skip("this file system keeps its files in memory")
+
+
+def _check_import(
+    core: Core, pids: Callable[[], list[int]], folder: Path, layers: int, weightless: bool
+) -> None:
+    """An import as it is by default: weights compared with their digests, and loaded onto the device."""
+    target, _, size = _exported(core, folder, layers, weightless)
+    with peak(pids) as most:
+        imported = core.import_model(target)
+    print(
+        f"import: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
+    )
+    assert most[0] <= 1.1 * size
+    assert imported.load_ms > 0
+
+
+def _check_deferred(
+    core: Core, pids: Callable[[], list[int]], folder: Path, layers: int, weightless: bool
+) -> None:
+    target, weights, size = _exported(core, folder, layers, weightless)
+    _drop(weights)
+    before = _resident(weights)
+    with peak(pids) as most:
+        imported = core.import_model(target, "NPU", DEFERRED)
+    touched = _resident(weights) - before
+    print(
+        f"deferred: {size / _MB:.0f} MB of weights, {touched / _MB:.2f} MB touched: {touched / size:.4f};"
+        f" at most {most[0] / _MB:.0f} MB more"
+    )
+    assert touched < size // 100
+    assert most[0] < _SLACK + size // 100
+    assert imported.load_ms == 0
+
+
+@pytest.mark.parametrize("weightless", [True, False])
+def test_an_import_has_its_weights_in_memory_once(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
+) -> None:
+    _check_import(core, pids, tmp_path, 4, weightless)
+
+
+@pytest.mark.parametrize("weightless", [True, False])
+def test_a_deferred_import_touches_less_than_a_hundredth(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
+) -> None:
+    _check_deferred(core, pids, tmp_path, 4, weightless)
+
+
+def test_an_export_to_a_file_does_not_double_the_weights(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    path = write_model(tmp_path, 4, "float32")
+    size = path.with_suffix(".bin").stat().st_size
+    compiled = core.compile_model(path, "NPU", DEFERRED)
+    with peak(pids) as most:
+        compiled.export_model(tmp_path / "large.blob")
+    print(
+        f"export: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
+    )
+    assert most[0] <= 1.1 * size
+
+
+def test_an_export_to_a_stream_has_them_in_the_stream_only(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    path = write_model(tmp_path, 4, "float32")
+    size = path.with_suffix(".bin").stat().st_size
+    compiled = core.compile_model(path, "NPU", DEFERRED)
+    with peak(pids) as most:
+        stream = compiled.export_model()
+    print(
+        f"stream: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
+    )
+    assert isinstance(stream, io.BytesIO)
+    assert (
+        most[0] <= 2.3 * size + _SLACK
+    )  # those of the file, mapped by the compiler, and those in the stream
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("weightless", [True, False])
+def test_an_import_of_a_gigabyte(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
+) -> None:
+    _check_import(core, pids, tmp_path, 16, weightless)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("weightless", [True, False])
+def test_a_deferred_import_of_a_gigabyte(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
+) -> None:
+    _check_deferred(core, pids, tmp_path, 16, weightless)

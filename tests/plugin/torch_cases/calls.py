@@ -1,0 +1,245 @@
+"""Calling a compiled module: its arguments, its results, and what is copied."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from softnpu.plugin import Core, InputError
+from softnpu.plugin import torch as npu
+from softnpu.plugin.torch import CompiledModule
+from tests.plugin.torch_cases.modules import (
+    Arguments,
+    Boxes,
+    Convolutions,
+    Detections,
+    Detector,
+    Encoder,
+    Kinds,
+    Wide,
+    in_torch,
+)
+
+X, Y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])
+
+
+def arguments(core: Core, *args: Any, **kwargs: Any) -> CompiledModule:
+    return npu.compile(Arguments(), args, example_kwargs=kwargs, core=core)
+
+
+# ------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((X,), {}),
+        ((X, 3.0), {}),
+        ((X,), {"scale": 3.0}),
+        ((X, 2.0, Y, Y), {}),
+        ((X,), {"mask": Y}),
+        ((X, 0.5, Y), {"mask": Y, "left": Y, "right": X}),
+    ],
+)
+def test_arguments_of_every_kind_are_those_of_the_module(shared_core: Core, args: Any, kwargs: Any) -> None:
+    compiled = arguments(shared_core, *args, **kwargs)
+    assert torch.equal(compiled(*args, **kwargs), in_torch(Arguments(), *args, **kwargs))
+
+
+def test_an_argument_may_be_given_by_name_or_by_position(shared_core: Core) -> None:
+    compiled = arguments(shared_core, X, 3.0)
+    assert torch.equal(compiled(X, scale=3.0), X * 3)
+    default = arguments(shared_core, X)
+    assert torch.equal(default(X), default(X, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((), {}, "module 'Arguments': missing a required argument: 'x'; expected"),
+        ((X, 3.0), {}, "argument 'scale': 3.0 given; expected 2.0, with which the module was traced"),
+        ((X, 2), {}, "argument 'scale': 2 given; expected 2.0"),
+        ((X, 2.0, Y), {}, "argument 'more': tuple of 1 given; expected a sequence of 0"),
+        ((X,), {"left": Y}, "argument 'named': dict with 'left' given; expected a mapping with nothing"),
+        ((X,), {"mask": Y}, "argument 'mask': Tensor given; expected None, with which"),
+        ((X,), {"kind": torch.float64}, "argument 'kind': dtype given; expected it left out"),
+        ((1.0,), {}, r"argument 'x': float given; expected a tensor of f32\[3\]"),
+        (([1.0, 2.0, 3.0],), {}, "argument 'x': list given"),
+        ((X.double(),), {}, r"argument 'x': f64\[3\] given; expected f32\[3\]"),
+        ((X.numpy().astype(np.int32),), {}, r"argument 'x': i32\[3\] given"),
+        ((X.to(torch.complex64),), {}, r"argument 'x': complex64\[3\] given"),
+        ((X[:2],), {}, r"f32\[2\] given; expected f32\[3\]"),
+    ],
+)
+def test_arguments_unlike_those_of_the_trace_are_named(
+    shared_core: Core, args: Any, kwargs: Any, said: str
+) -> None:
+    compiled = arguments(shared_core, X)
+    with pytest.raises(InputError, match=said):
+        compiled(*args, **kwargs)
+    assert torch.equal(compiled(X), X * 2)
+
+
+def test_containers_are_matched_by_their_content(shared_core: Core) -> None:
+    left, right = torch.rand(2, 4), torch.rand(2, 4)
+    batch = {"left": left, "pair": (right, 2)}
+    compiled = npu.compile(Detector(), (batch,), core=shared_core)
+    assert compiled.input_names == ["batch.left", "batch.pair.0"]
+    assert torch.equal(compiled({"pair": [right, 2], "left": left}).features[0], left * 2)
+    for wrong, said in [
+        ({"left": left}, r"argument 'batch': dict with 'left' given; expected a mapping with 'left', 'pair'"),
+        ({"left": left, "pair": right}, "argument 'batch.pair': Tensor given; expected a sequence of 2"),
+        ({"left": left, "pair": (right, 3)}, r"argument 'batch.pair.1': 3 given; expected 2"),
+        ([left, right], "argument 'batch': list of 2 given; expected a mapping"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            compiled(wrong)
+
+
+# ------------------------------------------------------------ results
+
+
+def test_results_have_the_containers_of_the_module(shared_core: Core) -> None:
+    batch = {"left": torch.rand(2, 4), "pair": (torch.rand(2, 4), 2)}
+    found = npu.compile(Detector(), (batch,), core=shared_core)(batch)
+    expected = in_torch(Detector(), batch)
+    assert type(found) is Detections
+    assert type(found.boxes) is Boxes
+    assert type(found.features) is list
+    assert type(found.features[1]) is tuple
+    assert found.features[1][1] is None
+    assert type(found.labels["best"]) is type(expected.labels["best"])
+    assert torch.equal(found.labels["best"].indices, expected.labels["best"].indices)
+    assert torch.equal(found.labels[3], expected.labels[3])
+    assert torch.equal(found.boxes.scores, expected.boxes.scores)
+    assert (found.count, found.note) == (7, None)
+
+
+def test_a_module_in_a_module_returns_what_it_returns(shared_core: Core) -> None:
+    ids = torch.randint(0, 50, (1, 5))
+    found = npu.compile(Encoder(), ids, core=shared_core)(ids)
+    assert {name: value.shape for name, value in found.items()} == {"hidden": (1, 5, 16), "pooled": (1, 16)}
+
+
+def test_numpy_in_is_numpy_out_and_torch_in_is_torch_out(shared_core: Core) -> None:
+    compiled = arguments(shared_core, X, 2.0, Y)
+    assert isinstance(compiled(X, 2.0, Y), torch.Tensor)
+    assert isinstance(compiled(X.numpy(), 2.0, Y), torch.Tensor)
+    plain = compiled(X.numpy(), 2.0, Y.numpy())
+    assert type(plain) is np.ndarray
+    np.testing.assert_array_equal(plain, (X * 2 + Y).numpy())
+
+
+def test_bf16_is_f32_in_numpy(shared_core: Core) -> None:
+    x = torch.tensor([1.5, -2.25, 1e30])
+    compiled = npu.compile(Kinds(), x, core=shared_core)
+    found, expected = compiled(x.numpy())[2], compiled(x)[2]
+    assert (found.dtype, expected.dtype) == (np.float32, torch.bfloat16)
+    np.testing.assert_array_equal(found, expected.float().numpy())
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
+def test_every_element_type_goes_in(shared_core: Core, kind: Any) -> None:
+    x = torch.tensor([[0, 1, 3]]).to(kind)
+    compiled = npu.compile(Kinds(), x, core=shared_core)
+    assert torch.equal(compiled(x)[0], x.float())
+    if kind is torch.bfloat16:
+        with pytest.raises(InputError, match="f16"):
+            compiled(x.to(torch.float16))
+
+
+def test_results_stay_as_they_are(shared_core: Core) -> None:
+    compiled = arguments(shared_core, X)
+    first = compiled(X)
+    compiled(Y)
+    assert torch.equal(first, X * 2)
+
+
+# ------------------------------------------------------------ memory
+
+
+def test_tensors_in_device_memory_are_not_copied_and_others_once(shared_core: Core) -> None:
+    compiled = npu.compile(Wide(64), torch.rand(8, 64), core=shared_core)
+    x = torch.rand(8, 64)
+    expected = compiled(x)
+    assert compiled.compiled_model.staged_bytes == x.nbytes
+    place = compiled.new_input("x")
+    assert (type(place), place.dtype, place.shape) == (torch.Tensor, torch.float32, (8, 64))
+    place[:] = x
+    for _ in range(3):
+        assert torch.equal(compiled(place), expected)
+    assert compiled.compiled_model.staged_bytes == x.nbytes
+
+
+def test_memory_of_the_device_is_left_alone_by_later_calls(shared_core: Core) -> None:
+    compiled = arguments(shared_core, X)
+    place = compiled.new_input("x")
+    place[:] = X
+    compiled(place)
+    assert torch.equal(compiled(Y), Y * 2)
+    assert torch.equal(place, X)
+    assert torch.equal(compiled(place), X * 2)
+
+
+def test_new_inputs_have_the_type_of_their_input(shared_core: Core) -> None:
+    compiled = npu.compile(Kinds(), torch.zeros(2, dtype=torch.bfloat16), core=shared_core)
+    place = compiled.new_input("x")
+    place[:] = torch.tensor([1.5, 2.5])
+    assert place.dtype == torch.bfloat16
+    assert torch.equal(compiled(place)[0], torch.tensor([1.5, 2.5]))
+    with pytest.raises(InputError, match="no input 'y'; expected x"):
+        compiled.new_input("y")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t(),
+        lambda x: x.flip(0).clone()[::1],
+        lambda x: x.clone().requires_grad_(),
+        torch.nn.Parameter,
+        lambda x: x.expand(4, 4),
+        lambda x: x.to_sparse(),
+        lambda x: np.ascontiguousarray(x.numpy()[:, ::-1])[:, ::-1],
+        lambda x: np.frombuffer(x.numpy().tobytes(), np.float32).reshape(4, 4),
+    ],
+)
+def test_any_tensor_of_the_right_kind_will_do(shared_core: Core, change: Any) -> None:
+    compiled = npu.compile(Wide(4), torch.rand(4, 4), core=shared_core)
+    given = change(torch.arange(16.0).reshape(4, 4))
+    dense = torch.as_tensor(np.array(given)) if isinstance(given, np.ndarray) else given.detach().to_dense()
+    found = torch.as_tensor(compiled(given))
+    assert torch.equal(found, compiled(dense.contiguous().clone()))
+
+
+def test_many_threads_call_at_once(shared_core: Core) -> None:
+    module = Convolutions()
+    compiled = npu.compile(module, torch.rand(1, 3, 8, 8), core=shared_core)
+    images = [torch.rand(1, 3, 8, 8) for _ in range(6)]
+    expected = [compiled(image) for image in images]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            if not torch.equal(compiled(images[number]), expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(images))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_after_a_wrong_call_the_next_one_is_right(shared_core: Core) -> None:
+    compiled = arguments(shared_core, X, 2.0, Y)
+    for _ in range(3):
+        with pytest.raises(InputError):
+            compiled(X, 2.0, Y[:1])
+        assert torch.equal(compiled(Y, 2.0, X), Y * 2 + X)

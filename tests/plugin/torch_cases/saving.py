@@ -1,0 +1,306 @@
+"""Saved modules: one file, run by a process that has no torch, with the same numbers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from softnpu.plugin import BlobError, Core, InputError, ModelError, PropertyError
+from softnpu.plugin import torch as npu
+from softnpu.plugin.torch.form import KEY, Form
+from tests.conftest import RunPython, StartDaemon
+from tests.plugin.torch_cases.modules import (
+    Arguments,
+    Boxes,
+    Convolutions,
+    Detections,
+    Detector,
+    Passing,
+    Summed,
+    Wide,
+)
+
+WITHOUT_TORCH = """
+import importlib.util
+sys.modules["torch"] = None
+from softnpu.plugin import Core
+from softnpu.plugin import torch as npu
+core = Core(given["socket"])
+module = npu.load(given["path"], core=core)
+"""
+
+
+@pytest.fixture
+def path(private_dir: Path) -> Path:
+    return private_dir / "module.blob"
+
+
+@pytest.fixture
+def saved(shared_core: Core, path: Path) -> Path:
+    """A module of convolutions in a file."""
+    npu.compile(Convolutions(), torch.rand(1, 3, 8, 8), core=shared_core).save(path)
+    return path
+
+
+def test_a_process_without_torch_computes_the_same_numbers(
+    shared_core: Core, path: Path, private_dir: Path, run_python: RunPython
+) -> None:
+    compiled = npu.compile(Convolutions(), torch.rand(1, 3, 8, 8), core=shared_core)
+    compiled.save(path)
+    image = torch.rand(1, 3, 8, 8)
+    np.save(private_dir / "image.npy", image.numpy())
+    np.save(private_dir / "expected.npy", compiled(image).numpy())
+    code = """
+    image, expected = (np.load(given["folder"] + name) for name in ("/image.npy", "/expected.npy"))
+    result = module(image)
+    place = module.new_input("image")
+    place[:] = image
+    before = module.compiled_model.staged_bytes
+    same = np.array_equal(module(place), expected)
+    say([type(result).__name__, np.array_equal(result, expected), same, type(place).__name__,
+         module.compiled_model.staged_bytes - before, repr(module)])
+    """
+    said = run_python(
+        WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(path), folder=str(private_dir)
+    )
+    assert said == [
+        "ndarray",
+        True,
+        True,
+        "ndarray",
+        0,
+        "<CompiledModule Convolutions(image), platform 4000>",
+    ]
+
+
+def test_classes_of_the_program_are_named_tuples_where_they_are_not(
+    shared_core: Core, path: Path, run_python: RunPython
+) -> None:
+    batch = {"left": torch.ones(2, 4), "pair": (torch.zeros(2, 4), 2)}
+    npu.compile(Detector(), (batch,), core=shared_core).save(path)
+    code = """
+    left, right = np.full((2, 4), 3, np.float32), np.ones((2, 4), np.float32)
+    found = module({"left": left, "pair": [right, 2]})
+    say([type(found).__name__, found._fields, type(found.boxes).__name__, found.boxes.corners.tolist(),
+         [type(part).__name__ for part in found.features], found.features[1][1], list(found.labels),
+         found.labels["best"].values.tolist(), found.count, found.note])
+    """
+    said = run_python(WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(path))
+    assert said == [
+        "Detections",
+        ["boxes", "features", "labels", "count", "note"],
+        "Boxes",
+        [[4.0] * 4] * 2,
+        ["ndarray", "tuple"],
+        None,
+        ["best", 3],
+        [3.0, 3.0],
+        7,
+        None,
+    ]
+
+
+def test_classes_come_back_when_they_are_given(shared_core: Core, path: Path) -> None:
+    batch = {"left": torch.rand(2, 4), "pair": (torch.rand(2, 4), 2)}
+    compiled = npu.compile(Detector(), (batch,), core=shared_core)
+    compiled.save(path)
+    found = npu.load(path, classes=[Detections, Boxes], core=shared_core)(batch)
+    assert type(found) is Detections
+    assert type(found.boxes) is Boxes
+    assert torch.equal(found.boxes.corners, compiled(batch).boxes.corners)
+    assert type(found.labels["best"]).__name__ == "max"
+    plain = npu.load(path, core=shared_core)(batch)
+    assert type(plain) is not Detections
+    assert torch.equal(plain.boxes.corners, found.boxes.corners)
+
+
+def test_with_torch_a_loaded_module_returns_tensors_of_torch(shared_core: Core, saved: Path) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    loaded = npu.load(saved, core=shared_core)
+    assert isinstance(loaded(image), torch.Tensor)
+    assert isinstance(loaded(image.numpy()), np.ndarray)
+    assert isinstance(loaded.new_input("image"), torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {"scale": 3.0}), ((2.0, torch.ones(3)), {"named": torch.ones(3)})]
+)
+def test_arguments_are_bound_as_by_the_module(shared_core: Core, path: Path, args: Any, kwargs: Any) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0])
+    compiled = npu.compile(Arguments(), (x, *args), example_kwargs=kwargs, core=shared_core)
+    compiled.save(path)
+    loaded = npu.load(path, core=shared_core)
+    assert torch.equal(loaded(x, *args, **kwargs), compiled(x, *args, **kwargs))
+    for wrong in (lambda: loaded(x, 9.0), lambda: loaded(x, *args, **kwargs, kind=torch.float64)):
+        with pytest.raises(InputError):
+            wrong()
+
+
+def test_dynamic_rows_stay_dynamic(shared_core: Core, path: Path) -> None:
+    example = torch.rand(2, 4)
+    dynamic = {"left": {0: 8}, "right": {0: 8}}
+    npu.compile(Summed(), (example, example), dynamic=dynamic, core=shared_core).save(path)
+    loaded = npu.load(path, core=shared_core)
+    for rows in (5, 1):
+        joined, count = loaded(np.ones((rows, 4), np.float32), np.zeros((rows, 4), np.float32))
+        assert (count, joined.shape) == (rows, (rows, 8))
+
+
+def test_unused_inputs_and_weights_among_the_outputs_survive(shared_core: Core, path: Path) -> None:
+    npu.compile(Passing(), (torch.zeros(4), torch.zeros(2)), core=shared_core).save(path)
+    found = npu.load(path, core=shared_core)(np.full(4, 5, np.float32), np.zeros(2, np.float32))
+    assert [value.tolist() for value in found] == [[5.0] * 4, [6.0] * 4, [5.0] * 4, [0.0, 1.0, 2.0, 3.0]]
+
+
+def test_the_file_alone_is_enough(shared_core: Core, saved: Path, private_dir: Path) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    loaded = npu.load(saved, core=shared_core)
+    expected = loaded(image)
+    moved = private_dir / "moved"
+    shutil.move(saved, moved)
+    assert torch.equal(npu.load(moved, core=shared_core)(image), expected)
+    loaded.save(private_dir / "again")
+    assert torch.equal(npu.load(private_dir / "again", core=shared_core)(image), expected)
+
+
+def test_weights_do_not_pass_through_the_process_that_loads(
+    shared_core: Core, path: Path, run_python: RunPython
+) -> None:
+    module = Wide(4096)
+    npu.compile(module, torch.rand(1, 4096), core=shared_core).save(path)
+    assert path.stat().st_size > module.matrix.weight.nbytes == 64 << 20
+    code = """
+    import resource
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    core.available_devices
+    small = npu.load(given["small"], core=core)
+    small(np.zeros((1, 3, 8, 8), np.float32))
+    before = peak()
+    module = npu.load(given["path"], core=core)
+    module(np.zeros((1, 4096), np.float32))
+    say(peak() - before)
+    """
+    small = path.with_name("small.blob")
+    npu.compile(Convolutions(), torch.rand(1, 3, 8, 8), core=shared_core).save(small)
+    program = WITHOUT_TORCH.replace('module = npu.load(given["path"], core=core)\n', "") + _flush(code)
+    grown = run_python(program, socket=_socket(shared_core), path=str(path), small=str(small))
+    assert grown < 16 << 20
+
+
+# ------------------------------------------------------------ platforms
+
+
+def test_a_module_is_compiled_for_a_platform_that_is_not_here(
+    shared_core: Core, path: Path, start_daemon: StartDaemon, private_dir: Path
+) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    compiled = npu.compile(Convolutions(), image, config={"NPU_PLATFORM": "3720"}, core=shared_core)
+    with pytest.raises(RuntimeError, match="compiled for platform 3720; expected 4000"):
+        compiled(image)
+    compiled.save(path)
+    with pytest.raises(BlobError, match=r"3720.*4000"):
+        npu.load(path, core=shared_core)
+    other = Core(start_daemon(devices=("3720",), socket=str(private_dir / "other.sock")).socket)
+    expected = npu.compile(Convolutions(), image, core=shared_core)(image)
+    assert torch.equal(npu.load(path, core=other)(image), expected)
+    other.unload_plugin()
+
+
+# ------------------------------------------------------------ what cannot be
+
+
+def test_a_damaged_file_is_refused(shared_core: Core, saved: Path) -> None:
+    whole = saved.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", bytes(100)):
+        saved.write_bytes(damaged)
+        with pytest.raises(BlobError, match=r"module\.blob"):
+            npu.load(saved, core=shared_core)
+    with pytest.raises((OSError, ModelError), match="nothing"):
+        npu.load(saved.with_name("nothing"), core=shared_core)
+
+
+def test_a_compiled_model_that_is_no_module_is_refused(shared_core: Core, digits: Path, path: Path) -> None:
+    shared_core.compile_model(digits).export_model(path)
+    with pytest.raises(ModelError, match=r"without the record of a torch module; .*Core\.import_model takes"):
+        npu.load(path, core=shared_core)
+
+
+def _without_parameters(form: dict[str, Any]) -> None:
+    form["parameters"] = []
+
+
+def _with_other_inputs(form: dict[str, Any]) -> None:
+    form["inputs"] = [1]
+
+
+def _with_more_outputs(form: dict[str, Any]) -> None:
+    form["outputs"] = {"is": "sequence", "items": [{"is": "tensor", "index": n} for n in range(2)]}
+
+
+def _of_the_future(form: dict[str, Any]) -> None:
+    form["version"] = 2
+
+
+def _with_a_strange_node(form: dict[str, Any]) -> None:
+    form["outputs"] = {"is": "program", "code": "1"}
+
+
+def _with_a_class_that_is_no_name(form: dict[str, Any]) -> None:
+    form["outputs"] = {"is": "record", "name": "a b", "fields": ["x"], "items": [form["outputs"]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_with_a_class_that_is_no_name, "valid identifiers: 'a b'"),
+        (_without_parameters, "1 arguments, 0 parameters"),
+        (_with_other_inputs, r"inputs \[1\].*a model with 1 and 1"),
+        (_with_more_outputs, r"outputs \[0, 1\].*a model with 1 and 1"),
+        (_of_the_future, "version 2; expected 1"),
+        (_with_a_strange_node, "program"),
+    ],
+)
+def test_a_record_that_is_not_of_this_model_is_refused(
+    shared_core: Core, saved: Path, change: Any, said: str
+) -> None:
+    compiled = shared_core.import_model(saved)
+    form = msgspec.json.decode(compiled.extra[KEY])
+    change(form)
+    compiled.extra[KEY] = msgspec.json.encode(form).decode()
+    compiled.export_model(saved)
+    with pytest.raises(ModelError, match=said):
+        npu.load(saved, core=shared_core)
+
+
+def test_a_record_that_is_no_record_is_refused() -> None:
+    for text in ("", "{", "[]", "{}", '{"name": 1}', "[" * 5000):
+        with pytest.raises(ModelError, match="m: its record of a torch module cannot be read"):
+            Form.decode(text, "m")
+
+
+def test_a_module_is_saved_with_its_weights(shared_core: Core, path: Path) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    compiled = npu.compile(Convolutions(), image, config={"NPU_EXPORT_RAW_BLOB": True}, core=shared_core)
+    with pytest.raises(PropertyError, match="NPU_EXPORT_RAW_BLOB=YES; expected NO"):
+        compiled.save(path)
+    assert not path.exists()
+    with pytest.raises(OSError, match="no/such"):
+        npu.compile(Convolutions(), image, core=shared_core).save("/no/such/place")
+
+
+def _socket(core: Core) -> str:
+    socket = core._devices.socket
+    assert socket is not None
+    return str(socket)
+
+
+def _flush(code: str) -> str:
+    """Client code without its indentation."""
+    return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"

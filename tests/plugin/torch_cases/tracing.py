@@ -1,0 +1,290 @@
+"""From a module to the device: the numbers, the module afterwards, its weights, and what cannot be traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from softnpu.plugin import Core, ModelError, NpuError, model_source
+from softnpu.plugin import torch as npu
+from softnpu.plugin.torch.tracing import trace
+from tests.plugin.torch_cases.modules import (
+    Convolutions,
+    Encoder,
+    Kinds,
+    Passing,
+    Summed,
+    Wide,
+    in_torch,
+)
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def test_the_numbers_are_those_of_torch(shared_core: Core) -> None:
+    module, image = Convolutions(), torch.rand(2, 3, 8, 8)
+    compiled = npu.compile(module, torch.rand(2, 3, 8, 8), core=shared_core)
+    torch.testing.assert_close(compiled(image), in_torch(module, image), **CLOSE)
+
+
+def test_a_layer_of_a_transformer_has_the_numbers_of_torch(shared_core: Core) -> None:
+    module = Encoder()
+    ids, mask = torch.randint(0, 50, (2, 7)), torch.zeros(2, 7, dtype=torch.bool)
+    mask[1, 4:] = True
+    compiled = npu.compile(module, (ids, mask), core=shared_core)
+    expected = in_torch(module, ids, mask)
+    found = compiled(ids, mask)
+    assert list(found) == ["hidden", "pooled"]
+    torch.testing.assert_close(found["pooled"], expected["pooled"], **CLOSE)
+
+
+def test_the_numbers_are_bit_by_bit_those_of_openvinos_cpu_device(shared_core: Core) -> None:
+    module, image = Convolutions(), torch.rand(1, 3, 8, 8)
+    compiled = npu.compile(module, image, core=shared_core)
+    traced = trace(module, (image,), {}, {})
+    host = ov.Core().compile_model(
+        traced.model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    )
+    np.testing.assert_array_equal(compiled(image).numpy(), host([image.numpy()])[0])
+
+
+@pytest.mark.parametrize("given", ["tensor", "array", "list", "mapping"])
+def test_examples_come_in_several_forms(shared_core: Core, given: str) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    examples: dict[str, Any] = {
+        "tensor": image,
+        "array": image.numpy(),
+        "list": [image],
+        "mapping": {"image": image},
+    }
+    module = Convolutions()
+    compiled = npu.compile(module, examples[given], core=shared_core)
+    assert compiled.input_names == ["image"]
+    torch.testing.assert_close(compiled(image=image), in_torch(module, image), **CLOSE)
+
+
+def test_a_module_is_traced_in_eval_mode_and_is_afterwards_as_it_was(shared_core: Core) -> None:
+    module = Convolutions()
+    module.train()
+    module.first.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    image = torch.rand(1, 3, 8, 8)
+    compiled = npu.compile(module, image, core=shared_core)
+    assert torch.equal(compiled(image), compiled(image))
+    assert [part.training for part in (module, module.first, module.drop)] == [True, False, True]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_a_module_that_cannot_be_traced_is_afterwards_as_it_was(shared_core: Core) -> None:
+    module = nn.Sequential(nn.Dropout(), Branching())
+    with pytest.raises(ModelError):
+        npu.compile(module, torch.rand(3), core=shared_core)
+    assert [part.training for part in module.modules()] == [True, True, True]
+
+
+def test_no_output_needs_a_gradient(shared_core: Core) -> None:
+    image = torch.rand(1, 3, 8, 8, requires_grad=True)
+    result = npu.compile(Convolutions(), image, core=shared_core)(image)
+    assert not result.requires_grad
+
+
+def test_weights_are_copied_once_and_not_by_the_trace() -> None:
+    module = Wide(512)
+    traced = trace(module, (torch.rand(1, 512),), {}, {})
+    addresses = [op.data.ctypes.data for op in traced.model.get_ops() if op.get_type_name() == "Constant"]
+    assert module.matrix.weight.data_ptr() in addresses
+    size = module.matrix.weight.nbytes
+    with model_source.from_model(traced.model, "wide") as source:
+        assert size <= sum(file.length for file in source.weights) < size * 1.1
+
+
+def test_all_weights_are_those_of_the_module_and_no_process_is_started() -> None:
+    module = Convolutions()
+    children = psutil.Process().children()
+    traced = trace(module, (torch.rand(1, 3, 8, 8),), {}, {})
+    assert psutil.Process().children() == children
+    addresses = {op.data.ctypes.data for op in traced.model.get_ops() if op.get_type_name() == "Constant"}
+    weights = [*module.parameters(), module.norm.running_mean, module.norm.running_var]
+    assert [weight for weight in weights if weight.data_ptr() not in addresses] == []
+
+
+def test_inputs_among_the_outputs_and_unused_inputs_are_what_they_are(shared_core: Core) -> None:
+    compiled = npu.compile(Passing(), (torch.zeros(4), torch.zeros(2)), core=shared_core)
+    for value in (1.0, 2.0):
+        x = torch.full((4,), value)
+        same, more, again, table = compiled(x, torch.ones(2))
+        assert torch.equal(same, x)
+        assert torch.equal(more, x + 1)
+        assert torch.equal(again, x)
+        assert torch.equal(table, torch.arange(4.0))
+
+
+def test_every_element_type_comes_back(shared_core: Core) -> None:
+    x = torch.tensor([0.0, 1.0, 2.5, 100.0])
+    found = npu.compile(Kinds(), x, core=shared_core)(x)
+    expected = in_torch(Kinds(), x)
+    assert [value.dtype for value in found] == [value.dtype for value in expected]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+# ------------------------------------------------------------ dynamic dimensions
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_bounds_are_those_of_the_model(rows: int) -> None:
+    example = torch.rand(rows, 4)
+    traced = trace(Summed(), (example, example), {}, {"left": {0: (1, 8)}, "right": {0: (1, 8)}})
+    assert [str(port.partial_shape) for port in traced.model.inputs] == ["[1..8,4]", "[1..8,4]"]
+    assert str(traced.model.outputs[0].partial_shape) == "[1..8,8]"
+
+
+@pytest.mark.parametrize(("bounds", "shape"), [(8, "[1..8,4]"), (None, "[1..,4]"), ((2, 5), "[2..5,4]")])
+def test_bounds_are_written_in_three_ways(bounds: Any, shape: str) -> None:
+    example = torch.rand(3, 4)
+    traced = trace(Summed(), (example, example), {}, {name: {0: bounds} for name in ("left", "right")})
+    assert str(traced.model.inputs[0].partial_shape) == shape
+
+
+def test_one_compilation_takes_every_number_of_rows_within_the_bounds(shared_core: Core) -> None:
+    dynamic = {"left": {0: (1, 8)}, "right": {0: (1, 8)}}
+    example = torch.rand(2, 4)
+    compiled = npu.compile(Summed(), (example, example), dynamic=dynamic, core=shared_core)
+    for rows in (1, 3, 8, 2):
+        left, right = torch.rand(rows, 4), torch.rand(rows, 4)
+        joined, count = compiled(left, right)
+        assert (count, type(count)) == (rows, int)
+        assert torch.equal(joined, torch.cat([left, right], 1) * 2)
+    with pytest.raises(NpuError, match=r"left.*1\.\.8"):
+        compiled(torch.rand(9, 4), torch.rand(9, 4))
+
+
+# ------------------------------------------------------------ what cannot be
+
+
+class Branching(nn.Module):
+    """Goes one way or the other by a value."""
+
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+class Counting(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x * self.calls
+
+
+class Writing(nn.Module):
+    """Writes into its argument."""
+
+    def forward(self, x: Any) -> Any:
+        x += 1
+        return x * 2
+
+
+class Spectral(nn.Module):
+    """Has an operation that OpenVINO lacks."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.eigvalsh(x)
+
+
+class Silent(nn.Module):
+    """Returns no tensor."""
+
+    def forward(self, x: Any) -> Any:
+        return x.shape[0] and None
+
+
+class Odd(nn.Module):
+    """Returns something that nobody can write down."""
+
+    def forward(self, x: Any) -> Any:
+        return {"x": x, "kind": x.dtype}
+
+
+class Raising(nn.Module):
+    """Has an error of its own."""
+
+    def forward(self, x: Any) -> Any:
+        return x @ torch.ones(7, 7)
+
+
+@pytest.mark.parametrize(
+    ("module", "found", "expected"),
+    [
+        (Branching(), r"tracing\.py:\d+ \(return x if x\.sum\(\) > 0", "control flow .* torch.where"),
+        (Counting(), "it changes 'calls' in place", "give them as arguments"),
+        (Writing(), "it changes 'x' in place", "neither its buffers nor its arguments"),
+        (Spectral(), r"aten\._linalg_eigh", "operations that OpenVINO has"),
+        (Silent(), "no tensor in it", "one tensor"),
+        (Odd(), "result 'kind': dtype", "tensors, None"),
+        (Raising(), r"tracing\.py:\d+ \(return x @ torch", "a module that torch.export takes"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_a_module_that_cannot_be_traced_is_told_why(
+    shared_core: Core, module: nn.Module, found: str, expected: str
+) -> None:
+    with pytest.raises(
+        ModelError, match=f"(?s)module '{type(module).__name__}', .*{found}.*expected.*{expected}"
+    ):
+        npu.compile(module, torch.rand(3, 3), core=shared_core)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("model.pt", "str given; expected a torch.nn.Module"),
+        (torch.sin, "expected a torch.nn.Module"),
+        (torch.jit.script(nn.Linear(2, 2)), "RecursiveScriptModule given; expected a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_module_is_refused(shared_core: Core, given: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        npu.compile(given, torch.rand(2), core=shared_core)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((), {}, "missing a required argument: 'image'; expected arguments for"),
+        ((1, 2), {}, "too many positional arguments"),
+        ((object(),), {}, "argument 'image': object; expected tensors, None"),
+        (([{"a": object()}],), {}, "argument 'image.0.a': object"),
+        ((torch.rand(1, 3, 8, 8),), {"x": {0: 8}}, "dynamic 'x': no tensor of this name among the arguments"),
+        (
+            (torch.rand(1, 3, 8, 8),),
+            {"image": {4: 8}},
+            "dynamic 'image': axis 4; expected an axis from 0 to 3",
+        ),
+        ((torch.rand(1, 3, 8, 8),), {"image": {0: (5, 2)}}, r"\(5, 2\); expected None, MAX or"),
+        ((torch.rand(1, 3, 8, 8),), {"image": {1: 8}}, "expected dimensions that the module leaves open"),
+    ],
+)
+def test_examples_that_do_not_fit_are_named(shared_core: Core, args: Any, kwargs: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        npu.compile(Convolutions(), args, dynamic=kwargs, core=shared_core)
+
+
+def test_properties_reach_the_compiler(shared_core: Core) -> None:
+    image = torch.rand(1, 3, 8, 8)
+    compiled = npu.compile(Convolutions(), image, config={"PERF_COUNT": True}, core=shared_core)
+    assert compiled.compiled_model.get_property("PERF_COUNT") is True
+    with pytest.raises(NpuError, match="NO_SUCH"):
+        npu.compile(Convolutions(), image, config={"NO_SUCH": 1}, core=shared_core)
+    with pytest.raises(NpuError, match=r"NPU\.7"):
+        npu.compile(Convolutions(), image, device="NPU.7", core=shared_core)

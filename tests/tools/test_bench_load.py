@@ -1,0 +1,91 @@
+"""`softnpu bench load`: every kind of start is what it says, and has its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softnpu.tools.bench import load
+from softnpu.tools.bench.load_start import Start, Started, Way
+from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.failures import ToolError
+from tests.support.cli import softnpu
+
+_STARTS = ("cold", "driver cache", "CACHE_DIR", "import")
+
+
+@pytest.mark.timeout(600)
+def test_every_start_has_its_parts_and_a_peer(digits: Path) -> None:
+    found = {row.metric: row for row in load.run(BenchModel("digits", digits, {}), 1)}
+    for start in _STARTS:
+        total = found[f"digits, {start}: {'FEIL' if start == 'cold' else 'FIL'}"]
+        parts = [found[f"digits, {start}: {part}"] for part in ("compile", "load", "first inference")]
+        assert total.peer == parts[0].peer == parts[2].peer == "OpenVINO CPU"
+        assert total.unit == "ms"
+        assert total.peer_value is not None
+        assert total.peer_value > 0
+        assert sum(part.value for part in parts) == pytest.approx(total.value, rel=0.02)
+        assert min(part.value for part in parts) > 0
+    same = found["digits: outputs that differ"]
+    assert (same.value, same.ok) == (0, True)
+    assert len(found) == 4 * len(_STARTS) + 1
+
+
+@pytest.fixture
+def starts(digits: Path, private_dir: Path) -> load._Starts:
+    return load._Starts(BenchModel("digits", digits, {}), private_dir)
+
+
+def test_a_start_that_finds_no_cache_where_one_should_be_is_noticed(starts: load._Starts) -> None:
+    with pytest.raises(ToolError, match="start 'driver cache': the model was compiled anew; expected"):
+        starts.on_npu(Way.DRIVER_CACHE)
+
+
+def test_a_start_that_finds_a_cache_where_none_should_be_is_noticed(
+    starts: load._Starts, monkeypatch: pytest.MonkeyPatch, private_dir: Path
+) -> None:
+    folder = private_dir / "full"
+    folder.mkdir()
+    monkeypatch.setattr(starts, "_cache", lambda *_: str(folder))
+    starts.on_npu(Way.COLD)
+    with pytest.raises(ToolError, match="start 'cold': the model came from a cache"):
+        starts.on_npu(Way.COLD)
+
+
+def test_cold_starts_find_an_empty_directory_each_time(starts: load._Starts) -> None:
+    seen = {starts._cache("npu", Way.COLD) for _ in range(3)}
+    assert len(seen) == 3
+    assert starts._cache("npu", Way.CACHE_DIR) == starts._cache("npu", Way.CACHE_DIR)
+    assert starts._cache("npu", Way.DRIVER_CACHE) not in {*seen, starts._cache("npu", Way.CACHE_DIR)}
+
+
+def test_other_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(outputs: str) -> Started:
+        return Started(total_ms=3, compile_ms=1, load_ms=1, first_ms=1, cached=False, outputs=outputs)
+
+    monkeypatch.setattr(load._Starts, "prepare", lambda *_: None)
+    monkeypatch.setattr(load._Starts, "on_npu", lambda _, way: started("other" if way is Way.IMPORT else ""))
+    monkeypatch.setattr(load._Starts, "on_cpu", lambda *_: started(""))
+    row = list(load.run(BenchModel("digits", digits, {}), 2))[-1]
+    assert (row.value, row.ok) == (1, False)
+
+
+def test_a_start_that_fails_says_why(starts: load._Starts, private_dir: Path) -> None:
+    with pytest.raises(ToolError, match=r"start 'import' on the npu: .*npu\.blob"):
+        starts.on_npu(Way.IMPORT)
+    start = Start(
+        side="cpu",
+        way=Way.COLD,
+        model=str(private_dir / "nothing.xml"),
+        shapes={},
+        socket="",
+        cache="",
+        exported="",
+    )
+    with pytest.raises(ToolError, match=r"start 'cold' on the cpu: .*nothing\.xml"):
+        load._run(start)
+
+
+def test_what_is_no_model_is_refused_at_once() -> None:
+    assert "model nothing: no such file" in softnpu("bench", "load", "nothing").complaint

@@ -1,0 +1,204 @@
+"""`softnpu compile`, and `softnpu infer` with what it wrote."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import Core
+from tests.conftest import StartDaemon
+from tests.support.cli import softnpu
+from tests.support.daemon import Daemon
+from tests.support.models import on_cpu, write_scale
+
+_needs_daemon = pytest.mark.usefixtures("daemon")
+_EQUAL = "every number equals, bit by bit"
+
+
+@pytest.fixture
+def blob(private_dir: Path) -> Path:
+    return private_dir / "out.blob"
+
+
+@_needs_daemon
+def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path, blob: Path) -> None:
+    words = softnpu("compile", digits, "-o", blob).words.splitlines()
+    assert re.fullmatch(r"compiled 'digits' for platform 4000 in .*: receive .*, read .*, pack .*", words[0])
+    assert re.fullmatch(rf"wrote {blob}, [\d.]+ KiB, with all weights, in .*", words[1])
+    assert words[2] == f"run it with: softnpu infer {blob}"
+    assert "probabilities   f32    1x10" in softnpu("infer", blob, "-n", "2").words
+    assert _EQUAL in softnpu("infer", blob, "-n", "2", "--model", digits, "--compare", "CPU").words
+
+
+@_needs_daemon
+def test_the_file_has_the_numbers_of_the_model(daemon: Daemon, digits: Path, blob: Path) -> None:
+    softnpu("compile", digits, "-o", blob)
+    image = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+    core = Core(daemon.socket)
+    np.testing.assert_array_equal(core.import_model(blob)(image)[0], on_cpu(digits, image)[0])
+    core.unload_plugin()
+
+
+@_needs_daemon
+def test_the_device_loads_nothing_while_a_model_is_compiled(daemon: Daemon, digits: Path, blob: Path) -> None:
+    softnpu("compile", digits, "-o", blob)
+    assert "loaded" not in daemon.log
+    assert daemon.engine().inferences == 0
+
+
+@_needs_daemon
+def test_without_a_name_the_file_is_called_as_the_model(
+    digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(private_dir)
+    assert "wrote digits.blob" in softnpu("compile", digits).words
+    assert (private_dir / "digits.blob").is_file()
+
+
+@_needs_daemon
+def test_shapes_and_properties_reach_the_compiler(daemon: Daemon, private_dir: Path, blob: Path) -> None:
+    x = ops.parameter([-1, 4], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    model = private_dir / "open.xml"
+    ov.save_model(ov.Model([ops.relu(x)], [x], "open"), model)
+    softnpu("compile", model, "-o", blob, "--shape", "x=3,4", "--config", "PERF_COUNT=YES")
+    core = Core(daemon.socket)
+    compiled = core.import_model(blob)
+    assert list(compiled.input("x").shape) == [3, 4]
+    assert compiled.get_property("PERF_COUNT") is True
+    core.unload_plugin()
+
+
+@_needs_daemon
+def test_an_open_dimension_gets_its_size_when_the_file_is_run(private_dir: Path, blob: Path) -> None:
+    x = ops.parameter([ov.Dimension(1, 8), 4], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    model = private_dir / "open.xml"
+    ov.save_model(ov.Model([ops.relu(x)], [x], "open"), model)
+    softnpu("compile", model, "-o", blob)
+    assert "give one with --shape x=1,4" in softnpu("infer", blob).complaint.replace("Give", "give")
+    assert (
+        "--shape x: [9, 4]; expected one within [1..8,4]" in softnpu("infer", blob, "--shape=x=9,4").complaint
+    )
+    words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--model", model).words
+    assert "5x4" in words
+    assert _EQUAL in words
+
+
+# ------------------------------------------------------------ platforms
+
+
+@_needs_daemon
+def test_a_platform_that_is_not_here_is_compiled_for(
+    digits: Path, blob: Path, start_daemon: StartDaemon, private_dir: Path
+) -> None:
+    words = softnpu("compile", digits, "-o", blob, "--platform", "3720").words
+    assert "compiled 'digits' for platform 3720" in words
+    assert f"run it with: softnpu infer {blob}, with a device of that platform" in words
+    assert "softnpu daemon --device 3720" in words
+    complaint = softnpu("infer", blob).complaint
+    assert "platform: '3720'; expected '4000'. Compile the model for this device" in complaint
+    other = start_daemon(devices=("3720",), socket=str(private_dir / "other.sock"))
+    words = softnpu("infer", blob, "--socket", other.socket, "--model", digits, "--compare", "CPU").words
+    assert _EQUAL in words
+
+
+@_needs_daemon
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--platform", "3721"), "NPU_PLATFORM: '3721'; expected 3720 or 4000 or 5010 or AUTO_DETECT"),
+        (
+            ("--platform", "3720", "--config", "NPU_PLATFORM=4000"),
+            "--platform: 3720, and --config NPU_PLATFORM",
+        ),
+        (("--platform", "3720", "--config", "NPU_TILES=3"), "NPU_TILES: value 3; expected at most 2"),
+        (("--device", "NPU.3720"), "device 'NPU.3720': no such device"),
+        (("--config", "SPEED=9"), "property SPEED: unknown"),
+        (("--shape", "image=1,8"), "image"),
+        (("--shape", "picture=1,1,8,8"), "picture"),
+    ],
+)
+def test_what_the_compiler_does_not_take_is_named_and_nothing_is_written(
+    digits: Path, blob: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in softnpu("compile", digits, "-o", blob, *arguments).complaint
+    assert not blob.exists()
+
+
+# ------------------------------------------------------------ weights
+
+
+@_needs_daemon
+def test_without_weights_the_file_is_small_and_runs_with_the_model(private_dir: Path, blob: Path) -> None:
+    model = write_scale(private_dir, 3.0, count=1 << 20)
+    words = softnpu("compile", model, "-o", blob, "--weightless").words
+    assert "without weights" in words
+    assert f"softnpu infer {blob} --model {model}" in words
+    assert blob.stat().st_size < 1 << 20 < (4 << 20) == model.with_suffix(".bin").stat().st_size
+    assert _EQUAL in softnpu("infer", blob, "-n", "1", "--model", model, "--compare", "CPU").words
+
+
+# ------------------------------------------------------------ what is wrong
+
+
+@_needs_daemon
+def test_a_file_that_is_no_model_is_named(tmp_path: Path, blob: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"\x08\x07garbage" * 9)
+    done = softnpu("compile", broken, "-o", blob)
+    assert done.code == 1
+    assert f"model {broken}: OpenVINO cannot read it" in done.err.splitlines()[-1]
+    assert "no such file" in softnpu("compile", tmp_path / "nothing.onnx", "-o", blob).complaint
+    assert not blob.exists()
+
+
+@_needs_daemon
+def test_the_model_is_not_written_over(digits: Path) -> None:
+    before = digits.read_bytes()
+    complaint = softnpu("compile", digits, "-o", digits).complaint
+    assert complaint == f"--output {digits}: the model itself; expected another file"
+    assert digits.read_bytes() == before
+
+
+@_needs_daemon
+def test_a_directory_that_is_not_there_is_noticed_before_compiling(digits: Path) -> None:
+    complaint = softnpu("compile", digits, "-o", "/no/such/out.blob").complaint
+    assert complaint.startswith("--output /no/such/out.blob: no such directory")
+
+
+@_needs_daemon
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--compare", "CPU"), "OpenVINO's own devices cannot run it; expected the model"),
+        (
+            ("--shape", "picture=1,1,8,8"),
+            "--shape picture: the model has no such input; expected one of: image",
+        ),
+        (("--shape", "image=2,1,8,8"), "--shape image: [2, 1, 8, 8]; expected one within [1,1,8,8]"),
+        (("--precision", "bf16"), "INFERENCE_PRECISION_HINT"),
+    ],
+)
+def test_what_a_compiled_model_does_not_take_is_named(
+    digits: Path, blob: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    softnpu("compile", digits, "-o", blob)
+    assert said in softnpu("infer", blob, *arguments).complaint
+
+
+def test_a_second_model_is_for_compiled_models(digits: Path) -> None:
+    complaint = softnpu("infer", digits, "--model", digits).complaint
+    assert complaint.startswith(f"--model: given, but {digits} is no compiled model")
+
+
+@_needs_daemon
+def test_a_damaged_file_is_refused(digits: Path, blob: Path) -> None:
+    softnpu("compile", digits, "-o", blob)
+    blob.write_bytes(blob.read_bytes()[:-100])
+    assert str(blob) in softnpu("infer", blob).complaint

@@ -1,0 +1,63 @@
+"""One application for `openvino` on a CPU and `softnpu.plugin` on the NPU: the same words and numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+
+_ROOT = Path(__file__).parents[2]
+_MODULE = "softnpu.tools.examples.same_script"
+_WAYS = {"CPU": "openvino", "NPU": "softnpu.plugin"}
+
+
+@pytest.fixture
+def ran(daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str, np.ndarray]]]:
+    """What the application prints and computes, by device."""
+    assert daemon.alive
+    found = {}
+    for device, module in _WAYS.items():
+        path = private_dir / f"{device}.npz"
+        options = ["--with", module, "--device", device, "--save", str(path)]
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", _MODULE, *options],
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        with np.load(path) as numbers:
+            found[device] = (done.stdout, dict(numbers))
+    wait_until(lambda: daemon.memory_used() == 0, what="memory given back")
+    return found
+
+
+def test_every_number_is_the_same_bit_by_bit(ran: dict[str, tuple[str, dict[str, np.ndarray]]]) -> None:
+    ours, theirs = ran["NPU"][1], ran["CPU"][1]
+    assert list(ours) == list(theirs)
+    assert len(ours) >= 14
+    assert [name for name in ours if ours[name].tobytes() != theirs[name].tobytes()] == []
+    assert [name for name in ours if ours[name].dtype != theirs[name].dtype] == []
+    assert all(np.abs(array).sum() > 0 for array in ours.values())
+
+
+def test_it_says_the_same(ran: dict[str, tuple[str, dict[str, np.ndarray]]]) -> None:
+    ours, theirs = ran["NPU"][0], ran["CPU"][0]
+    assert ours == theirs
+    assert "of 64 digits recognised" in ours
+
+
+def test_import_and_device_are_all_that_differs() -> None:
+    source = (_ROOT / "tools" / "examples" / "same_script.py").read_text()
+    program = source[source.index("class Application") : source.index("def main")]
+    assert re.findall(r"\b(openvino|softnpu|NPU|CPU)\b", program) == []

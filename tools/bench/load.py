@@ -1,0 +1,168 @@
+"""`bench load`: how long a new process waits for its first result, from scratch and with each kind of cache.
+
+FEIL, the first-ever inference latency, is compiling, loading and the first inference of a model that nobody
+has compiled before. FIL, the first inference latency, is the same with a compiled model at hand. Every start
+is a process of its own with a daemon of its own; OpenVINO's CPU device starts beside it in the same way.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from softnpu.tools.bench import report
+from softnpu.tools.bench.daemon import private_daemon
+from softnpu.tools.bench.load_start import Start, Started, Way
+from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.rounds import median
+from softnpu.tools.failures import ToolError
+
+BENCH = "load"
+_PEER = "OpenVINO CPU"
+_DEADLINE_S = 300.0
+_CACHED = {Way.COLD: False, Way.DRIVER_CACHE: True, Way.CACHE_DIR: True, Way.IMPORT: False}
+_PEERS = {
+    Way.COLD: Way.COLD,
+    Way.DRIVER_CACHE: Way.CACHE_DIR,  # OpenVINO's CPU device has no cache of its own
+    Way.CACHE_DIR: Way.CACHE_DIR,
+    Way.IMPORT: Way.IMPORT,
+}
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")
+    ],
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
+) -> None:
+    """First result of a new process: cold, with each cache, imported; against OpenVINO's CPU device."""
+    from softnpu.tools.bench.model import find_model
+    from softnpu.tools.inputs import parse_shapes
+
+    measurements = run(find_model(model, parse_shapes(shape or [])), rounds)
+    if not report.show(measurements, json) and check:
+        raise typer.Exit(1)
+
+
+def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
+    """Medians of `rounds` starts of each kind on both sides, which take turns."""
+    with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
+        starts = _Starts(model, Path(folder))
+        starts.prepare()
+        ours: dict[Way, list[Started]] = defaultdict(list)
+        theirs: dict[Way, list[Started]] = defaultdict(list)
+        for _ in range(rounds):
+            for way in Way:
+                ours[way].append(starts.on_npu(way))
+                if way in _PEERS.values():
+                    theirs[way].append(starts.on_cpu(way))
+    for way in Way:
+        yield from _figures(f"{model.name}, {way.value}", way, ours[way], theirs[_PEERS[way]])
+    different = {
+        start.outputs for side in (ours, theirs) for starts_of in side.values() for start in starts_of
+    }
+    yield alone(BENCH, f"{model.name}: outputs that differ", "outputs", len(different) - 1, exactly=0)
+
+
+def _figures(
+    name: str, way: Way, ours: Sequence[Started], theirs: Sequence[Started]
+) -> Iterator[Measurement]:
+    total = "FEIL" if way is Way.COLD else "FIL"
+    for metric, field in ((total, "total_ms"), ("compile", "compile_ms"), ("first inference", "first_ms")):
+        mine, peer = (median([getattr(start, field) for start in side]) for side in (ours, theirs))
+        yield against(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
+        if metric == "compile":  # the CPU device has no load of its own
+            yield alone(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
+
+
+class _Starts:
+    """Starts processes; what they find at hand lies in `folder`."""
+
+    def __init__(self, model: BenchModel, folder: Path) -> None:
+        self._model = model
+        self._folder = folder
+        self._count = 0
+
+    def prepare(self) -> None:
+        """Fills the caches and writes the exported models."""
+        with private_daemon() as socket:
+            for way in (Way.DRIVER_CACHE, Way.CACHE_DIR, Way.IMPORT):
+                _run(self._order("npu", way, socket, prepare=True))
+        for way in (Way.CACHE_DIR, Way.IMPORT):
+            _run(self._order("cpu", way, None, prepare=True))
+
+    def on_npu(self, way: Way) -> Started:
+        """A start on an emulated device. Raises `ToolError` when it was another kind of start."""
+        with private_daemon() as socket:
+            started = _run(self._order("npu", way, socket))
+        if started.cached != _CACHED[way]:
+            found = "came from a cache" if started.cached else "was compiled anew"
+            raise ToolError(f"start '{way.value}'", f"the model {found}", "the other way")
+        return started
+
+    def on_cpu(self, way: Way) -> Started:
+        """A start on OpenVINO's CPU device."""
+        return _run(self._order("cpu", way, None))
+
+    def _order(self, side: str, way: Way, socket: Path | None, prepare: bool = False) -> Start:
+        return Start(
+            side=side,
+            way=way,
+            model=str(self._model.path),
+            shapes={name: tuple(shape) for name, shape in self._model.shapes.items()},
+            socket="" if socket is None else str(socket),
+            cache=self._cache(side, way),
+            exported=str(self._folder / f"{side}.blob"),
+            prepare=prepare,
+        )
+
+    def _cache(self, side: str, way: Way) -> str:
+        """The directory of a cache; one that nobody has used yet for a cold start."""
+        if way is Way.IMPORT:
+            return ""
+        self._count += 1
+        name = f"empty-{self._count}" if way is Way.COLD else f"{side}-{way.name.lower()}"
+        path = self._folder / name
+        path.mkdir(exist_ok=True)
+        return str(path)
+
+
+def _run(start: Start) -> Started:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "softnpu.tools.bench.load_client",
+        msgspec.json.encode(start).decode(),
+    ]
+    what = f"start '{start.way.value}' on the {start.side}"
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(what, f"silent for {_DEADLINE_S:g} s", "its first result") from error
+    lines = (done.stdout.splitlines() or done.stderr.splitlines() or ["it died"])[-1:]
+    try:
+        return msgspec.json.decode(lines[0], type=Started)
+    except msgspec.DecodeError as error:
+        raise ToolError(what, lines[0], "its first result") from error

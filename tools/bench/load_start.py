@@ -1,0 +1,55 @@
+"""What `bench load` asks of a process, and what it is told. Loads neither OpenVINO nor the plugin."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+_CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+
+
+class Way(enum.Enum):
+    """What is at hand when a program starts."""
+
+    COLD = "cold"
+    DRIVER_CACHE = "driver cache"
+    CACHE_DIR = "CACHE_DIR"
+    IMPORT = "import"
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """One start. `side` is npu or cpu, `cache` a directory or empty, `exported` the file of a compiled model.
+
+    `prepare` fills the cache, or writes that file.
+    """
+
+    side: str
+    way: Way
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    socket: str
+    cache: str
+    exported: str
+    prepare: bool = False
+
+    @property
+    def imports(self) -> bool:
+        """Whether the program starts from the exported model."""
+        return self.way is Way.IMPORT and not self.prepare
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The properties of the compilation."""
+        return {**_CONFIG, "CACHE_DIR": self.cache} if self.way is Way.CACHE_DIR else dict(_CONFIG)
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went, in milliseconds; `compile_ms` is without `load_ms`. `outputs` is their digest."""
+
+    total_ms: float
+    compile_ms: float
+    load_ms: float
+    first_ms: float
+    cached: bool
+    outputs: str

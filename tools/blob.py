@@ -1,0 +1,179 @@
+"""`softnpu blob`: what an exported model is, and whether it would run here, without loading it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softnpu.tools.console import format_bytes, out
+
+if TYPE_CHECKING:
+    from softnpu.emulator.interface.blob import BlobReader
+    from softnpu.plugin.blob_file import BlobFile
+    from softnpu.plugin.metadata import Metadata
+    from softnpu.plugin.signature import PortSpec
+
+app = typer.Typer(
+    name="blob", help="Exported models: what is in one, does it run here.", no_args_is_help=True
+)
+
+FileArgument = Annotated[Path, typer.Argument(help="What `export_model` or `softnpu compile` wrote.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+@app.command()
+def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
+    """Tell versions, ports, properties, sections and weights of an exported model. Needs no device."""
+    from softnpu.plugin.blob_file import BlobFile
+
+    with BlobFile.open(file) as opened:
+        found = _described(opened)
+    if json_output:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    _say(f"{file}: {format_bytes(found['size'])}, {_kind(found)}")
+    for line in (
+        f"model '{found['model']}', {found['operations']} operations, by {found['versions']['compiler']}",
+        f"requires {found['requirements']}",
+        *(f"{name} {text}" for name, text in found["versions"].items() if name != "compiler"),
+    ):
+        _say(f"  {line}")
+    for kind in ("inputs", "outputs"):
+        _say(f"{kind}")
+        for port in found[kind]:
+            layout = f", layout {port['layout']}" if port["layout"] else ""
+            _say(f"  {port['name']}: {port['element_type']} {port['shape']}{layout}")
+    for part in found["blobs"]:
+        _say(f"blob '{part['kind']}': {format_bytes(part['size'])} at {part['offset']}")
+        for section in part["sections"]:
+            _say(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
+    _tell_weights(found["weights"])
+    if found["properties"]:
+        _say("compiled with")
+        for name, value in found["properties"].items():
+            if value:
+                _say(f"  {name} {value}")
+
+
+@app.command()
+def check(
+    file: FileArgument,
+    device: Annotated[int, typer.Option(help="Number of the device.", min=0)] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Tell whether an exported model can run on a device, and why not. Exit code 1 if it cannot."""
+    from softnpu.plugin import Core
+
+    core = Core()
+    try:
+        found = core.check_compatibility(file, f"NPU.{device}")
+    finally:
+        core.unload_plugin()
+    if json_output:
+        typer.echo(json.dumps({"supported": found.supported, "reason": found.reason}))
+    else:
+        _say(f"{'SUPPORTED' if found else 'UNSUPPORTED'}: {found.reason}")
+    if not found:
+        raise typer.Exit(1)
+
+
+# ---------------------------------------------------------------- what is in it
+
+
+def _described(file: BlobFile) -> dict[str, Any]:
+    """Everything that is told, from the metadata, or of a native blob from the blob itself."""
+    from softnpu.plugin.compatibility import requirements_of
+    from softnpu.plugin.signature import signature_of
+
+    metadata = None if file.is_raw else file.metadata()
+    parts = (file.raw_part(),) if metadata is None else metadata.blobs
+    readers = [file.part(part) for part in parts]
+    graph = readers[0].metadata()
+    signature = signature_of(graph) if metadata is None else metadata.signature
+    return {
+        "file": file.name.removeprefix("exported model "),
+        "size": file.length,
+        "metadata": None if metadata is None else file.version,
+        "model": signature.name,
+        "operations": graph.operations,
+        "requirements": requirements_of(readers[0]) if metadata is None else metadata.requirements,
+        "versions": _versions(metadata, graph.openvino, graph.compiler),
+        "inputs": [_port(port) for port in signature.inputs],
+        "outputs": [_port(port) for port in signature.outputs],
+        "batch": signature.batch,
+        "blobs": [
+            {"kind": part.kind, "offset": part.offset, "size": part.size, "sections": _sections(reader)}
+            for part, reader in zip(parts, readers, strict=True)
+        ],
+        "weights": _weights(metadata, readers[0]),
+        "properties": dict(graph.config) if metadata is None else metadata.properties,
+    }
+
+
+def _versions(metadata: Metadata | None, openvino: str, compiler: str) -> dict[str, str]:
+    if metadata is None:
+        return {"openvino": openvino, "compiler": compiler}
+    return {"openvino": metadata.openvino, "plugin": metadata.plugin, "compiler": metadata.compiler}
+
+
+def _port(port: PortSpec) -> dict[str, Any]:
+    return {
+        "name": port.name,
+        "names": list(port.names),
+        "element_type": port.element_type,
+        "shape": port.shape,
+        "layout": port.layout,
+    }
+
+
+def _sections(reader: BlobReader) -> list[dict[str, Any]]:
+    from softnpu.emulator.interface.blob import Section
+
+    return [
+        {"type": Section(kind).name, "offset": offset, "size": size} for kind, offset, size in reader.sections
+    ]
+
+
+def _weights(metadata: Metadata | None, reader: BlobReader) -> dict[str, Any]:
+    """Constants inside and outside; of those outside where they were."""
+    reference = reader.weights_reference()
+    constants = () if reference is None else reference.constants
+    outside = () if reference is None else reference.outside
+    origin = None if metadata is None else metadata.weights
+    return {
+        "constants": len(constants),
+        "bytes": sum(constant.length for constant in constants),
+        "outside": len(outside),
+        "outside_bytes": sum(constant.length for constant in outside),
+        "sources": [
+            {"path": source.path, "offset": source.offset, "length": source.length}
+            for source in (() if origin is None else origin.sources)
+        ],
+    }
+
+
+# ---------------------------------------------------------------- words
+
+
+def _kind(found: dict[str, Any]) -> str:
+    if found["metadata"] is None:
+        return "a native blob without metadata"
+    return f"metadata {found['metadata']}"
+
+
+def _tell_weights(weights: dict[str, Any]) -> None:
+    inside = weights["constants"] - weights["outside"]
+    size = weights["bytes"] - weights["outside_bytes"]
+    _say(f"weights: {inside} constants inside, {format_bytes(size)}")
+    if weights["outside"]:
+        _say(f"  {weights['outside']} outside, {format_bytes(weights['outside_bytes'])}")
+    for source in weights["sources"]:
+        where = source["path"] or "memory"
+        _say(f"  from {where}, {format_bytes(source['length'])} at {source['offset']}")
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,234 @@
+"""`softnpu doctor`: whether programs can find and use the emulated NPU here, and what to do if not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+
+import typer
+
+from softnpu.tools.console import format_bytes, out
+from softnpu.tools.failures import describe, expected
+from softnpu.tools.run import private_daemon
+from softnpu.tools.status import SocketOption, place_of
+
+_LEAST_DESCRIPTORS: Final = 1024
+_LEAST_MEMORY: Final = 1 << 30
+_VIEW_S: Final = 120.0
+_MARKS: Final = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[bold red]failed[/]"}
+
+
+class Finding(NamedTuple):
+    """One check: what was found, and the next step unless all is well."""
+
+    check: str
+    state: Literal["ok", "warning", "failed"]
+    found: str
+    next_step: str = ""
+
+
+def doctor(
+    socket: SocketOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Check whether programs can find and use the emulated NPU here; exit code 1 if something is wrong."""
+    place = place_of(socket)
+    findings = []
+    for check in (_versions, _machine, _limits, _memory, _permissions, _daemon, _loader, _device, _openvino):
+        for finding in _told(check, place):
+            findings.append(finding)
+            if not json_output:
+                _print(finding)
+    if json_output:
+        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=2))
+    if any(finding.state == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _told(check: Callable[[Path], Iterator[Finding]], place: Path) -> Iterator[Finding]:
+    """The findings of a check; one that fails is a finding too."""
+    try:
+        yield from check(place)
+    except expected() as error:
+        yield Finding(check.__name__.strip("_"), "failed", describe(error))
+
+
+def _print(finding: Finding) -> None:
+    out.print(f"{_MARKS[finding.state]} {finding.check}:", end=" ")
+    out.print(finding.found, markup=False, highlight=False, soft_wrap=True)
+    if finding.next_step:
+        out.print(f"    next: {finding.next_step}", markup=False, highlight=False, soft_wrap=True)
+
+
+# ------------------------------------------------------------ checks
+
+
+def _versions(_: Path) -> Iterator[Finding]:
+    from softnpu.plugin.version import plugin_version
+
+    softnpu, openvino = plugin_version().build_number.split("-openvino-", 1)
+    yield Finding(
+        "versions", "ok", f"softnpu {softnpu}, openvino {openvino}, Python {platform.python_version()}"
+    )
+
+
+def _machine(_: Path) -> Iterator[Finding]:
+    found = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        yield Finding("machine", "failed", found, "use Linux on x86-64: nothing else is supported")
+        return
+    cores = len(os.sched_getaffinity(0))
+    if cores == 1:
+        step = "allow a second core: with one, client and device take turns and small models get slower"
+        yield Finding("machine", "warning", f"{found}, 1 core", step)
+        return
+    yield Finding("machine", "ok", f"{found}, {cores} cores")
+
+
+def _limits(_: Path) -> Iterator[Finding]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_DESCRIPTORS:
+        step = f"raise it to {_LEAST_DESCRIPTORS} at least (ulimit -Hn, or --ulimit nofile of a container)"
+        yield Finding("limits", "failed", f"{hard} descriptors a process", step)
+        return
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        step = "lift it (ulimit -v unlimited): weights are mapped, which counts though they are shared"
+        yield Finding("limits", "warning", f"address space limited to {format_bytes(space)}", step)
+        return
+    yield Finding("limits", "ok", f"{_count(hard)} descriptors a process, no limit of address space")
+
+
+def _memory(_: Path) -> Iterator[Finding]:
+    """Device memory is in memory files: /dev/shm plays no part, however small it is."""
+    from softnpu.emulator.interface import linux
+    from softnpu.emulator.platforms import usable_memory
+
+    fd = linux.memfd("doctor")
+    try:
+        os.posix_fallocate(fd, 0, 1 << 20)
+    finally:
+        os.close(fd)
+    usable = usable_memory()
+    found = f"{format_bytes(usable)} for memory files (the size of /dev/shm does not matter)"
+    if usable < _LEAST_MEMORY:
+        yield Finding("shared memory", "warning", found, "give the machine or the container more memory")
+        return
+    yield Finding("shared memory", "ok", found)
+
+
+def _permissions(place: Path) -> Iterator[Finding]:
+    from softnpu.driver.cache_options import cache_options_from_environment
+
+    if not os.access(place.parent, os.W_OK | os.X_OK):
+        step = "choose another socket with SOFTNPU_SOCKET, in a directory that you can write to"
+        yield Finding("permissions", "failed", f"{place.parent} cannot be written to", step)
+    else:
+        yield Finding("permissions", "ok", f"socket {place}")
+    cache = cache_options_from_environment(os.environ)
+    if cache is None:
+        yield Finding("compiled models", "ok", "not kept: ZE_INTEL_NPU_CACHE_DIR is empty")
+        return
+    folder = Path(cache.directory)
+    known = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+    if not os.access(known, os.W_OK | os.X_OK):
+        step = "choose another directory with ZE_INTEL_NPU_CACHE_DIR"
+        yield Finding("compiled models", "warning", f"cannot be kept in {folder}", step)
+        return
+    yield Finding("compiled models", "ok", f"kept in {folder}")
+
+
+def _daemon(place: Path) -> Iterator[Finding]:
+    from softnpu.emulator.interface import places
+    from softnpu.tools.failures import ToolError
+    from softnpu.tools.status import connect
+
+    try:
+        with connect(place) as driver:
+            state = driver.status()
+    except ToolError:
+        if places.read_record(place) is not None:
+            step = f"read {places.log_path(place)}, then 'softnpu stop --force'"
+            yield Finding("daemon", "failed", f"one is recorded for {place}, but does not answer", step)
+        else:
+            yield Finding("daemon", "ok", f"none at {place}; the first program starts one")
+        return
+    devices = ", ".join(f"{engine.device.platform} {engine.state}" for engine in state.engines)
+    found = f"{state.server}, interface {state.interface}, pid {state.pid}, devices: {devices}"
+    broken = [engine for engine in state.engines if engine.state != "ready"]
+    if broken:
+        yield Finding("daemon", "warning", found, f"read {places.log_path(place)}")
+        return
+    yield Finding("daemon", "ok", found)
+
+
+def _loader(_: Path) -> Iterator[Finding]:
+    from softnpu.driver import ZeError, native_library
+
+    try:
+        library = native_library.find()
+    except ZeError as error:
+        fault = error.fault
+        yield Finding("native driver", "failed", f"{fault.found}; expected {fault.expected}", fault.hint)
+        return
+    yield Finding("native driver", "ok", f"{library.driver}, loader {library.loader}")
+
+
+def _device(_: Path) -> Iterator[Finding]:
+    """The device computes: a small model on a daemon of our own."""
+    from softnpu.plugin import Core
+    from softnpu.tools.demo.digits import load_test_set, model_path
+
+    images, labels = load_test_set()
+    with private_daemon() as place:
+        core = Core(place)
+        try:
+            compiled = core.compile_model(model_path(), "NPU", {"NPU_BYPASS_UMD_CACHING": True})
+            right = int(compiled(images[:1])[0].argmax()) == labels[0]
+            name = core.get_property("NPU", "FULL_DEVICE_NAME")
+        finally:
+            core.unload_plugin()
+    if not right:
+        yield Finding(
+            "device", "failed", f"{name}: a wrong result", "report this, with the log of the daemon"
+        )
+        return
+    yield Finding("device", "ok", f"{name} computes a model in a daemon of its own")
+
+
+def _openvino(_: Path) -> Iterator[Finding]:
+    """What an unmodified program sees, in a process as `softnpu run` starts it."""
+    from softnpu.driver import ZeError, native_library
+
+    try:
+        library = native_library.find()
+    except ZeError:
+        return
+    code = "import openvino as ov; print(*ov.Core().available_devices)"
+    with private_daemon() as place:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=library.environment(place, os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_VIEW_S,
+            check=False,
+        )
+    devices = done.stdout.split()
+    if any(device.startswith("NPU") for device in devices):
+        yield Finding("OpenVINO", "ok", f"finds {', '.join(devices)}")
+        return
+    said = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    step = "see what it says with OV_NPU_LOG_LEVEL=LOG_TRACE softnpu run -- python -c '...'"
+    yield Finding("OpenVINO", "failed", f"finds {', '.join(devices) or 'no device'}, no NPU: {said}", step)
+
+
+def _count(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
