@@ -1,0 +1,134 @@
+#include "base/handles.hpp"
+
+#include <unistd.h>
+
+#include <mutex>
+
+namespace softnpu {
+
+namespace {
+
+constexpr uint64_t MARK = 5ull << 61;
+constexpr uint32_t GENERATIONS = 1u << 24;
+constexpr size_t MAX_SLOTS = 1u << 24;
+
+uint32_t slot_of(uint64_t handle) { return handle & 0xffffff; }
+uint32_t generation_of(uint64_t handle) { return handle >> 24 & 0xffffff; }
+uint8_t epoch_of(uint64_t handle) { return handle >> 48 & 0xff; }
+
+bool owns_others(Kind kind) {
+    return kind == Kind::driver || kind == Kind::context || kind == Kind::command_queue ||
+           kind == Kind::event_pool || kind == Kind::profiling_pool;
+}
+
+}  // namespace
+
+const char* kind_name(Kind kind) {
+    static const char* const names[] = {"object",         "driver",          "device",    "context",
+                                        "command queue",  "command list",    "fence",     "event pool",
+                                        "event",          "graph",           "build log", "query network",
+                                        "profiling pool", "profiling query", "engine"};
+    return names[static_cast<size_t>(kind)];
+}
+
+uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
+    std::unique_lock lock(mutex_);
+    uint32_t index;
+    if (!free_.empty()) {
+        index = free_.back();
+        free_.pop_back();
+    } else {
+        if (slots_.size() >= MAX_SLOTS) {
+            throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "handles",
+                        format("%zu are in use", slots_.size()), "fewer",
+                        "destroy objects that are no longer used");
+        }
+        index = static_cast<uint32_t>(slots_.size());
+        slots_.emplace_back();
+        free_.reserve(slots_.capacity());  // giving a slot back must not fail
+    }
+    Slot& slot = slots_[index];
+    slot.generation++;
+    slot.kind = kind;
+    slot.object = std::move(object);
+    return MARK | static_cast<uint64_t>(kind) << 56 | static_cast<uint64_t>(epoch_) << 48 |
+           static_cast<uint64_t>(slot.generation) << 24 | index;
+}
+
+const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
+    const char* const wanted = kind_name(kind);
+    if (handle == 0) {
+        throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, wanted, "null handle",
+                    format("a live %s handle", wanted));
+    }
+    if (is_ours(handle) && epoch_of(handle) != epoch_) {
+        throw error(ZE_RESULT_ERROR_UNINITIALIZED, wanted,
+                    format("created before this process (%d) was forked off", static_cast<int>(getpid())),
+                    format("a %s of this process", wanted),
+                    "initialise the driver again in the child, with zeInitDrivers");
+    }
+    const uint32_t index = slot_of(handle);
+    if (!is_ours(handle) || static_cast<Kind>(handle >> 56 & 31) != kind || index >= slots_.size()) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, wanted,
+                    format("unknown handle %#llx", static_cast<unsigned long long>(handle)),
+                    format("a live %s handle of this driver", wanted));
+    }
+    const Slot& slot = slots_[index];
+    if (slot.object == nullptr || slot.generation != generation_of(handle)) {
+        throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, wanted,
+                    "used after it, or what it was created through, was destroyed",
+                    format("a live %s", wanted));
+    }
+    return slot;
+}
+
+std::shared_ptr<Object> HandleTable::get(Kind kind, uint64_t handle) const {
+    std::shared_lock lock(mutex_);
+    return find(kind, handle).object;
+}
+
+std::shared_ptr<Object> HandleTable::remove(Kind kind, uint64_t handle) {
+    std::shared_ptr<Object> object;
+    {
+        std::unique_lock lock(mutex_);
+        object = find(kind, handle).object;
+        clear(slot_of(handle));
+    }
+    if (owns_others(kind)) remove_owned_by(object);
+    object->retire();
+    return object;
+}
+
+void HandleTable::remove_owned_by(const std::shared_ptr<Object>& owner) {
+    for (const auto& child : take_owned_by(owner)) {
+        remove_owned_by(child);
+        try {
+            child->retire();
+        } catch (const Error&) {
+            // the daemon is gone, and with it what the child had; its owner says so
+        }
+    }
+}
+
+std::vector<std::shared_ptr<Object>> HandleTable::take_owned_by(const std::shared_ptr<Object>& owner) {
+    std::vector<std::shared_ptr<Object>> taken;
+    std::unique_lock lock(mutex_);
+    for (size_t index = 0; index < slots_.size(); ++index) {
+        Slot& slot = slots_[index];
+        if (slot.object == nullptr) continue;
+        const auto& of = slot.object->owner();
+        if (of.owner_before(owner) || owner.owner_before(of)) continue;
+        taken.push_back(slot.object);
+        clear(index);
+    }
+    return taken;
+}
+
+void HandleTable::clear(size_t index) {
+    Slot& slot = slots_[index];
+    slot.object.reset();
+    slot.kind = Kind::none;
+    if (slot.generation + 1 < GENERATIONS) free_.push_back(static_cast<uint32_t>(index));
+}
+
+}  // namespace softnpu

@@ -1,0 +1,90 @@
+// Handles of the API: numbers that look like pointers and are never dereferenced.
+//
+//   bits 61-63  5, which no address of a process has
+//   bits 56-60  kind of the object
+//   bits 48-55  how often this process was forked off: a parent's handle means nothing in its child
+//   bits 24-47  generation of the slot: a stale handle never means another object
+//   bits  0-23  slot
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "base/fault.hpp"
+
+namespace softnpu {
+
+enum class Kind : uint8_t {
+    none,
+    driver,
+    device,
+    context,
+    command_queue,
+    command_list,
+    fence,
+    event_pool,
+    event,
+    graph,
+    build_log,
+    query_network,
+    profiling_pool,
+    profiling_query,
+    engine,
+};
+
+const char* kind_name(Kind kind);
+
+// Base of everything that a handle names. `owner` is what it was created through, and ends with.
+class Object {
+public:
+    explicit Object(std::weak_ptr<Object> owner = {}) : owner_(std::move(owner)) {}
+    virtual ~Object() = default;
+    Object(const Object&) = delete;
+    Object& operator=(const Object&) = delete;
+
+    // Called once, when the object is destroyed by its handle or with its owner, without any lock.
+    virtual void retire() {}
+
+    const std::weak_ptr<Object>& owner() const { return owner_; }
+
+private:
+    std::weak_ptr<Object> owner_;
+};
+
+class HandleTable {
+public:
+    explicit HandleTable(uint8_t epoch) : epoch_(epoch) {}
+
+    uint64_t add(Kind kind, std::shared_ptr<Object> object);
+    // The object, or INVALID_NULL_HANDLE, INVALID_ARGUMENT, UNINITIALIZED (a parent's handle).
+    std::shared_ptr<Object> get(Kind kind, uint64_t handle) const;
+    // Removes the handle, and those of all objects that were created through it.
+    std::shared_ptr<Object> remove(Kind kind, uint64_t handle);
+    // As `remove`, for objects of which nobody has the handle at hand.
+    void remove_owned_by(const std::shared_ptr<Object>& owner);
+
+    // Whether this number was made by a table like this one.
+    static bool is_ours(uint64_t handle) { return handle >> 61 == 5; }
+
+private:
+    struct Slot {
+        std::shared_ptr<Object> object;
+        uint32_t generation = 0;
+        Kind kind = Kind::none;
+    };
+
+    const Slot& find(Kind kind, uint64_t handle) const;
+    std::vector<std::shared_ptr<Object>> take_owned_by(const std::shared_ptr<Object>& owner);
+    void clear(size_t index);
+
+    const uint8_t epoch_;
+    mutable std::shared_mutex mutex_;
+    std::vector<Slot> slots_;
+    std::vector<uint32_t> free_;
+};
+
+}  // namespace softnpu

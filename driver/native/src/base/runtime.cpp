@@ -1,0 +1,91 @@
+#include "base/runtime.hpp"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace softnpu {
+
+namespace {
+
+std::atomic<Runtime*> current{nullptr};
+std::array<std::atomic<int>, 256> inherited;  // descriptor + 1, 0: free
+
+void start_again_in_child() {
+    for (auto& entry : inherited) {
+        const int fd = entry.exchange(0) - 1;
+        if (fd >= 0) ::close(fd);
+    }
+    Runtime* const before = current.load();
+    // the parent's runtime stays as it is: its locks may be held by threads that do not exist here
+    current.store(new Runtime(static_cast<uint8_t>(before->epoch + 1)));
+}
+
+Runtime* first_runtime() {
+    auto* const made = new Runtime(0);
+    current.store(made);
+    pthread_atfork(nullptr, nullptr, start_again_in_child);
+    return made;
+}
+
+// Numbers of the loader for its kinds of handles.
+int loader_kind(Kind kind) {
+    switch (kind) {
+        case Kind::driver: return 0;
+        case Kind::device: return 1;
+        case Kind::context: return 2;
+        case Kind::command_queue: return 3;
+        case Kind::command_list: return 4;
+        case Kind::fence: return 5;
+        case Kind::event_pool: return 6;
+        case Kind::event: return 7;
+        default: return -1;
+    }
+}
+
+uint64_t translated(Kind kind, uint64_t handle) {
+    using Translate = ze_result_t (*)(int, void*, void**);
+    const int number = loader_kind(kind);
+    if (number < 0) return handle;
+    void* const loader = dlopen("libze_loader.so.1", RTLD_NOLOAD | RTLD_LAZY);
+    if (loader == nullptr) return handle;
+    const auto translate = reinterpret_cast<Translate>(dlsym(loader, "zelLoaderTranslateHandle"));
+    void* found = nullptr;
+    if (translate != nullptr &&
+        translate(number, reinterpret_cast<void*>(handle), &found) == ZE_RESULT_SUCCESS && found != nullptr) {
+        handle = reinterpret_cast<uint64_t>(found);
+    }
+    dlclose(loader);
+    return handle;
+}
+
+}  // namespace
+
+Runtime& runtime() {
+    static Runtime* const first = first_runtime();
+    (void)first;
+    return *current.load(std::memory_order_acquire);
+}
+
+void close_in_children(int fd) {
+    for (auto& entry : inherited) {
+        int expected = 0;
+        if (entry.compare_exchange_strong(expected, fd + 1)) return;
+    }
+}
+
+void forget_in_children(int fd) {
+    for (auto& entry : inherited) {
+        int expected = fd + 1;
+        if (entry.compare_exchange_strong(expected, 0)) return;
+    }
+}
+
+std::shared_ptr<Object> find_object(Kind kind, uint64_t handle) {
+    if (handle != 0 && !HandleTable::is_ours(handle)) handle = translated(kind, handle);
+    return runtime().handles.get(kind, handle);
+}
+
+}  // namespace softnpu

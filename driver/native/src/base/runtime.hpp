@@ -1,0 +1,56 @@
+// What this process has of the driver: its handles and its session.
+//
+// Never destroyed, because programs call the driver from destructors of their own static objects. A forked
+// child starts with a runtime of its own: the parent's rings, fences and socket are not its to use.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "base/handles.hpp"
+
+namespace softnpu {
+
+class Driver;
+
+class Runtime {
+public:
+    explicit Runtime(uint8_t epoch) : handles(epoch), epoch(epoch) {}
+
+    HandleTable handles;
+    const uint8_t epoch;
+
+    // The driver of this process and its handle; null before the first initialisation.
+    std::mutex driver_mutex;
+    std::shared_ptr<Driver> driver;
+    uint64_t driver_handle = 0;
+};
+
+// That of this process.
+Runtime& runtime();
+
+// Descriptors that a forked child has to close, so that the daemon learns of the parent's end.
+void close_in_children(int fd);
+void forget_in_children(int fd);
+
+// The object behind a handle. Handles that come through an extension table may be those of a loader that
+// wraps them; it is asked what they stand for.
+std::shared_ptr<Object> find_object(Kind kind, uint64_t handle);
+
+template <class T, class H>
+std::shared_ptr<T> live(H handle) {
+    return std::static_pointer_cast<T>(find_object(T::KIND, reinterpret_cast<uint64_t>(handle)));
+}
+
+template <class H, class T>
+H new_handle(std::shared_ptr<T> object) {
+    return reinterpret_cast<H>(runtime().handles.add(T::KIND, std::move(object)));
+}
+
+template <class T, class H>
+std::shared_ptr<T> take(H handle) {
+    return std::static_pointer_cast<T>(runtime().handles.remove(T::KIND, reinterpret_cast<uint64_t>(handle)));
+}
+
+}  // namespace softnpu

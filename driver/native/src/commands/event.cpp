@@ -1,0 +1,77 @@
+#include "commands/event.hpp"
+
+#include "commands/list.hpp"
+#include "sync/waiting.hpp"
+
+namespace softnpu {
+
+EventPool::EventPool(std::shared_ptr<Context> of, uint32_t count)
+    : Object(of),
+      context(std::move(of)),
+      count_(count),
+      block_(context->memory()->allocate("control", static_cast<size_t>(count) * SIGNAL_SIZE)) {}
+
+Place EventPool::take(uint32_t index) {
+    std::lock_guard lock(mutex_);
+    if (index >= count_ || !used_.insert(index).second) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "event pool",
+                    format("index %u: %s", index, index >= count_ ? "out of range" : "in use"),
+                    format("a free index from 0 to %u", count_ - 1));
+    }
+    return {block_, static_cast<size_t>(index) * SIGNAL_SIZE};
+}
+
+void EventPool::give(uint32_t index) {
+    std::lock_guard lock(mutex_);
+    used_.erase(index);
+}
+
+Event::Event(std::shared_ptr<EventPool> pool, uint32_t index)
+    : Object(pool), pool_(std::move(pool)), index_(index), place_(pool_->take(index)) {
+    signal().arm(SignalState::initial, 0);
+}
+
+void Event::host_signal() {
+    signal().host_signal();
+    // a queue that waits for an event is not asleep: the doorbell is rung in any case
+    pool_->context->ring_doorbell();
+}
+
+void Event::host_reset() { signal().arm(SignalState::host_reset, 0); }
+
+bool Event::wait(uint64_t timeout) {
+    Signal word = signal();
+    const auto over = [&] { return word.signalled() || !will_be_signalled(); };
+    const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
+    wait_until(over, sleep, timeout, *pool_->context->connection, spin_);
+    return word.signalled();
+}
+
+bool Event::will_be_signalled() {
+    std::vector<std::shared_ptr<CommandList>> lists;
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& entry : lists_) {
+            if (auto list = entry.lock()) lists.push_back(std::move(list));
+        }
+    }
+    for (const auto& list : lists) {
+        if (list->in_flight()) return true;
+    }
+    return false;
+}
+
+void Event::remember(std::weak_ptr<CommandList> list) {
+    std::lock_guard lock(mutex_);
+    for (auto entry = lists_.begin(); entry != lists_.end();) {
+        entry = entry->expired() ? lists_.erase(entry) : std::next(entry);
+    }
+    lists_.insert(std::move(list));
+}
+
+void Event::forget(const std::weak_ptr<CommandList>& list) {
+    std::lock_guard lock(mutex_);
+    lists_.erase(list);
+}
+
+}  // namespace softnpu

@@ -1,0 +1,67 @@
+// `ze_event_pool_handle_t` and `ze_event_handle_t`: signalled and reset by the host or by commands.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "device/context.hpp"
+#include "sync/signal.hpp"
+#include "sync/spin.hpp"
+
+namespace softnpu {
+
+class CommandList;
+
+class EventPool : public Object {
+public:
+    static constexpr Kind KIND = Kind::event_pool;
+    EventPool(std::shared_ptr<Context> context, uint32_t count);
+
+    const std::shared_ptr<Context> context;
+
+    // Takes an index for an event. INVALID_ARGUMENT if it is out of range or in use.
+    Place take(uint32_t index);
+    void give(uint32_t index);
+
+private:
+    const uint32_t count_;
+    const std::shared_ptr<Block> block_;
+    std::mutex mutex_;
+    std::set<uint32_t> used_;
+};
+
+class Event : public Object {
+public:
+    static constexpr Kind KIND = Kind::event;
+    Event(std::shared_ptr<EventPool> pool, uint32_t index);
+
+    void retire() override { pool_->give(index_); }
+
+    void host_signal();
+    void host_reset();
+    bool signalled() const { return signal().signalled(); }
+    // Waits for the commands in flight that signal this event; false when none is, or the time has passed.
+    bool wait(uint64_t timeout);
+
+    const Place& place() const { return place_; }
+    // A list holds a command that signals this event, or holds it no more.
+    void remember(std::weak_ptr<CommandList> list);
+    void forget(const std::weak_ptr<CommandList>& list);
+
+private:
+    using Lists = std::set<std::weak_ptr<CommandList>, std::owner_less<std::weak_ptr<CommandList>>>;
+
+    Signal signal() const { return Signal(place_.block->data() + place_.offset); }
+    bool will_be_signalled();
+
+    const std::shared_ptr<EventPool> pool_;
+    const uint32_t index_;
+    const Place place_;
+    SpinBudget spin_;
+    std::mutex mutex_;
+    Lists lists_;
+};
+
+}  // namespace softnpu

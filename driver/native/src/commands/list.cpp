@@ -1,0 +1,132 @@
+#include "commands/list.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "commands/event.hpp"
+
+namespace softnpu {
+
+void CommandList::retire() {
+    // submissions in flight have their own hold on buffer and memory
+    std::lock_guard lock(mutex_);
+    commands_.clear();
+    buffer_.reset();
+    holds_.reset();
+}
+
+void CommandList::append(Command command, const Events& events) {
+    check_open();
+    std::vector<Command> commands;
+    for (const auto& event : events.waits) commands.push_back(event_wait(event->place()));
+    commands.push_back(std::move(command));
+    record(std::move(commands), events.signal);
+}
+
+void CommandList::append_all(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
+    check_open();
+    record(std::move(commands), signal);
+}
+
+void CommandList::check_open() const {
+    std::lock_guard lock(mutex_);
+    if (closed_) {
+        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "command list", "closed", "an open list",
+                    "reset it first");
+    }
+}
+
+void CommandList::close() {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    encode_locked();
+    closed_ = true;
+}
+
+void CommandList::reset() {
+    {
+        std::lock_guard lock(mutex_);
+        reset_locked();
+    }
+    context->memory()->flush();
+}
+
+bool CommandList::host_synchronize(uint64_t) {
+    throw error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "a regular one", "an immediate command list");
+}
+
+std::optional<Recorded> CommandList::recorded() {
+    std::lock_guard lock(mutex_);
+    if (!closed_) {
+        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it");
+    }
+    if (commands_.empty()) return std::nullopt;
+    return recorded_locked();
+}
+
+void CommandList::submitted(std::weak_ptr<CommandQueue> queue, uint64_t sequence) {
+    std::lock_guard lock(flight_mutex_);
+    for (auto& [known, last] : last_) {
+        if (!known.owner_before(queue) && !queue.owner_before(known)) {
+            last = sequence;
+            return;
+        }
+    }
+    last_.emplace_back(std::move(queue), sequence);
+}
+
+bool CommandList::in_flight() {
+    std::lock_guard lock(flight_mutex_);
+    const auto over = [](const auto& entry) {
+        const auto queue = entry.first.lock();
+        return queue == nullptr || queue->is_over(entry.second);
+    };
+    last_.erase(std::remove_if(last_.begin(), last_.end(), over), last_.end());
+    return !last_.empty();
+}
+
+void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
+    std::lock_guard lock(mutex_);
+    take_down(std::move(commands), signal);
+}
+
+void CommandList::take_down(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
+    for (auto& command : commands) commands_.push_back(std::move(command));
+    if (signal == nullptr) return;
+    commands_.push_back(event_signal(signal->place()));
+    signals_.push_back(signal);
+    signal->remember(weak_from_this());
+}
+
+// Writes the command buffer; the buffer of a submission in flight is left alone.
+void CommandList::encode_locked() {
+    if (commands_.empty()) return;
+    Encoded encoded = encode(commands_);
+    const size_t limit = context->driver->command_buffer_limit;
+    if (limit != 0 && encoded.bytes.size() > limit) {
+        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "command list",
+                    format("%zu bytes of commands", encoded.bytes.size()), format("at most %zu", limit),
+                    "use several lists");
+    }
+    if (buffer_ == nullptr || buffer_->size < encoded.bytes.size() || in_flight()) {
+        buffer_ = context->memory()->allocate("control", encoded.bytes.size());
+    }
+    std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
+    size_ = static_cast<uint32_t>(encoded.bytes.size());
+    holds_ = std::make_shared<const std::vector<Hold>>(std::move(encoded.holds));
+}
+
+void CommandList::reset_locked() {
+    commands_.clear();
+    const auto self = weak_from_this();
+    for (const auto& entry : signals_) {
+        if (const auto event = entry.lock()) event->forget(self);
+    }
+    signals_.clear();
+    holds_.reset();
+    closed_ = false;
+}
+
+Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, shared_from_this()}; }
+
+}  // namespace softnpu

@@ -1,0 +1,80 @@
+// `ze_command_list_handle_t`: commands that are recorded once and executed any number of times.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "commands/encoding.hpp"
+#include "commands/queue.hpp"
+#include "device/context.hpp"
+
+namespace softnpu {
+
+class Event;
+
+// The events of one append: what it waits for, and what it signals.
+struct Events {
+    std::vector<std::shared_ptr<Event>> waits;
+    std::shared_ptr<Event> signal;
+};
+
+class CommandList : public Object, public std::enable_shared_from_this<CommandList> {
+public:
+    static constexpr Kind KIND = Kind::command_list;
+    explicit CommandList(std::shared_ptr<Context> context) : Object(context), context(std::move(context)) {}
+
+    const std::shared_ptr<Context> context;
+
+    void retire() override;
+    virtual bool is_immediate() const { return false; }
+    virtual bool is_mutable() const { return false; }
+
+    // Takes down one command with its events. NOT_AVAILABLE when the list is closed.
+    void append(Command command, const Events& events);
+    // Several commands that are one append: waits, a reset, a signal alone.
+    void append_all(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    // NOT_AVAILABLE when the list is closed.
+    void check_open() const;
+
+    virtual void close();
+    virtual void reset();
+    // For immediate lists: waits for what was appended. UNINITIALIZED for any other.
+    virtual bool host_synchronize(uint64_t timeout);
+
+    // ---- for queues and events
+
+    // What a queue executes; none for an empty list. UNINITIALIZED if it is open.
+    virtual std::optional<Recorded> recorded();
+    // Notes the last submission to each queue, so that its buffer is not overwritten.
+    void submitted(std::weak_ptr<CommandQueue> queue, uint64_t sequence);
+    // Whether a submission of this list may still run.
+    bool in_flight();
+
+protected:
+    // Takes down what one append means; an immediate list runs it.
+    virtual void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    // The next ones: called with the lock.
+    void take_down(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    void encode_locked();
+    void reset_locked();
+    Recorded recorded_locked();
+
+    mutable std::mutex mutex_;
+    std::vector<Command> commands_;
+    bool closed_ = false;
+
+private:
+    std::vector<std::weak_ptr<Event>> signals_;
+    std::shared_ptr<Block> buffer_;
+    uint32_t size_ = 0;
+    std::shared_ptr<const std::vector<Hold>> holds_;
+
+    std::mutex flight_mutex_;
+    std::vector<std::pair<std::weak_ptr<CommandQueue>, uint64_t>> last_;
+};
+
+}  // namespace softnpu

@@ -1,0 +1,115 @@
+#include "device/context.hpp"
+
+#include <unistd.h>
+
+#include "base/runtime.hpp"
+#include "sync/signal.hpp"
+
+namespace softnpu {
+
+namespace {
+
+constexpr size_t SIGNALS_AT_ONCE = 64;
+
+}  // namespace
+
+std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) {
+    if (driver->devices.empty()) {
+        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "driver", "the daemon has no device", "a device");
+    }
+    auto context = std::make_shared<Context>(driver);
+    // nothing to choose: what keeps the daemon from making one is said here
+    if (driver->devices.size() == 1) context->make(driver->devices[0]);
+    return context;
+}
+
+Context::Context(std::shared_ptr<Driver> of)
+    : Object(of), driver(std::move(of)), connection(driver->connection) {}
+
+Context::~Context() {
+    if (on_device_ != nullptr) forget_in_children(on_device_->doorbell.get());
+}
+
+const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) const {
+    std::lock_guard lock(on_device_mutex_);
+    if (on_device_ != nullptr) return *on_device_;
+    if (retired_) throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
+    MapWriter request("context_create");
+    request.put("device", device->info.index);
+    Answer answer = connection->request(request, "context_created", 1);
+    const uint64_t number = answer.fields.integer("context");
+    on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
+                              std::move(answer.fds[0])});
+    close_in_children(on_device_->doorbell.get());
+    made_.store(on_device_.get(), std::memory_order_release);
+    return *on_device_;
+}
+
+void Context::retire() {
+    {
+        std::lock_guard lock(on_device_mutex_);
+        retired_ = true;
+        if (on_device_ == nullptr) return;
+    }
+    {
+        std::lock_guard lock(signals_mutex_);
+        free_signals_.clear();
+    }
+    memory()->close();
+    if (!connection->is_lost())
+        connection->request(MapWriter("context_destroy").put("context", handle()), "ok");
+}
+
+uint64_t Context::device_handle() const {
+    size_t index = 0;
+    while (driver->devices[index] != device()) ++index;
+    return driver->device_handles[index];
+}
+
+void Context::check_device(const Device& other) const {
+    for (const auto& known : driver->devices) {
+        if (known.get() != &other) continue;
+        if (made_.load(std::memory_order_acquire) == nullptr) make(known);
+    }
+    if (&other == device().get()) return;
+    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context",
+                format("of device %u, used with device %u", device()->info.index, other.info.index),
+                "the device that the context was used with first (without naming one: the first one)",
+                "make a context for each device, and its queue before host memory");
+}
+
+void Context::ring_doorbell() const {
+    const uint64_t one = 1;
+    // it does not block; full means that it is rung already
+    [[maybe_unused]] const ssize_t written = ::write(on_device().doorbell.get(), &one, sizeof one);
+}
+
+std::pair<uint64_t, uint64_t> Context::query_memory() const {
+    memory()->flush();
+    const Answer answer =
+        connection->request(MapWriter("context_memory").put("context", handle()), "context_memory_is");
+    return {answer.fields.integer("total"), answer.fields.integer("allocated")};
+}
+
+Place Context::take_signal() {
+    {
+        std::lock_guard lock(signals_mutex_);
+        if (!free_signals_.empty()) {
+            Place place = std::move(free_signals_.back());
+            free_signals_.pop_back();
+            return place;
+        }
+    }
+    const auto block = memory()->allocate("control", SIGNALS_AT_ONCE * SIGNAL_SIZE);
+    std::lock_guard lock(signals_mutex_);
+    for (size_t index = 1; index < SIGNALS_AT_ONCE; ++index)
+        free_signals_.push_back({block, index * SIGNAL_SIZE});
+    return {block, 0};
+}
+
+void Context::give_signal(Place place) {
+    std::lock_guard lock(signals_mutex_);
+    if (!retired_) free_signals_.push_back(std::move(place));
+}
+
+}  // namespace softnpu

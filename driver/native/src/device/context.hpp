@@ -1,0 +1,69 @@
+// `ze_context_handle_t`: owns memory, queues, command lists, graphs and events on one device.
+//
+// A context of Level Zero is made without a device, one of the daemon is on a device: with several devices it
+// is the first call that says which. A call that names none means the first device.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/handles.hpp"
+#include "memory/pool.hpp"
+#include "session/driver.hpp"
+
+namespace softnpu {
+
+class Context : public Object {
+public:
+    static constexpr Kind KIND = Kind::context;
+    static std::shared_ptr<Context> create(const std::shared_ptr<Driver>& driver);
+    explicit Context(std::shared_ptr<Driver> driver);
+    ~Context() override;
+
+    const std::shared_ptr<Driver> driver;
+    const std::shared_ptr<Connection> connection;
+
+    const std::shared_ptr<Device>& device() const { return on_device().device; }
+    uint64_t device_handle() const;
+    uint64_t handle() const { return on_device().handle; }
+    const std::shared_ptr<MemoryPool>& memory() const { return on_device().memory; }
+
+    void retire() override;
+    bool retired() const { return retired_; }
+
+    // Says which device is meant. INVALID_ARGUMENT for another one than that of this context.
+    void check_device(const Device& other) const;
+    void ring_doorbell() const;
+    // Bytes of device memory in all, and bytes that this context has asked for.
+    std::pair<uint64_t, uint64_t> query_memory() const;
+
+    // 64 bytes for a fence; many share one allocation.
+    Place take_signal();
+    void give_signal(Place place);
+
+private:
+    // What the context is in the daemon.
+    struct OnDevice {
+        std::shared_ptr<Device> device;
+        uint64_t handle;
+        std::shared_ptr<MemoryPool> memory;
+        Fd doorbell;
+    };
+    const OnDevice& on_device() const {
+        const OnDevice* const made = made_.load(std::memory_order_acquire);
+        return made != nullptr ? *made : make(driver->devices[0]);
+    }
+    // Makes it, unless another thread was faster.
+    const OnDevice& make(const std::shared_ptr<Device>& device) const;
+
+    mutable std::mutex on_device_mutex_;
+    mutable std::unique_ptr<const OnDevice> on_device_;
+    mutable std::atomic<const OnDevice*> made_{nullptr};
+    std::atomic<bool> retired_{false};
+    std::mutex signals_mutex_;
+    std::vector<Place> free_signals_;
+};
+
+}  // namespace softnpu

@@ -1,0 +1,129 @@
+#include <cstring>
+
+#include "base/output.hpp"
+#include "base/runtime.hpp"
+#include "entry/calls.hpp"
+#include "entry/extensions.hpp"
+#include "session/driver.hpp"
+
+using namespace softnpu;
+
+namespace {
+
+constexpr uint8_t UUID[16] = {0x01, 0x7d, 0xe9, 0x31, 0x6b, 0x4d, 0x4f, 0xd4,
+                              0xaa, 0x9b, 0x5b, 0xed, 0x77, 0xfc, 0x8e, 0x89};
+constexpr uint32_t DRIVER_VERSION = 0x00010000;
+
+// The handle of the driver; a person learns on stderr why there is none.
+uint64_t opened() {
+    try {
+        return open_driver();
+    } catch (const Error& failure) {
+        tell_why_not(failure);
+        // there is no device then: a daemon that is refused or cannot be started is no lost one
+        if (failure.result() != ZE_RESULT_ERROR_DEVICE_LOST) throw;
+        Fault fault = failure.fault();
+        fault.result = ZE_RESULT_ERROR_UNINITIALIZED;
+        throw Error(fault);
+    }
+}
+
+void check_flags(uint32_t flags) {
+    if (flags == 0 || (flags & ZE_INIT_FLAG_VPU_ONLY) != 0) return;
+    throw error(ZE_RESULT_ERROR_UNINITIALIZED, "drivers", format("flags %#x", flags),
+                format("0, or the flag of an NPU (%#x)", ZE_INIT_FLAG_VPU_ONLY));
+}
+
+ze_result_t give_driver(uint32_t* count, ze_driver_handle_t* drivers) {
+    given(count, "pCount");
+    const uint64_t handle = opened();
+    return give_each(count, drivers, 1, [&](uint32_t, ze_driver_handle_t& out) {
+        out = reinterpret_cast<ze_driver_handle_t>(handle);
+    });
+}
+
+}  // namespace
+
+ZE_EXPORT ze_result_t zeInit(uint32_t flags) {
+    return guarded(__func__, [&] {
+        check_flags(flags);
+        opened();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeInitDrivers(uint32_t* pCount, ze_driver_handle_t* phDrivers,
+                                    ze_init_driver_type_desc_t* desc) {
+    return guarded(__func__, [&] {
+        given(pCount, "pCount");
+        given(desc, "desc");
+        check_flags(desc->flags);
+        return give_driver(pCount, phDrivers);
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGet(uint32_t* pCount, ze_driver_handle_t* phDrivers) {
+    return guarded(__func__, [&] { return give_driver(pCount, phDrivers); });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetApiVersion(ze_driver_handle_t hDriver, uint32_t* version) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        given(version, "version");
+        *version = ZE_API_VERSION;
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetProperties(ze_driver_handle_t hDriver, ze_driver_properties_t* pProperties) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        given(pProperties, "pDriverProperties");
+        std::memcpy(pProperties->uuid, UUID, sizeof UUID);
+        pProperties->driverVersion = DRIVER_VERSION;
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetIpcProperties(ze_driver_handle_t hDriver,
+                                               ze_driver_ipc_properties_t* pProperties) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        given(pProperties, "pIpcProperties");
+        pProperties->flags = 0;  // memory is exported by descriptor
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetExtensionProperties(ze_driver_handle_t hDriver, uint32_t* pCount,
+                                                     ze_driver_extension_properties_t* pProperties) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        const auto& all = extensions();
+        return give_each(pCount, pProperties, all.size(),
+                         [&](uint32_t index, ze_driver_extension_properties_t& out) {
+                             put_text(out.name, all[index].name);
+                             out.version = all[index].version;
+                         });
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetExtensionFunctionAddress(ze_driver_handle_t hDriver, const char* name,
+                                                          void** ppFunctionAddress) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        given(name, "name");
+        given(ppFunctionAddress, "ppFunctionAddress");
+        *ppFunctionAddress = find_extension(name);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeDriverGetLastErrorDescription(ze_driver_handle_t hDriver, const char** ppString) {
+    return guarded(__func__, [&] {
+        live<Driver>(hDriver);
+        given(ppString, "ppString");
+        *ppString = last_description();
+        return ZE_RESULT_SUCCESS;
+    });
+}

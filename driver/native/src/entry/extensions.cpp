@@ -1,0 +1,115 @@
+#include "entry/extensions.hpp"
+
+#include "base/runtime.hpp"
+#include "device/context.hpp"
+#include "base/guard.hpp"
+#include "commands/queue.hpp"
+#include "entry/calls.hpp"
+
+namespace softnpu {
+
+namespace {
+
+const char* const GRAPH = "ZE_extension_graph";
+const char* const PROFILING = "ZE_extension_profiling_data";
+const char* const COMMAND_QUEUE = "ZE_extension_command_queue_npu";
+const char* const CONTEXT = "ZE_extension_context_npu";
+const char* const DRIVER = "ZE_extension_driver_npu";
+const char* const MUTABLE = "ZE_experimental_mutable_command_list";
+
+std::vector<Extension> all_extensions() {
+    std::vector<Extension> all = {
+        {GRAPH, ZE_GRAPH_EXT_VERSION},          {PROFILING, ZE_PROFILING_DATA_EXT_VERSION},
+        {COMMAND_QUEUE, ze_make_version(1, 1)}, {CONTEXT, ze_make_version(1, 0)},
+        {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)}};
+    for (uint32_t minor = 2; minor <= 8; ++minor) {
+        all.push_back({std::string(GRAPH) + "_1_" + std::to_string(minor), ze_make_version(1, minor)});
+    }
+    return all;
+}
+
+ze_result_t set_workload_type(ze_command_queue_handle_t queue, uint32_t type) {
+    return guarded("pfnSetWorkloadType", [&] {
+        const auto found = live<CommandQueue>(queue);
+        if (type != ZE_WORKLOAD_TYPE_DEFAULT && type != ZE_WORKLOAD_TYPE_BACKGROUND) {
+            throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION, "workload type", format("%u", type),
+                        "0 (default) or 1 (background)");
+        }
+        found->set_workload(type == ZE_WORKLOAD_TYPE_BACKGROUND);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+// Nothing idle is pruned behind a program's back, so there is nothing to opt out of.
+ze_result_t set_context_properties(ze_context_handle_t context, ze_context_properties_npu_ext_t* properties) {
+    return guarded("pfnSetProperties", [&] {
+        live<Context>(context);
+        given(properties, "ContextProperties");
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ze_result_t release_memory(ze_context_handle_t context) {
+    return guarded("pfnReleaseMemory", [&] {
+        live<Context>(context)->memory()->flush();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext_t* extension) {
+    return guarded("pfnGetExtension", [&] {
+        live<Driver>(driver);
+        given(extension, "pExtension");
+        given(extension->name, "name");
+        given(extension->ppFunctionAddress, "ppFunctionAddress");
+        *extension->ppFunctionAddress = find_extension(extension->name);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+// Tables are handed out as pointers that nobody writes through.
+template <class Table>
+void* handed_out(const Table& table) {
+    return const_cast<Table*>(&table);
+}
+
+}  // namespace
+
+const ze_command_queue_npu_dditable_ext_t& command_queue_table() {
+    static const ze_command_queue_npu_dditable_ext_t table = {set_workload_type};
+    return table;
+}
+
+const ze_context_npu_dditable_ext_t& context_table() {
+    static const ze_context_npu_dditable_ext_t table = {set_context_properties, release_memory};
+    return table;
+}
+
+const ze_driver_npu_dditable_ext_t& driver_table() {
+    static const ze_driver_npu_dditable_ext_t table = {get_extension};
+    return table;
+}
+
+const std::vector<Extension>& extensions() {
+    static const auto* const all = new std::vector<Extension>(all_extensions());
+    return *all;
+}
+
+void* find_extension(const std::string& name) {
+    if (name.find(GRAPH) != std::string::npos) return handed_out(graph_table());
+    if (name == PROFILING) return handed_out(profiling_table());
+    if (name == COMMAND_QUEUE) return handed_out(command_queue_table());
+    if (name == CONTEXT) return handed_out(context_table());
+    if (name == DRIVER) return handed_out(driver_table());
+    if (name == "zeCommandListGetNextCommandIdExp")
+        return reinterpret_cast<void*>(zeCommandListGetNextCommandIdExp);
+    if (name == "zeCommandListUpdateMutableCommandsExp") {
+        return reinterpret_cast<void*>(zeCommandListUpdateMutableCommandsExp);
+    }
+    std::string known;
+    for (const auto& extension : extensions()) known += (known.empty() ? "" : ", ") + extension.name;
+    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "extension", "'" + name + "'",
+                "one with functions of its own: " + known);
+}
+
+}  // namespace softnpu

@@ -1,0 +1,304 @@
+#include "base/guard.hpp"
+#include "base/runtime.hpp"
+#include "commands/immediate.hpp"
+#include "commands/list.hpp"
+#include "commands/mutable.hpp"
+#include "entry/calls.hpp"
+#include "entry/events.hpp"
+#include "entry/queue_options.hpp"
+
+using namespace softnpu;
+
+namespace {
+
+bool wants_mutable(const ze_command_list_desc_t& desc) {
+    for (auto* link = static_cast<const ze_base_properties_t*>(desc.pNext); link != nullptr;
+         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
+        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC) return true;
+    }
+    return false;
+}
+
+std::shared_ptr<CommandListMutable> mutable_list(ze_command_list_handle_t handle) {
+    const auto list = live<CommandList>(handle);
+    if (!list->is_mutable()) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "command list", "an ordinary one",
+                    "a list that was created with the mutable descriptor");
+    }
+    return std::static_pointer_cast<CommandListMutable>(list);
+}
+
+// The chain of a mutation: an argument, and after it its strides if it has any.
+std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
+    std::vector<Mutation> mutations;
+    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
+         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
+        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC ||
+            link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC_DEPRECATED) {
+            const auto& argument = *reinterpret_cast<const ze_mutable_graph_argument_exp_desc_t*>(link);
+            mutations.push_back({argument.commandId, argument.argIndex,
+                                 memory.place(argument.pArgValue, ZE_RESULT_ERROR_INVALID_ARGUMENT),
+                                 std::nullopt});
+        } else if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES && !mutations.empty()) {
+            const auto& strides = *reinterpret_cast<const ze_graph_argument_value_strides_t*>(link);
+            mutations.back().strides.emplace();
+            std::copy(std::begin(strides.userStrides), std::end(strides.userStrides),
+                      mutations.back().strides->steps);
+        } else {
+            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "mutation",
+                        format("structure type %#x", link->stype),
+                        "a graph argument, followed by its strides if it has any");
+        }
+    }
+    return mutations;
+}
+
+// Refuses regions that the device cannot copy, or that do not fit each other.
+void check_regions(const ze_copy_region_t& target, const ze_copy_region_t& source, bool slices) {
+    for (const auto* region : {&target, &source}) {
+        if (region->depth != 1 || region->originZ != 0 || slices) {
+            throw error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "copy region",
+                        format("depth %u, slice %u%s", region->depth, region->originZ,
+                               slices ? ", a slice pitch" : ""),
+                        "two dimensions: depth 1, no slice pitch");
+        }
+    }
+    if (target.width == 0 || target.height == 0 || target.width != source.width ||
+        target.height != source.height) {
+        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "copy region",
+                    format("target %u x %u, source %u x %u", target.width, target.height, source.width,
+                           source.height),
+                    "two regions of one size that is not empty");
+    }
+}
+
+Place start_of(const CommandList& list, const void* address, const ze_copy_region_t& region, uint32_t pitch) {
+    Place place = list.context->memory()->place(address, ZE_RESULT_ERROR_UNINITIALIZED);
+    place.offset += static_cast<size_t>(region.originY) * pitch + region.originX;
+    return place;
+}
+
+}  // namespace
+
+ZE_EXPORT ze_result_t zeCommandListCreate(ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                                          const ze_command_list_desc_t* desc,
+                                          ze_command_list_handle_t* phCommandList) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        const auto device = live<Device>(hDevice);
+        given(desc, "desc");
+        given(phCommandList, "phCommandList");
+        context->check_device(*device);
+        if (desc->commandQueueGroupOrdinal != 0) {
+            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "command queue group",
+                        format("ordinal %u", desc->commandQueueGroupOrdinal), "0");
+        }
+        std::shared_ptr<CommandList> list;
+        if (wants_mutable(*desc)) {
+            list = std::make_shared<CommandListMutable>(context);
+        } else {
+            list = std::make_shared<CommandList>(context);
+        }
+        *phCommandList = new_handle<ze_command_list_handle_t>(list);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListCreateImmediate(ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                                                   const ze_command_queue_desc_t* altdesc,
+                                                   ze_command_list_handle_t* phCommandList) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        const auto device = live<Device>(hDevice);
+        given(altdesc, "altdesc");
+        given(phCommandList, "phCommandList");
+        context->check_device(*device);
+        *phCommandList = new_handle<ze_command_list_handle_t>(std::static_pointer_cast<CommandList>(
+            CommandListImmediate::create(context, queue_options(*altdesc))));
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListDestroy(ze_command_list_handle_t hCommandList) {
+    return guarded(__func__, [&] {
+        const auto context = take<CommandList>(hCommandList)->context;
+        context->memory()->flush();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListClose(ze_command_list_handle_t hCommandList) {
+    return guarded(__func__, [&] {
+        live<CommandList>(hCommandList)->close();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListReset(ze_command_list_handle_t hCommandList) {
+    return guarded(__func__, [&] {
+        live<CommandList>(hCommandList)->reset();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListIsImmediate(ze_command_list_handle_t hCommandList,
+                                               ze_bool_t* pIsImmediate) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        given(pIsImmediate, "pIsImmediate");
+        *pIsImmediate = list->is_immediate();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListHostSynchronize(ze_command_list_handle_t hCommandList, uint64_t timeout) {
+    return guarded(__func__, [&] {
+        return live<CommandList>(hCommandList)->host_synchronize(timeout) ? ZE_RESULT_SUCCESS
+                                                                          : ZE_RESULT_NOT_READY;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendBarrier(ze_command_list_handle_t hCommandList,
+                                                 ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
+                                                 ze_event_handle_t* phWaitEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        list->append(barrier(), events_of(hSignalEvent, numWaitEvents, phWaitEvents));
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopy(ze_command_list_handle_t hCommandList, void* dstptr,
+                                                    const void* srcptr, size_t size,
+                                                    ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
+                                                    ze_event_handle_t* phWaitEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
+        list->check_open();
+        const Place target = list->context->memory()->place(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
+        const Place source = list->context->memory()->place(srcptr, ZE_RESULT_ERROR_UNINITIALIZED);
+        list->append(copy(target, source, size), events);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopyRegion(
+    ze_command_list_handle_t hCommandList, void* dstptr, const ze_copy_region_t* dstRegion, uint32_t dstPitch,
+    uint32_t dstSlicePitch, const void* srcptr, const ze_copy_region_t* srcRegion, uint32_t srcPitch,
+    uint32_t srcSlicePitch, ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
+    ze_event_handle_t* phWaitEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        given(dstRegion, "dstRegion");
+        given(srcRegion, "srcRegion");
+        const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
+        list->check_open();
+        const Place target = start_of(*list, dstptr, *dstRegion, dstPitch);
+        const Place source = start_of(*list, srcptr, *srcRegion, srcPitch);
+        check_regions(*dstRegion, *srcRegion, dstSlicePitch != 0 || srcSlicePitch != 0);
+        list->append(copy_region(target, dstPitch, source, srcPitch, dstRegion->width, dstRegion->height),
+                     events);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendMemoryFill(ze_command_list_handle_t hCommandList, void* ptr,
+                                                    const void* pattern, size_t pattern_size, size_t size,
+                                                    ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
+                                                    ze_event_handle_t* phWaitEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        given(pattern, "pattern");
+        const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
+        list->check_open();
+        if ((pattern_size != 1 && pattern_size != 2 && pattern_size != 4) || size % pattern_size != 0) {
+            throw error(ZE_RESULT_ERROR_INVALID_SIZE, "fill pattern",
+                        format("%zu bytes over %zu", pattern_size, size),
+                        "1, 2 or 4 bytes that divide the size");
+        }
+        const Place target = list->context->memory()->place(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
+        if (size > target.block->size - target.offset) {
+            throw error(ZE_RESULT_ERROR_UNINITIALIZED, "fill",
+                        format("%zu bytes at offset %zu", size, target.offset),
+                        format("a range inside the %zu bytes of the allocation", target.block->size));
+        }
+        list->append(fill(target, size, pattern, pattern_size), events);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendWriteGlobalTimestamp(ze_command_list_handle_t hCommandList,
+                                                              uint64_t* dstptr,
+                                                              ze_event_handle_t hSignalEvent,
+                                                              uint32_t numWaitEvents,
+                                                              ze_event_handle_t* phWaitEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
+        list->check_open();
+        list->append(timestamp(list->context->memory()->place(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
+                     events);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendSignalEvent(ze_command_list_handle_t hCommandList,
+                                                     ze_event_handle_t hEvent) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        list->append_all({}, live<Event>(hEvent));
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendWaitOnEvents(ze_command_list_handle_t hCommandList,
+                                                      uint32_t numEvents, ze_event_handle_t* phEvents) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        given(phEvents, "phEvents");
+        list->check_open();
+        if (numEvents == 0) throw error(ZE_RESULT_ERROR_INVALID_SIZE, "events", "none", "at least one");
+        std::vector<Command> waits;
+        for (const auto& event : wait_events(numEvents, phEvents))
+            waits.push_back(event_wait(event->place()));
+        list->append_all(std::move(waits), nullptr);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListAppendEventReset(ze_command_list_handle_t hCommandList,
+                                                    ze_event_handle_t hEvent) {
+    return guarded(__func__, [&] {
+        const auto list = live<CommandList>(hCommandList);
+        std::vector<Command> commands;
+        commands.push_back(event_reset(live<Event>(hEvent)->place()));
+        list->append_all(std::move(commands), nullptr);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListGetNextCommandIdExp(ze_command_list_handle_t hCommandList,
+                                                       const ze_mutable_exp_desc_t* desc,
+                                                       uint64_t* pCommandId) {
+    return guarded(__func__, [&] {
+        const auto list = mutable_list(hCommandList);
+        given(desc, "desc");
+        given(pCommandId, "pCommandId");
+        *pCommandId = list->next_command_id(desc->flags);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeCommandListUpdateMutableCommandsExp(ze_command_list_handle_t hCommandList,
+                                                            const ze_mutable_exp_desc_t* desc) {
+    return guarded(__func__, [&] {
+        const auto list = mutable_list(hCommandList);
+        given(desc, "desc");
+        if (desc->flags != 0) {
+            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "mutation", format("flags %#x", desc->flags), "0");
+        }
+        list->update(mutations_of(desc->pNext, *list->context->memory()));
+        return ZE_RESULT_SUCCESS;
+    });
+}

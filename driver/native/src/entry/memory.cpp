@@ -1,0 +1,159 @@
+#include "base/output.hpp"
+#include "base/runtime.hpp"
+#include "device/context.hpp"
+#include "entry/calls.hpp"
+
+using namespace softnpu;
+
+namespace {
+
+constexpr uint64_t PAGE = 4096;
+
+// What hangs on the descriptor of an allocation.
+struct Extras {
+    bool exportable = false;
+    const ze_external_memory_fd_t* import = nullptr;
+};
+
+Error wrong_type(const char* object, uint32_t flags) {
+    return error(ZE_RESULT_ERROR_INVALID_ENUMERATION, object, format("types %#x", flags), "2 (DMA_BUF)");
+}
+
+Extras extras_of(const void* next) {
+    Extras extras;
+    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
+         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
+        if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC) {
+            const uint32_t flags = reinterpret_cast<const ze_external_memory_export_desc_t*>(link)->flags;
+            if (flags != 0 && flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
+                throw wrong_type("export descriptor", flags);
+            extras.exportable = flags != 0;
+        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD) {
+            extras.import = reinterpret_cast<const ze_external_memory_fd_t*>(link);
+            if (extras.import->flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF) {
+                throw wrong_type("import descriptor", extras.import->flags);
+            }
+        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
+            throw error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "import descriptor", "memory of the system",
+                        "a DMA_BUF descriptor", "the device cannot reach memory that it did not allocate");
+        }
+    }
+    return extras;
+}
+
+void* allocate(const Context& context, const char* kind, ze_memory_type_t type, const Extras& extras,
+               size_t size, size_t alignment) {
+    if (extras.import != nullptr) {
+        return context.memory()->publish(context.memory()->import_segment(extras.import->fd, kind), type);
+    }
+    return context.memory()->publish(context.memory()->allocate(kind, size, alignment, extras.exportable), type);
+}
+
+}  // namespace
+
+ZE_EXPORT ze_result_t zeContextCreate(ze_driver_handle_t hDriver, const ze_context_desc_t* desc,
+                                      ze_context_handle_t* phContext) {
+    return guarded(__func__, [&] {
+        const auto driver = live<Driver>(hDriver);
+        given(desc, "desc");
+        given(phContext, "phContext");
+        *phContext = new_handle<ze_context_handle_t>(Context::create(driver));
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeContextDestroy(ze_context_handle_t hContext) {
+    return guarded(__func__, [&] {
+        take<Context>(hContext);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeContextGetStatus(ze_context_handle_t hContext) {
+    return guarded(__func__, [&] {
+        live<Context>(hContext)->device()->state();
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host_mem_alloc_desc_t* desc,
+                                     size_t size, size_t alignment, void** pptr) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        given(desc, "host_desc");
+        given(pptr, "pptr");
+        *pptr = allocate(*context, "host", ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext), size, alignment);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemAllocDevice(ze_context_handle_t hContext, const ze_device_mem_alloc_desc_t* desc,
+                                       size_t size, size_t alignment, ze_device_handle_t hDevice,
+                                       void** pptr) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        context->check_device(*live<Device>(hDevice));
+        given(desc, "device_desc");
+        given(pptr, "pptr");
+        *pptr = allocate(*context, "device", ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext), size, alignment);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
+                                       const ze_device_mem_alloc_desc_t* device_desc,
+                                       const ze_host_mem_alloc_desc_t* host_desc, size_t size,
+                                       size_t alignment, ze_device_handle_t hDevice, void** pptr) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        // may be null: then the memory belongs to no device
+        if (hDevice != nullptr) context->check_device(*live<Device>(hDevice));
+        given(device_desc, "device_desc");
+        given(host_desc, "host_desc");
+        given(pptr, "pptr");
+        *pptr = allocate(*context, "shared", ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemFree(ze_context_handle_t hContext, void* ptr) {
+    return guarded(__func__, [&] {
+        live<Context>(hContext)->memory()->free(ptr);
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemGetAllocProperties(ze_context_handle_t hContext, const void* ptr,
+                                              ze_memory_allocation_properties_t* pProperties,
+                                              ze_device_handle_t* phDevice) {
+    return guarded(__func__, [&] {
+        const auto context = live<Context>(hContext);
+        given(pProperties, "pMemAllocProperties");
+        const Allocation found = context->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
+        for (auto* link = static_cast<ze_base_properties_t*>(pProperties->pNext); link != nullptr;
+             link = static_cast<ze_base_properties_t*>(link->pNext)) {
+            if (link->stype != ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD) continue;
+            auto& out = *reinterpret_cast<ze_external_memory_fd_t*>(link);
+            if (out.flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
+                throw wrong_type("export structure", out.flags);
+            out.fd = context->memory()->export_segment(*found.block).release();
+        }
+        pProperties->type = found.type;
+        pProperties->id = found.id;
+        pProperties->pageSize = PAGE;
+        if (phDevice != nullptr) {
+            *phDevice = reinterpret_cast<ze_device_handle_t>(context->device_handle());
+        }
+        return ZE_RESULT_SUCCESS;
+    });
+}
+
+ZE_EXPORT ze_result_t zeMemGetAddressRange(ze_context_handle_t hContext, const void* ptr, void** pBase,
+                                           size_t* pSize) {
+    return guarded(__func__, [&] {
+        const Allocation found = live<Context>(hContext)->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
+        if (pBase != nullptr) *pBase = reinterpret_cast<void*>(found.block->device_address());
+        if (pSize != nullptr) *pSize = found.block->size;
+        return ZE_RESULT_SUCCESS;
+    });
+}

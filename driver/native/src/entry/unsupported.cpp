@@ -1,0 +1,16 @@
+// Functions that the device does not have: they exist, and answer UNSUPPORTED_FEATURE.
+#include "base/guard.hpp"
+#include "entry/calls.hpp"
+
+// One function stands for all: it looks at no argument, and the caller cleans them up.
+extern "C" ze_result_t softnpu_unsupported() {
+    return softnpu::guarded("function", []() -> ze_result_t {
+        throw softnpu::error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "function", "an NPU does not have it",
+                             "a function of docs/level-zero.md that is supported");
+    });
+}
+
+#define UNSUPPORTED(name) \
+    extern "C" __attribute__((visibility("default"), alias("softnpu_unsupported"))) ze_result_t name();
+#include "entry/unsupported.inc"
+#undef UNSUPPORTED

@@ -1,0 +1,66 @@
+#include "graph/cache_options.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <memory>
+
+namespace softnpu {
+
+namespace {
+
+constexpr uint64_t DEFAULT_LIMIT = 4ull << 30;
+constexpr const char* FOLDER = "/ze_intel_npu_cache";
+
+std::string chosen_directory() {
+    if (const char* const chosen = std::getenv("ZE_INTEL_NPU_CACHE_DIR")) return chosen;
+    const char* const base = std::getenv("XDG_CACHE_HOME");
+    if (base != nullptr && *base != '\0') return std::string(base) + FOLDER;
+    const char* const home = std::getenv("HOME");
+    return std::string(home != nullptr && *home != '\0' ? home : ".") + "/.cache" + FOLDER;
+}
+
+// What is no number counts as 0, with which nothing is stored.
+uint64_t limit() {
+    const char* const text = std::getenv("ZE_INTEL_NPU_CACHE_SIZE");
+    if (text == nullptr) return DEFAULT_LIMIT;
+    std::string digits = text;
+    const size_t begin = digits.find_first_not_of(" \t\n"), end = digits.find_last_not_of(" \t\n");
+    if (begin == std::string::npos) return 0;
+    digits = digits.substr(begin, end - begin + 1);
+    if (digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) return 0;
+    return std::strtoull(digits.c_str(), nullptr, 10);
+}
+
+}  // namespace
+
+std::optional<CacheOptions> cache_options() {
+    std::string directory = chosen_directory();
+    if (directory.empty()) return std::nullopt;
+    if (directory[0] != '/') {
+        // the compiler has a working directory of its own
+        char here[PATH_MAX];
+        if (getcwd(here, sizeof here) == nullptr) return std::nullopt;
+        directory = std::string(here) + "/" + directory;
+    }
+    return CacheOptions{directory, limit()};
+}
+
+uint64_t bytes_in(const CacheOptions& options) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(options.directory.c_str()), closedir);
+    if (folder == nullptr) return 0;  // nothing was stored yet
+    uint64_t bytes = 0;
+    while (const dirent* const entry = readdir(folder.get())) {
+        struct stat info;
+        if (fstatat(dirfd(folder.get()), entry->d_name, &info, 0) == 0 && S_ISREG(info.st_mode)) {
+            bytes += static_cast<uint64_t>(info.st_size);
+        }
+    }
+    return bytes;
+}
+
+}  // namespace softnpu

@@ -1,0 +1,151 @@
+#include "graph/describe.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/output.hpp"
+
+namespace softnpu {
+
+namespace {
+
+constexpr uint32_t UNBOUNDED = UINT32_MAX;
+constexpr std::string_view READ_VALUE = "vpux_ie_read_value_";
+constexpr std::string_view ASSIGN = "vpux_ie_assign_";
+
+struct Numbered {
+    const char* name;
+    uint32_t number;
+};
+
+constexpr Numbered PRECISIONS[] = {
+    {"f32", 0x1},     {"f16", 0x2},     {"u16", 0x3},     {"u8", 0x4},   {"i32", 0x5},  {"i16", 0x6},
+    {"i8", 0x7},      {"u1", 0x8},      {"bf16", 0x9},    {"u32", 0xa},  {"u4", 0xb},   {"i4", 0xc},
+    {"dynamic", 0xd}, {"boolean", 0xe}, {"f64", 0xf},     {"u64", 0x10}, {"i64", 0x11}, {"nf4", 0x12},
+    {"f8e4m3", 0x13}, {"f8e5m2", 0x14}, {"f8e8m0", 0x15}, {"u2", 0x16},  {"i2", 0x17}};
+constexpr Numbered METADATA_TYPES[] = {{"dynamic", 1}, {"boolean", 2}, {"bf16", 3}, {"f16", 4}, {"f32", 5},
+                                       {"f64", 6},     {"i4", 7},      {"i8", 8},   {"i16", 9}, {"i32", 10},
+                                       {"i64", 11},    {"u1", 12},     {"u4", 13},  {"u8", 14}, {"u16", 15},
+                                       {"u32", 16},    {"u64", 17}};
+constexpr Numbered LAYOUTS[] = {{"NCHW", 1}, {"NHWC", 2},   {"NCDHW", 3}, {"NDHWC", 4}, {"OIHW", 0x40},
+                                {"C", 0x60}, {"CHW", 0x80}, {"HW", 0xc0}, {"NC", 0xc1}, {"CN", 0xc2}};
+constexpr uint32_t RANK_LAYOUTS[] = {0, 0x60, 0xc1, 0x80, 1, 3};
+constexpr uint32_t BLOCKED = 0xc8;
+
+template <size_t N>
+uint32_t number_in(const Numbered (&table)[N], const std::string& name) {
+    for (const Numbered& entry : table) {
+        if (name == entry.name) return entry.number;
+    }
+    return 0;
+}
+
+uint32_t layout_of_rank(size_t rank) {
+    return rank < sizeof RANK_LAYOUTS / sizeof *RANK_LAYOUTS ? RANK_LAYOUTS[rank] : BLOCKED;
+}
+
+uint32_t layout_of(const ArgumentMeta& meta) {
+    std::string said;
+    for (const char letter : meta.layout) {
+        if (std::strchr("[],", letter) == nullptr)
+            said.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
+    }
+    const uint32_t number = number_in(LAYOUTS, said);
+    return number != 0 && said.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
+}
+
+// Upper bounds of the dimensions; those without one are the largest number that there is.
+std::vector<uint32_t> dims_of(const ArgumentMeta& meta) {
+    std::vector<uint32_t> dims;
+    if (!meta.is_dynamic()) {
+        for (const int64_t dim : meta.shape) dims.push_back(static_cast<uint32_t>(dim));
+    } else {
+        // `3`, `1..8`, `..8`, `2..`, `?`
+        std::string bounds = meta.partial_shape;
+        if (!bounds.empty() && bounds.front() == '[') bounds.erase(0, 1);
+        if (!bounds.empty() && bounds.back() == ']') bounds.pop_back();
+        for (size_t at = 0; at <= bounds.size();) {
+            const size_t comma = std::min(bounds.find(',', at), bounds.size());
+            const std::string bound = bounds.substr(at, comma - at);
+            const size_t dots = bound.rfind("..");
+            const std::string high = dots == std::string::npos ? bound : bound.substr(dots + 2);
+            const bool number = !high.empty() && high.find_first_not_of("0123456789") == std::string::npos;
+            dims.push_back(number ? static_cast<uint32_t>(std::min<uint64_t>(
+                                        std::strtoull(high.c_str(), nullptr, 10), UNBOUNDED))
+                                  : UNBOUNDED);
+            at = comma + 1;
+        }
+    }
+    if (dims.size() > ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE)
+        dims.resize(ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE);
+    return dims;
+}
+
+const std::string& friendly_name(const ArgumentMeta& meta) {
+    return meta.friendly_name.empty() ? meta.name : meta.friendly_name;
+}
+
+const std::string& model_type(const ArgumentMeta& meta) {
+    return meta.model_type.empty() ? meta.element_type : meta.model_type;
+}
+
+uint32_t put_names(const ArgumentMeta& meta,
+                   char (&out)[ZE_MAX_GRAPH_TENSOR_NAMES_SIZE][ZE_MAX_GRAPH_ARGUMENT_NAME]) {
+    const size_t count = std::min(meta.names.size(), ZE_MAX_GRAPH_TENSOR_NAMES_SIZE);
+    for (size_t index = 0; index < count; ++index) put_text(out[index], meta.names[index]);
+    return static_cast<uint32_t>(count);
+}
+
+// Programs pair the two arguments of a state by what follows the prefixes: both are cut at the same place.
+void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME]) {
+    std::string_view name = meta.name;
+    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - (READ_VALUE.size() - ASSIGN.size());
+    if (name.substr(0, ASSIGN.size()) != ASSIGN || name.size() <= room) return put_text(out, name);
+    char shorter[room + 1];
+    put_text(shorter, name);
+    put_text(out, shorter);
+}
+
+}  // namespace
+
+void describe(const ArgumentMeta& meta, ze_graph_argument_properties_t& out) {
+    put_name(meta, out.name);
+    out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
+    const auto dims = dims_of(meta);
+    for (size_t index = 0; index < ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE; ++index) {
+        out.dims[index] = index < dims.size() ? dims[index] : 1;
+    }
+    out.networkPrecision = number_in(PRECISIONS, model_type(meta));
+    out.networkLayout = layout_of_rank(meta.model_shape.size());
+    out.devicePrecision = number_in(PRECISIONS, meta.element_type);
+    out.deviceLayout = layout_of(meta);
+}
+
+void describe(const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
+    describe(meta, out.base);
+    out.quantReverseScale = meta.input ? 1.0f : 0.0f;
+    out.quantZeroPoint = 0;
+}
+
+void describe(const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
+    describe(meta, out.base);
+    out.dims_count = static_cast<uint32_t>(dims_of(meta).size());
+    put_text(out.debug_friendly_name, friendly_name(meta));
+    out.associated_tensor_names_count = put_names(meta, out.associated_tensor_names);
+}
+
+void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
+    out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
+    put_text(out.friendly_name, friendly_name(meta));
+    out.data_type = number_in(METADATA_TYPES, model_type(meta));
+    const size_t rank = std::min(meta.model_shape.size(), ZE_MAX_GRAPH_TENSOR_REF_DIMS);
+    for (size_t index = 0; index < ZE_MAX_GRAPH_TENSOR_REF_DIMS; ++index) {
+        // -1, a dynamic dimension, becomes UINT64_MAX
+        out.shape[index] = index < rank ? static_cast<uint64_t>(meta.model_shape[index]) : 0;
+    }
+    out.shape_size = static_cast<uint32_t>(rank);
+    out.tensor_names_count = put_names(meta, out.tensor_names);
+    put_text(out.input_name, friendly_name(meta));
+}
+
+}  // namespace softnpu

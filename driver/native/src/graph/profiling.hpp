@@ -1,0 +1,54 @@
+// The profiling extension: pools and queries of one graph, filled by its inferences.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "graph/graph.hpp"
+
+namespace softnpu {
+
+// Room for `count` queries on one graph that was compiled to be profiled.
+class ProfilingPool : public Object {
+public:
+    static constexpr Kind KIND = Kind::profiling_pool;
+    // NOT_AVAILABLE for a graph without profiling, INVALID_SIZE for none.
+    ProfilingPool(std::shared_ptr<Graph> graph, uint32_t count);
+
+    const std::shared_ptr<Graph> graph;
+    const size_t query_size;
+
+    // INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken.
+    Place take(uint32_t index);
+    void give(uint32_t index);
+    // HANDLE_OBJECT_IN_USE while it has live queries.
+    void check_unused();
+
+private:
+    const uint32_t count_;
+    std::shared_ptr<Block> block_;
+    std::mutex mutex_;
+    std::set<uint32_t> used_;
+};
+
+// The profile of the last inference that was executed with this query.
+class ProfilingQuery : public Object {
+public:
+    static constexpr Kind KIND = Kind::profiling_query;
+    ProfilingQuery(std::shared_ptr<ProfilingPool> pool, uint32_t index);
+
+    void retire() override { pool_->give(index_); }
+    // Where the engine writes. INVALID_ARGUMENT for another graph's query.
+    const Place& place(const Graph& graph) const;
+    // Records as the C structures lie in memory, or the raw profile. NOT_AVAILABLE before an inference ended.
+    std::string data(uint32_t type) const;
+
+private:
+    const std::shared_ptr<ProfilingPool> pool_;
+    const uint32_t index_;
+    const Place place_;
+};
+
+}  // namespace softnpu

@@ -1,0 +1,216 @@
+#include "graph/serialized.hpp"
+
+#include <cstring>
+
+#include "graph/ir.hpp"
+
+namespace softnpu {
+
+namespace {
+
+constexpr uint64_t XML_LIMIT = 256ull << 20;
+constexpr size_t STREAM_HEADER = 48;
+constexpr size_t COPYING_HEADER = 16;
+constexpr size_t VERSION_SIZE = 4;
+
+struct Range {
+    uint64_t offset = 0;
+    uint64_t size = 0;
+};
+
+// Where things are in the input.
+struct Form {
+    uint16_t major = 0;
+    uint16_t minor = 0;
+    Range xml;
+    Range weights;
+    bool has_pointers = false;
+};
+
+template <class T>
+T read(const uint8_t* data, size_t at) {
+    T value;
+    std::memcpy(&value, data + at, sizeof value);
+    return value;
+}
+
+std::string decimal(uint64_t value) { return std::to_string(value); }
+
+Error bad_size(const std::string& part, const std::string& found, const std::string& expected) {
+    return error(ZE_RESULT_ERROR_INVALID_SIZE, "serialised model, " + part, found, expected);
+}
+
+Form stream_form(const uint8_t* data, size_t size) {
+    Range parts[3];
+    static const char* const names[3] = {"custom data", "constants", "XML"};
+    for (size_t number = 0; number < 3; ++number) {
+        parts[number] = {read<uint64_t>(data, 16 * number), read<uint64_t>(data, 16 * number + 8)};
+        if (parts[number].offset > size || parts[number].size > size - parts[number].offset) {
+            throw bad_size(names[number],
+                           decimal(parts[number].size) + " bytes at " + decimal(parts[number].offset),
+                           "a range inside " + decimal(size) + " bytes");
+        }
+    }
+    return {read<uint16_t>(data, parts[0].offset), read<uint16_t>(data, parts[0].offset + 2), parts[2],
+            parts[1], true};
+}
+
+Form copying_form(const uint8_t* data, size_t size) {
+    if (size < COPYING_HEADER) throw bad_size("header", decimal(size) + " bytes", "at least 16");
+    const auto parts = read<uint32_t>(data, 4);
+    if (parts != 2) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "serialised model", decimal(parts) + " parts",
+                    "2, XML and weights, or the header of a stream");
+    }
+    const auto xml_size = read<uint64_t>(data, 8);
+    const uint64_t left = size - COPYING_HEADER;
+    if (xml_size > left || left - xml_size < 8) {
+        throw bad_size("XML", decimal(xml_size) + " bytes", "at most " + decimal(left < 8 ? 0 : left - 8));
+    }
+    const uint64_t at = COPYING_HEADER + xml_size;
+    const auto weights_size = read<uint64_t>(data, at);
+    if (weights_size != size - at - 8) {
+        throw bad_size("weights", decimal(weights_size) + " bytes",
+                       decimal(size - at - 8) + ", the rest of the input");
+    }
+    return {read<uint16_t>(data, 0),
+            read<uint16_t>(data, 2),
+            {COPYING_HEADER, xml_size},
+            {at + 8, weights_size},
+            false};
+}
+
+Form form_of(const uint8_t* data, size_t size) {
+    if (size >= STREAM_HEADER && read<uint64_t>(data, 0) == STREAM_HEADER &&
+        read<uint64_t>(data, 8) == VERSION_SIZE) {
+        return stream_form(data, size);
+    }
+    return copying_form(data, size);
+}
+
+// Where a constant of the no-copy form lies in this process.
+Piece pointed(std::string_view xml, const ConstLayer& layer) {
+    const auto version = text_of(xml, *layer.pointer, "version");
+    const auto address = number_of(xml, *layer.pointer, "mp");
+    const auto length = number_of(xml, *layer.pointer, "ms");
+    if (version != "0" || !address || !length) {
+        throw error(
+            ZE_RESULT_ERROR_INVALID_ARGUMENT, "constant '" + layer.name + "'",
+            "WeightsPointerAttribute" +
+                std::string(xml.substr(layer.pointer->begin,
+                                       std::min<size_t>(100, layer.pointer->end - layer.pointer->begin))),
+            "version 0 with mp (address) and ms (bytes)",
+            "use NPU_MODEL_SERIALIZER_VERSION=ALL_WEIGHTS_COPY");
+    }
+    if (*length != 0 && (*address == 0 || *address + *length < *address)) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "constant '" + layer.name + "'",
+                    format("%llu bytes at address %#llx", static_cast<unsigned long long>(*length),
+                           static_cast<unsigned long long>(*address)),
+                    "memory of this process");
+    }
+    return {layer.name, *address, *length};
+}
+
+Piece contained(const ConstLayer& layer, uint64_t base, uint64_t size) {
+    if (layer.offset > size || layer.size > size - layer.offset) {
+        throw bad_size("constant '" + layer.name + "'",
+                       decimal(layer.size) + " bytes at " + decimal(layer.offset),
+                       "a range inside " + decimal(size));
+    }
+    return {layer.name, base + layer.offset, layer.size};
+}
+
+// The XML with these offsets and sizes of its constants, without the pointers.
+std::string rewritten(std::string_view xml, const std::vector<ConstLayer>& layers,
+                      const std::vector<uint64_t>& offsets, const std::vector<Piece>& pieces) {
+    std::string made;
+    made.reserve(xml.size());
+    size_t last = 0;
+    const auto replace = [&](Span span, const std::string& text) {
+        made.append(xml.substr(last, span.begin - last)).append(text);
+        last = span.end;
+    };
+    for (size_t index = 0; index < layers.size(); ++index) {
+        const ConstLayer& layer = layers[index];
+        const Span offset = *find_number(xml, layer.data, "offset");
+        const Span size = *find_number(xml, layer.data, "size");
+        const std::string new_offset = decimal(offsets[index]), new_size = decimal(pieces[index].length);
+        if (offset.begin < size.begin) {
+            replace(offset, new_offset);
+            replace(size, new_size);
+        } else {
+            replace(size, new_size);
+            replace(offset, new_offset);
+        }
+        if (layer.pointer) replace(layer.pointer_tag, "");
+    }
+    return made.append(xml.substr(last));
+}
+
+GraphSource source_of(std::string_view xml, std::vector<WeightFile> weights) {
+    return {model_name(xml), sealed_copy("softnpu-ir", xml.data(), xml.size()), xml.size(),
+            std::move(weights)};
+}
+
+GraphSource with_pointers(std::string_view xml, uint64_t base, uint64_t size) {
+    const std::vector<ConstLayer> layers = find_constants(xml);
+    std::vector<Piece> pieces;
+    for (const auto& layer : layers)
+        pieces.push_back(layer.pointer ? pointed(xml, layer) : contained(layer, base, size));
+    Gathered gathered = gather(pieces);
+    return source_of(rewritten(xml, layers, gathered.offsets, pieces), std::move(gathered.files));
+}
+
+GraphSource with_copies(std::string_view xml, uint64_t base, uint64_t size) {
+    if (size == 0) return source_of(xml, {});
+    Gathered gathered = gather({{"weights", base, size}});
+    const uint64_t lead = gathered.offsets[0];
+    if (lead == 0) return source_of(xml, std::move(gathered.files));
+    // the weights begin in the middle of a page of a file: offsets count from there
+    const std::vector<ConstLayer> layers = find_constants(xml);
+    std::vector<uint64_t> offsets;
+    std::vector<Piece> pieces;
+    for (const auto& layer : layers) {
+        offsets.push_back(layer.offset + lead);
+        pieces.push_back({layer.name, 0, layer.size});
+    }
+    return source_of(rewritten(xml, layers, offsets, pieces), std::move(gathered.files));
+}
+
+}  // namespace
+
+std::vector<int> GraphSource::fds() const {
+    std::vector<int> all{xml.get()};
+    for (const auto& file : weights) all.push_back(file.fd.get());
+    return all;
+}
+
+void GraphSource::describe(MapWriter& message) const {
+    message.put("name", std::string_view(name)).put("xml_length", xml_length);
+    std::vector<MapWriter> sources;
+    for (const auto& file : weights) {
+        MapWriter source = MapWriter::untagged();
+        source.put("offset", file.offset).put("length", file.length);
+        sources.push_back(std::move(source));
+    }
+    if (!sources.empty()) message.put("weights", sources);
+}
+
+GraphSource parse_model(const uint8_t* data, size_t size, const CompilerInfo& compiler) {
+    const Form form = form_of(data, size);
+    if (form.major != compiler.major) {
+        throw error(ZE_RESULT_ERROR_UNSUPPORTED_VERSION, "serialised model",
+                    format("written for compiler %u.%u", form.major, form.minor),
+                    format("%u.%u, the version of this device", compiler.major, compiler.minor));
+    }
+    if (form.xml.size == 0 || form.xml.size > XML_LIMIT) {
+        throw bad_size("XML", decimal(form.xml.size) + " bytes", "1 to " + decimal(XML_LIMIT));
+    }
+    // a copy: the program may change its bytes meanwhile
+    const std::string xml(reinterpret_cast<const char*>(data) + form.xml.offset, form.xml.size);
+    const uint64_t base = reinterpret_cast<uint64_t>(data) + form.weights.offset;
+    return form.has_pointers ? with_pointers(xml, base, form.weights.size)
+                             : with_copies(xml, base, form.weights.size);
+}
+
+}  // namespace softnpu

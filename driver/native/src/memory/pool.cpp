@@ -1,0 +1,217 @@
+#include "memory/pool.hpp"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace softnpu {
+
+namespace {
+
+constexpr size_t FREED_AT_ONCE = 1024;
+
+MapWriter free_message(const std::vector<uint64_t>& handles) {
+    MapWriter message("mem_free");
+    message.put("memory", handles);
+    return message;
+}
+
+}  // namespace
+
+std::shared_ptr<Block> MemoryPool::allocate(const char* kind, size_t size, size_t alignment,
+                                            bool exportable) {
+    flush();
+    MapWriter request("mem_alloc");
+    request.put("context", context_).put("kind", std::string_view(kind)).put("size", size);
+    if (alignment != 0) request.put("alignment", alignment);
+    if (exportable) request.put_bool("exportable", true);
+    std::lock_guard lock(order_mutex_);
+    Answer answer = connection_->request(request, "mem_allocated");
+    return adopt(answer.fields, answer.fds, 0, size, false, exportable);
+}
+
+std::shared_ptr<Block> MemoryPool::import_segment(int fd, const char* kind) {
+    flush();
+    MapWriter request("mem_import");
+    request.put("context", context_).put("kind", std::string_view(kind));
+    std::lock_guard lock(order_mutex_);
+    Answer answer = connection_->request(request, "mem_allocated", 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, answer.fields.integer("segment_size"), false, false);
+}
+
+Fd MemoryPool::export_segment(const Block& block) {
+    std::lock_guard lock(order_mutex_);
+    const auto found = segments_.find(block.segment);
+    if (found == segments_.end() || !found->second.exported.valid()) {
+        throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION,
+                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
+                    "allocated without the export descriptor", "an exportable allocation");
+    }
+    Fd copy(fcntl(found->second.exported.get(), F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) {
+        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "exported memory", errno_text(errno),
+                    "a free descriptor");
+    }
+    return copy;
+}
+
+std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWriter& request,
+                                                                     size_t ring_size) {
+    flush();
+    std::lock_guard lock(order_mutex_);
+    Answer answer = connection_->request(request, "queue_created");
+    const uint64_t queue = answer.fields.integer("queue");
+    const Value* const ring = answer.fields.find("ring");
+    try {
+        if (ring == nullptr) throw connection_->lost_error();
+        return {queue, adopt(*ring, answer.fds, 0, ring_size, true, false)};
+    } catch (...) {
+        connection_->request(MapWriter("queue_destroy").put("queue", queue), "ok");
+        throw;
+    }
+}
+
+// Called with `order_mutex_`.
+std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
+                                         size_t size, bool freed_by_daemon, bool exportable) {
+    const uint64_t handle = answer.integer("memory");
+    const uint64_t number = answer.integer("segment");
+    const size_t offset = answer.integer("offset");
+    const size_t segment_size = answer.integer("segment_size");
+    try {
+        std::shared_ptr<Mapping> mapping;
+        const auto known = segments_.find(number);
+        if (known != segments_.end()) mapping = known->second.mapping;
+        if (mapping == nullptr) {
+            if (fd_index >= fds.size() || offset > segment_size || size > segment_size - offset) {
+                throw error(ZE_RESULT_ERROR_DEVICE_LOST, "memory from the daemon",
+                            format("segment %llu without a descriptor or a range outside of it",
+                                   static_cast<unsigned long long>(number)),
+                            "a place in a segment");
+            }
+            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
+        }
+        auto block =
+            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon);
+        Segment& segment = segments_[number];
+        segment.mapping = mapping;
+        segment.blocks++;
+        if (exportable && fd_index < fds.size()) segment.exported = std::move(fds[fd_index]);
+        return block;
+    } catch (...) {
+        if (!freed_by_daemon) connection_->request(free_message({handle}), "ok");
+        throw;
+    }
+}
+
+void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type) {
+    std::unique_lock lock(address_mutex_);
+    uint8_t* const address = block->data();
+    allocations_[address] = Allocation{std::move(block), type, ++last_id_};
+    return address;
+}
+
+void MemoryPool::free(const void* address) {
+    std::shared_ptr<Block> freed;
+    {
+        std::unique_lock lock(address_mutex_);
+        const auto found = allocations_.find(static_cast<const uint8_t*>(address));
+        if (found == allocations_.end()) {
+            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, format("address %p", address),
+                        "not the start of an allocation of this context",
+                        "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
+        }
+        freed = std::move(found->second.block);
+        allocations_.erase(found);
+    }
+    freed.reset();
+    flush();
+}
+
+Allocation MemoryPool::find(const void* address, ze_result_t unknown) const {
+    if (address == nullptr) {
+        throw error(ZE_RESULT_ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address");
+    }
+    const auto* const at = static_cast<const uint8_t*>(address);
+    std::shared_lock lock(address_mutex_);
+    auto next = allocations_.upper_bound(at);
+    if (next != allocations_.begin()) {
+        const auto& [start, allocation] = *--next;
+        if (static_cast<size_t>(at - start) < allocation.block->size) return allocation;
+    }
+    throw error(unknown, format("address %p", address), "not in memory of this context",
+                "memory that was allocated in this context", "copy the data into such memory first");
+}
+
+Place MemoryPool::place(const void* address, ze_result_t unknown) const {
+    const Allocation found = find(address, unknown);
+    return {found.block, static_cast<size_t>(static_cast<const uint8_t*>(address) - found.block->data())};
+}
+
+void MemoryPool::collect(Gone gone) noexcept {
+    try {
+        std::lock_guard lock(garbage_mutex_);
+        garbage_.push_back(gone);
+    } catch (...) {
+        // without memory to note it: the daemon takes it back with the context
+    }
+}
+
+void MemoryPool::later(MapWriter request) noexcept {
+    try {
+        std::lock_guard lock(garbage_mutex_);
+        later_.push_back(std::move(request));
+    } catch (...) {
+        // as above
+    }
+}
+
+void MemoryPool::flush() {
+    {
+        std::lock_guard lock(garbage_mutex_);
+        if (garbage_.empty() && later_.empty()) return;
+    }
+    std::lock_guard lock(order_mutex_);
+    flush_locked();
+}
+
+void MemoryPool::flush_locked() {
+    std::vector<Gone> garbage;
+    std::vector<MapWriter> later;
+    {
+        std::lock_guard lock(garbage_mutex_);
+        garbage.swap(garbage_);
+        later.swap(later_);
+    }
+    std::vector<uint64_t> handles;
+    for (const Gone& gone : garbage) {
+        forget_segment(gone.segment);
+        if (!gone.freed_by_daemon) handles.push_back(gone.handle);
+    }
+    if (closed_ || connection_->is_lost()) return;  // everything is gone with the context or the daemon
+    for (const MapWriter& request : later) connection_->request(request, "ok");
+    for (size_t at = 0; at < handles.size(); at += FREED_AT_ONCE) {
+        const size_t end = std::min(handles.size(), at + FREED_AT_ONCE);
+        connection_->request(free_message({handles.begin() + static_cast<ptrdiff_t>(at),
+                                           handles.begin() + static_cast<ptrdiff_t>(end)}),
+                             "ok");
+    }
+}
+
+void MemoryPool::forget_segment(uint64_t number) {
+    const auto found = segments_.find(number);
+    if (found != segments_.end() && --found->second.blocks == 0) segments_.erase(found);
+}
+
+void MemoryPool::close() {
+    std::map<const uint8_t*, Allocation> allocations;
+    {
+        std::unique_lock lock(address_mutex_);
+        allocations.swap(allocations_);
+    }
+    std::lock_guard lock(order_mutex_);
+    closed_ = true;
+    segments_.clear();
+}
+
+}  // namespace softnpu

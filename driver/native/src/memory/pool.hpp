@@ -1,0 +1,93 @@
+// All memory of one context in this process.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "abi/ze.hpp"
+#include "memory/block.hpp"
+#include "session/connection.hpp"
+
+namespace softnpu {
+
+// What zeMemAlloc... gave: a block, and what is told of it.
+struct Allocation {
+    std::shared_ptr<Block> block;
+    ze_memory_type_t type = ZE_MEMORY_TYPE_UNKNOWN;
+    uint64_t id = 0;
+};
+
+class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
+public:
+    MemoryPool(std::shared_ptr<Connection> connection, uint64_t context)
+        : connection_(std::move(connection)), context_(context) {}
+
+    // Asks the daemon for memory: `host`, `device`, `shared` or `control`.
+    std::shared_ptr<Block> allocate(const char* kind, size_t size, size_t alignment = 0,
+                                    bool exportable = false);
+    // Memory that another process has exported; the descriptor stays the caller's.
+    std::shared_ptr<Block> import_segment(int fd, const char* kind);
+    // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
+    Fd export_segment(const Block& block);
+    // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
+    std::pair<uint64_t, std::shared_ptr<Block>> create_queue(const MapWriter& request, size_t ring_size);
+
+    // ---- allocations of the program, by address
+
+    void* publish(std::shared_ptr<Block> block, ze_memory_type_t type);
+    // Forgets the allocation that starts there; INVALID_ARGUMENT for any other address.
+    void free(const void* address);
+    // The allocation that an address lies in; `unknown` for memory of nobody.
+    Allocation find(const void* address, ze_result_t unknown) const;
+    // As a place; INVALID_NULL_POINTER for null.
+    Place place(const void* address, ze_result_t unknown) const;
+
+    // Sends a request with the next `flush`, for objects that end anywhere, also under a lock.
+    void later(MapWriter request) noexcept;
+    // Gives memory back that nothing refers to any more, and sends what was left for later. Not to be called
+    // with a lock of the driver.
+    void flush();
+    // The context is gone, and with it everything on the daemon's side.
+    void close();
+
+private:
+    friend class Block;
+
+    struct Gone {
+        uint64_t handle;
+        uint64_t segment;
+        bool freed_by_daemon;
+    };
+    struct Segment {
+        std::shared_ptr<Mapping> mapping;
+        size_t blocks = 0;
+        Fd exported;
+    };
+
+    std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
+                                 bool freed_by_daemon, bool exportable);
+    void collect(Gone gone) noexcept;
+    void flush_locked();
+    void forget_segment(uint64_t segment);
+
+    const std::shared_ptr<Connection> connection_;
+    const uint64_t context_;
+
+    // held across requests: answers that place memory are adopted in the order in which they were given
+    std::mutex order_mutex_;
+    std::map<uint64_t, Segment> segments_;
+    bool closed_ = false;
+
+    std::mutex garbage_mutex_;
+    std::vector<Gone> garbage_;
+    std::vector<MapWriter> later_;
+
+    mutable std::shared_mutex address_mutex_;
+    std::map<const uint8_t*, Allocation> allocations_;
+    uint64_t last_id_ = 0;
+};
+
+}  // namespace softnpu

@@ -1,0 +1,89 @@
+// `ze_driver_handle_t`: the session of this process with one daemon, and its devices.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/handles.hpp"
+#include "session/connection.hpp"
+
+namespace softnpu {
+
+// One device as the handshake lists it.
+struct DeviceInfo {
+    uint32_t index = 0;
+    std::string platform;
+    std::string name;
+    uint32_t device_id = 0;
+    uint32_t revision = 0;
+    uint32_t tiles = 0;
+    uint32_t slices = 0;
+    uint32_t simd_width = 0;
+    uint32_t eus_per_subslice = 0;
+    uint32_t core_clock_mhz = 0;
+    double timer_ns_per_tick = 1;
+    uint64_t memory_total = 0;
+    std::string uuid;
+};
+
+// `compiler_options_are`, asked once a device.
+struct CompilerInfo {
+    uint16_t major = 0;
+    uint16_t minor = 0;
+    uint32_t opset = 0;
+    std::string options;  // names, with blanks between them
+};
+
+// What the engine of a device has done since the daemon started.
+struct EngineState {
+    uint64_t busy_ns = 0;
+};
+
+class Driver;
+
+class Device : public Object {
+public:
+    static constexpr Kind KIND = Kind::device;
+    Device(std::shared_ptr<Driver> driver, DeviceInfo info);
+
+    const DeviceInfo info;
+    const std::shared_ptr<Connection> connection;
+
+    CompilerInfo compiler();
+    // DEVICE_LOST when the daemon is gone.
+    EngineState state();
+    // The handle of its engine group for sysman, made by `make` at the first call.
+    template <class Make>
+    uint64_t engine_handle(Make&& make) {
+        std::lock_guard lock(mutex_);
+        if (engine_ == 0) engine_ = make();
+        return engine_;
+    }
+
+private:
+    std::mutex mutex_;
+    uint64_t engine_ = 0;
+    bool asked_ = false;
+    CompilerInfo compiler_;
+};
+
+class Driver : public Object {
+public:
+    static constexpr Kind KIND = Kind::driver;
+    Driver(std::shared_ptr<Connection> connection, uint32_t command_buffer)
+        : connection(std::move(connection)), command_buffer_limit(command_buffer) {}
+
+    const std::shared_ptr<Connection> connection;
+    const uint32_t command_buffer_limit;
+    std::vector<std::shared_ptr<Device>> devices;
+    std::vector<uint64_t> device_handles;
+};
+
+// The driver handle of this process; connects at first, and again after the daemon was lost.
+uint64_t open_driver();
+
+// Why there is no driver, once on stderr; for calls whose result alone would not tell a person.
+void tell_why_not(const Error& failure);
+
+}  // namespace softnpu

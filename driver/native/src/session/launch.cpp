@@ -1,0 +1,179 @@
+#include "session/launch.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/fault.hpp"
+#include "session/places.hpp"
+#include "session/starter.hpp"
+
+namespace softnpu {
+
+namespace {
+
+constexpr uint64_t SECOND = 1000000000;
+constexpr uint64_t START_NS = 60 * SECOND;
+constexpr const char* DAEMON_MODULE = "softnpu.emulator.autostart";
+
+Error no_daemon(const std::string& path, const std::string& found, const std::string& hint) {
+    return error(ZE_RESULT_ERROR_UNINITIALIZED, "daemon at " + path, found, "a running daemon", hint);
+}
+
+// One of many clients that come at once starts the daemon; the others find it afterwards.
+Fd lock_folder(const std::string& path) {
+    Fd gate(open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!gate.valid()) {
+        throw no_daemon(path, folder_of(path) + ": " + errno_text(errno),
+                        "choose another place with SOFTNPU_SOCKET");
+    }
+    const uint64_t end = now_ns() + START_NS;
+    while (flock(gate.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) throw no_daemon(path, "flock: " + errno_text(errno), "");
+        if (now_ns() > end) {
+            throw no_daemon(path, "another process has been starting it for 60 s", "read " + path + ".log");
+        }
+        usleep(10000);  // flock has no time-out
+    }
+    return gate;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+    std::vector<char*> made;
+    for (auto& text : texts) made.push_back(text.data());
+    made.push_back(nullptr);
+    return made;
+}
+
+struct Actions {
+    posix_spawn_file_actions_t value;
+    Actions() { posix_spawn_file_actions_init(&value); }
+    ~Actions() { posix_spawn_file_actions_destroy(&value); }
+};
+
+struct Attributes {
+    posix_spawnattr_t value;
+    Attributes() {
+        posix_spawnattr_init(&value);
+        // the program may block or ignore signals; the daemon starts with none of that
+        sigset_t none, all;
+        sigemptyset(&none);
+        sigfillset(&all);
+        posix_spawnattr_setsigmask(&value, &none);
+        posix_spawnattr_setsigdefault(&value, &all);
+        posix_spawnattr_setflags(&value, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    }
+    ~Attributes() { posix_spawnattr_destroy(&value); }
+};
+
+pid_t spawn(std::vector<std::string> command, int output) {
+    std::vector<std::string> environment = environment_of_daemon();
+    Actions actions;
+    posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions.value, output, 1);
+    posix_spawn_file_actions_adddup2(&actions.value, output, 2);
+#if defined(__GLIBC_PREREQ)
+#if __GLIBC_PREREQ(2, 34)
+    // what the program has open is nothing that a daemon should keep
+    posix_spawn_file_actions_addclosefrom_np(&actions.value, 3);
+#endif
+#endif
+    Attributes attributes;
+    pid_t child = 0;
+    const int code = posix_spawn(&child, command[0].c_str(), &actions.value, &attributes.value,
+                                 pointers(command).data(), pointers(environment).data());
+    if (code != 0) {
+        throw error(ZE_RESULT_ERROR_UNINITIALIZED, command[0], errno_text(code), "a Python that has softnpu",
+                    "name one with SOFTNPU_PYTHON");
+    }
+    return child;
+}
+
+// What the starter says until it closes its output; false after too long.
+bool hear(int fd, std::string& text) {
+    const uint64_t end = now_ns() + START_NS;
+    for (uint64_t now = now_ns(); now < end; now = now_ns()) {
+        pollfd entry{fd, POLLIN, 0};
+        const int ready = poll(&entry, 1, static_cast<int>((end - now) / 1000000) + 1);
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready <= 0) return false;
+        char part[4096];
+        const ssize_t size = read(fd, part, sizeof part);
+        if (size == 0) return true;
+        if (size > 0) text.append(part, static_cast<size_t>(size));
+    }
+    return false;
+}
+
+// The last thing that the starter said, which is its reason; JSON is shown as it is.
+std::string reason_in(const std::string& text) {
+    size_t end = text.find_last_not_of(" \n");
+    if (end == std::string::npos) return "it ended without a word";
+    const size_t begin = text.rfind('\n', end);
+    const std::string line = text.substr(begin == std::string::npos ? 0 : begin + 1,
+                                         end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+    const std::string lead = "{\"reason\": \"";
+    if (line.compare(0, lead.size(), lead) == 0)
+        return line.substr(lead.size(), line.size() - lead.size() - 2);
+    return line;
+}
+
+void run_starter(const std::string& path) {
+    std::vector<std::string> command = find_python();
+    if (command.empty()) {
+        throw no_daemon(path, "no socket there, and no Python with softnpu was found to start one",
+                        "start one with 'softnpu daemon', or name that Python with SOFTNPU_PYTHON");
+    }
+    command.insert(command.end(), {"-m", DAEMON_MODULE, path});
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "pipe", errno_text(errno), "a free descriptor");
+    }
+    Fd reader(ends[0]), writer(ends[1]);
+    const pid_t child = spawn(command, writer.get());
+    writer.reset();
+    std::string said;
+    const bool ended = hear(reader.get(), said);
+    if (!ended) kill(child, SIGKILL);
+    int status = 0;
+    pid_t waited;
+    do {
+        waited = waitpid(child, &status, 0);
+    } while (waited < 0 && errno == EINTR);
+    if (!ended) throw no_daemon(path, "it did not come up within 60 s", "read " + path + ".log");
+    // a program that reaps all its children knows the status, not we: then the socket tells
+    if (waited == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+        throw no_daemon(path, reason_in(said),
+                        "read " + path + ".log, or start it by hand: softnpu daemon --foreground");
+    }
+}
+
+}  // namespace
+
+Fd connect_to_daemon(const std::string& path) {
+    Attempt attempt = try_to_connect(path);
+    if (attempt.socket.valid()) return std::move(attempt.socket);
+    const char* const autostart = std::getenv("SOFTNPU_AUTOSTART");
+    if (autostart != nullptr && std::strcmp(autostart, "0") == 0) {
+        throw no_daemon(path, attempt.reason,
+                        "start one with 'softnpu daemon', or let clients do so (unset SOFTNPU_AUTOSTART)");
+    }
+    const Fd gate = lock_folder(path);
+    attempt = try_to_connect(path);
+    if (attempt.socket.valid()) return std::move(attempt.socket);
+    run_starter(path);
+    attempt = try_to_connect(path);
+    if (attempt.socket.valid()) return std::move(attempt.socket);
+    throw no_daemon(path, "it was started but: " + attempt.reason, "read " + path + ".log");
+}
+
+}  // namespace softnpu

@@ -1,0 +1,23 @@
+// Where the daemon is found, and how to reach a socket with a long path.
+#pragma once
+
+#include <string>
+
+#include "base/fd.hpp"
+
+namespace softnpu {
+
+// `SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
+std::string default_socket();
+
+// The directory that a path lies in.
+std::string folder_of(const std::string& path);
+
+// A connected socket, or none and why.
+struct Attempt {
+    Fd socket;
+    std::string reason;
+};
+Attempt try_to_connect(const std::string& path);
+
+}  // namespace softnpu

@@ -1,0 +1,51 @@
+// Waiting for the device: look, spin for a bounded time, then sleep in slices.
+//
+// A slice bounds how late a waiter learns that the daemon is gone; nothing wakes it otherwise then. No lock
+// of the driver is held meanwhile.
+#pragma once
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "session/connection.hpp"
+#include "sync/spin.hpp"
+#include "sync/words.hpp"
+
+namespace softnpu {
+
+constexpr uint64_t SLICE_NS = 25000000;
+
+// Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
+// changed. Throws DEVICE_LOST when the daemon is gone, within one slice.
+template <class Ready, class Sleep>
+bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin) {
+    if (ready()) return true;
+    if (timeout == 0) {
+        if (connection.is_lost()) throw connection.lost_error();
+        return false;
+    }
+    const uint64_t start = now_ns();
+    const uint64_t end = deadline_after(start, timeout);
+    if (const uint64_t limit = spin.limit_ns()) {
+        const uint64_t spin_end = std::min(end, start + limit);
+        do {
+            for (int look = 0; look < 32; ++look) {
+                if (ready()) {
+                    spin.hit();
+                    return true;
+                }
+                pause_core();
+            }
+        } while (now_ns() < spin_end);
+        spin.miss();
+    }
+    while (!ready()) {
+        const uint64_t now = now_ns();
+        if (now >= end) return false;
+        sleep(std::min(end - now, SLICE_NS));
+        if (!ready() && connection.is_lost() && !ready()) throw connection.lost_error();
+    }
+    return true;
+}
+
+}  // namespace softnpu

@@ -1,0 +1,50 @@
+// Words that other processes read and write as well, as single aligned accesses; and the futex on them.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace softnpu {
+
+inline uint32_t load32(const uint8_t* at) {
+    return __atomic_load_n(reinterpret_cast<const uint32_t*>(at), __ATOMIC_ACQUIRE);
+}
+inline uint64_t load64(const uint8_t* at) {
+    return __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_ACQUIRE);
+}
+inline void store32(uint8_t* at, uint32_t value) {
+    __atomic_store_n(reinterpret_cast<uint32_t*>(at), value, __ATOMIC_RELEASE);
+}
+inline void store64(uint8_t* at, uint64_t value) {
+    __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_RELEASE);
+}
+inline uint32_t exchange32(uint8_t* at, uint32_t value) {
+    return __atomic_exchange_n(reinterpret_cast<uint32_t*>(at), value, __ATOMIC_ACQ_REL);
+}
+inline void add32(uint8_t* at, int32_t value) {
+    __atomic_add_fetch(reinterpret_cast<uint32_t*>(at), static_cast<uint32_t>(value), __ATOMIC_ACQ_REL);
+}
+inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// Sleeps while the word equals `expected`, at most `timeout`; the caller looks again. Shared, not private.
+inline void futex_wait(uint8_t* at, uint32_t expected, uint64_t timeout_ns) {
+    const timespec limit{static_cast<time_t>(timeout_ns / 1000000000),
+                         static_cast<long>(timeout_ns % 1000000000)};
+    syscall(SYS_futex, at, FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+inline void futex_wake(uint8_t* at) { syscall(SYS_futex, at, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
+
+inline void pause_core() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+}  // namespace softnpu

@@ -1,0 +1,278 @@
+#include "wire/msgpack.hpp"
+
+#include <cstring>
+
+#include "base/fault.hpp"
+
+namespace softnpu {
+
+namespace {
+
+constexpr int MAX_DEPTH = 32;
+
+void put_big(std::string& out, uint64_t value, int bytes) {
+    for (int shift = (bytes - 1) * 8; shift >= 0; shift -= 8)
+        out.push_back(static_cast<char>(value >> shift));
+}
+
+void put_integer(std::string& out, uint64_t value) {
+    if (value < 0x80) {
+        out.push_back(static_cast<char>(value));
+    } else if (value <= 0xff) {
+        out.push_back('\xcc');
+        put_big(out, value, 1);
+    } else if (value <= 0xffff) {
+        out.push_back('\xcd');
+        put_big(out, value, 2);
+    } else if (value <= 0xffffffff) {
+        out.push_back('\xce');
+        put_big(out, value, 4);
+    } else {
+        out.push_back('\xcf');
+        put_big(out, value, 8);
+    }
+}
+
+void put_text(std::string& out, std::string_view text) {
+    if (text.size() < 32) {
+        out.push_back(static_cast<char>(0xa0 | text.size()));
+    } else if (text.size() <= 0xff) {
+        out.push_back('\xd9');
+        put_big(out, text.size(), 1);
+    } else if (text.size() <= 0xffff) {
+        out.push_back('\xda');
+        put_big(out, text.size(), 2);
+    } else {
+        out.push_back('\xdb');
+        put_big(out, text.size(), 4);
+    }
+    out.append(text);
+}
+
+void put_count(std::string& out, size_t count, char fix, char wide) {
+    if (count < 16) {
+        out.push_back(static_cast<char>(fix | static_cast<char>(count)));
+    } else if (count <= 0xffff) {
+        out.push_back(wide);
+        put_big(out, count, 2);
+    } else {
+        out.push_back(static_cast<char>(wide + 1));
+        put_big(out, count, 4);
+    }
+}
+
+class Reader {
+public:
+    Reader(std::string_view data, const char* subject) : data_(data), subject_(subject) {}
+
+    Value value(int depth) {
+        if (depth > MAX_DEPTH) bad("is nested too deeply");
+        const auto head = static_cast<uint8_t>(big(1));
+        if (head < 0x80) return integer(head);
+        if (head < 0x90) return map(head & 0x0f, depth);
+        if (head < 0xa0) return array(head & 0x0f, depth);
+        if (head < 0xc0) return text(head & 0x1f, Value::Type::text);
+        if (head >= 0xe0) return negative(static_cast<int8_t>(head));
+        switch (head) {
+            case 0xc0: return {};
+            case 0xc2:
+            case 0xc3: return boolean(head == 0xc3);
+            case 0xc4: return text(big(1), Value::Type::bytes);
+            case 0xc5: return text(big(2), Value::Type::bytes);
+            case 0xc6: return text(big(4), Value::Type::bytes);
+            case 0xca: return real32(static_cast<uint32_t>(big(4)));
+            case 0xcb: return real64(big(8));
+            case 0xcc: return integer(big(1));
+            case 0xcd: return integer(big(2));
+            case 0xce: return integer(big(4));
+            case 0xcf: return integer(big(8));
+            case 0xd0: return negative(static_cast<int8_t>(big(1)));
+            case 0xd1: return negative(static_cast<int16_t>(big(2)));
+            case 0xd2: return negative(static_cast<int32_t>(big(4)));
+            case 0xd3: return negative(static_cast<int64_t>(big(8)));
+            case 0xd9: return text(big(1), Value::Type::text);
+            case 0xda: return text(big(2), Value::Type::text);
+            case 0xdb: return text(big(4), Value::Type::text);
+            case 0xdc: return array(big(2), depth);
+            case 0xdd: return array(big(4), depth);
+            case 0xde: return map(big(2), depth);
+            case 0xdf: return map(big(4), depth);
+            default: break;
+        }
+        bad(format("has type byte %#x at %zu", head, at_ - 1));
+    }
+
+    void end() {
+        if (at_ != data_.size()) bad(format("has %zu bytes behind its end", data_.size() - at_));
+    }
+
+private:
+    [[noreturn]] void bad(const std::string& found) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, subject_, "it " + found, "one msgpack value");
+    }
+
+    std::string_view take(uint64_t size) {
+        if (size > data_.size() - at_) bad(format("ends after %zu bytes", data_.size()));
+        const std::string_view part = data_.substr(at_, size);
+        at_ += size;
+        return part;
+    }
+
+    uint64_t big(int bytes) {
+        uint64_t value = 0;
+        for (const char byte : take(static_cast<uint64_t>(bytes)))
+            value = value << 8 | static_cast<uint8_t>(byte);
+        return value;
+    }
+
+    static Value integer(uint64_t number) {
+        Value made;
+        made.type = Value::Type::integer;
+        made.number = number;
+        return made;
+    }
+
+    static Value negative(int64_t number) {
+        Value made = integer(static_cast<uint64_t>(number));
+        made.negative = number < 0;
+        return made;
+    }
+
+    static Value boolean(bool flag) {
+        Value made;
+        made.type = Value::Type::boolean;
+        made.number = flag;
+        return made;
+    }
+
+    static Value real64(uint64_t bits) {
+        Value made;
+        made.type = Value::Type::real;
+        std::memcpy(&made.real, &bits, sizeof bits);
+        return made;
+    }
+
+    static Value real32(uint32_t bits) {
+        float narrow;
+        std::memcpy(&narrow, &bits, sizeof bits);
+        Value made;
+        made.type = Value::Type::real;
+        made.real = narrow;
+        return made;
+    }
+
+    Value text(uint64_t size, Value::Type type) {
+        Value made;
+        made.type = type;
+        made.text = take(size);
+        return made;
+    }
+
+    Value array(uint64_t count, int depth) {
+        Value made;
+        made.type = Value::Type::array;
+        for (uint64_t index = 0; index < count; ++index) made.items.push_back(value(depth + 1));
+        return made;
+    }
+
+    Value map(uint64_t count, int depth) {
+        Value made;
+        made.type = Value::Type::map;
+        for (uint64_t index = 0; index < count; ++index) {
+            Value key = value(depth + 1);
+            if (key.type != Value::Type::text) bad("has a key that is no text");
+            made.fields.emplace_back(std::move(key.text), value(depth + 1));
+        }
+        return made;
+    }
+
+    std::string_view data_;
+    const char* subject_;
+    size_t at_ = 0;
+};
+
+}  // namespace
+
+MapWriter::MapWriter(std::string_view tag) { put("t", tag); }
+
+void MapWriter::key(std::string_view key) {
+    ++count_;
+    put_text(body_, key);
+}
+
+MapWriter& MapWriter::put(std::string_view name, uint64_t value) {
+    key(name);
+    put_integer(body_, value);
+    return *this;
+}
+
+MapWriter& MapWriter::put_bool(std::string_view name, bool value) {
+    key(name);
+    body_.push_back(value ? '\xc3' : '\xc2');
+    return *this;
+}
+
+MapWriter& MapWriter::put(std::string_view name, std::string_view value) {
+    key(name);
+    put_text(body_, value);
+    return *this;
+}
+
+MapWriter& MapWriter::put(std::string_view name, const std::vector<uint64_t>& values) {
+    key(name);
+    put_count(body_, values.size(), '\x90', '\xdc');
+    for (const uint64_t value : values) put_integer(body_, value);
+    return *this;
+}
+
+MapWriter& MapWriter::put(std::string_view name, const MapWriter& value) {
+    key(name);
+    body_ += value.bytes();
+    return *this;
+}
+
+MapWriter& MapWriter::put(std::string_view name, const std::vector<MapWriter>& values) {
+    key(name);
+    put_count(body_, values.size(), '\x90', '\xdc');
+    for (const auto& value : values) body_ += value.bytes();
+    return *this;
+}
+
+std::string MapWriter::bytes() const {
+    std::string out;
+    put_count(out, count_, '\x80', '\xde');
+    return out + body_;
+}
+
+const Value* Value::find(std::string_view key) const {
+    // of a key that appears twice the last counts
+    for (auto field = fields.rbegin(); field != fields.rend(); ++field) {
+        if (field->first == key) return &field->second;
+    }
+    return nullptr;
+}
+
+uint64_t Value::integer(std::string_view key, uint64_t otherwise) const {
+    const Value* const found = find(key);
+    return found != nullptr && found->type == Type::integer ? found->number : otherwise;
+}
+
+bool Value::flag(std::string_view key, bool otherwise) const {
+    const Value* const found = find(key);
+    return found != nullptr && found->type == Type::boolean ? found->number != 0 : otherwise;
+}
+
+std::string Value::string(std::string_view key) const {
+    const Value* const found = find(key);
+    return found != nullptr && (found->type == Type::text || found->type == Type::bytes) ? found->text
+                                                                                         : std::string();
+}
+
+Value unpack(std::string_view data, const char* subject) {
+    Reader reader(data, subject);
+    Value value = reader.value(0);
+    reader.end();
+    return value;
+}
+
+}  // namespace softnpu

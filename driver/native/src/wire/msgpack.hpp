@@ -1,0 +1,61 @@
+// MessagePack, as much of it as the messages of the firmware interface use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace softnpu {
+
+// Writes one map: its keys and values in the order of the calls.
+class MapWriter {
+public:
+    explicit MapWriter(std::string_view tag);
+
+    MapWriter& put(std::string_view key, uint64_t value);
+    MapWriter& put_bool(std::string_view key, bool value);
+    MapWriter& put(std::string_view key, std::string_view value);
+    MapWriter& put(std::string_view key, const std::vector<uint64_t>& values);
+    // A value that is a map itself, or an array of such.
+    MapWriter& put(std::string_view key, const MapWriter& value);
+    MapWriter& put(std::string_view key, const std::vector<MapWriter>& values);
+
+    std::string bytes() const;
+
+    static MapWriter untagged() { return MapWriter(); }
+
+private:
+    MapWriter() = default;
+    void key(std::string_view key);
+
+    size_t count_ = 0;
+    std::string body_;
+};
+
+// A decoded value. Integers above 2^63 are kept in `number` as well; negative ones are told by `negative`.
+struct Value {
+    enum class Type : uint8_t { nil, boolean, integer, real, text, bytes, array, map };
+
+    Type type = Type::nil;
+    bool negative = false;
+    uint64_t number = 0;  // integers, booleans; the bits of a negative one in two's complement
+    double real = 0;
+    std::string text;  // texts and bytes
+    std::vector<Value> items;
+    std::vector<std::pair<std::string, Value>> fields;
+
+    // The field of a map, or null.
+    const Value* find(std::string_view key) const;
+    uint64_t integer(std::string_view key, uint64_t otherwise = 0) const;
+    int64_t as_signed() const { return static_cast<int64_t>(number); }
+    double as_real() const { return type == Type::real ? real : static_cast<double>(as_signed()); }
+    bool flag(std::string_view key, bool otherwise = false) const;
+    std::string string(std::string_view key) const;
+};
+
+// Decodes one value and nothing behind it; throws Error with what is wrong.
+Value unpack(std::string_view data, const char* subject);
+
+}  // namespace softnpu

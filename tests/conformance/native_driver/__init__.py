@@ -1,0 +1,30 @@
+"""The native driver, called from Python through ctypes as a C program would call it.
+
+The library has one session a process, as every Level Zero driver: an instance of the adapter is the contexts
+that were made through it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
+from tests.conformance.api import LevelZero
+from tests.conformance.native_driver.commands import NativeCommands
+from tests.conformance.native_driver.core import NativeCore
+from tests.conformance.native_driver.graphs import NativeGraphs
+
+
+class NativeDriver(NativeCore, NativeCommands, NativeGraphs, LevelZero):
+    """What a test makes with the library of this process."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        with mock.patch.dict(os.environ, {ENV_SOCKET: str(place), ENV_AUTOSTART: "0"}):
+            self.ze_init_drivers().get()
+
+    def close(self) -> None:
+        for context in list(self._contexts):
+            self.ze_context_destroy(context)

@@ -1,0 +1,286 @@
+"""Queues, lists, fences and events of the native driver."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api import structures as api
+from tests.conformance.api.commands import CommandsApi, Handles
+from tests.conformance.api.structures import Answer, Handle, Pointer
+from tests.conformance.native_driver import library as lib
+from tests.conformance.native_driver.session import Session, answer, array, call, handle, made, pointer
+
+_QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020, 0xB
+
+
+class NativeCommands(Session, CommandsApi):
+    """The part of the API that makes the device do something."""
+
+    # ------------------------------------------------------------ queues
+
+    def ze_command_queue_create(
+        self, context: Handle, device: Handle, desc: api.CommandQueueDesc | None, out: bool = True
+    ) -> Answer[Handle]:
+        given, extra = _queue_desc(desc)
+        result = made("zeCommandQueueCreate", out, handle(context), handle(device), pointer(given))
+        del extra
+        return result
+
+    def ze_command_queue_destroy(self, queue: Handle) -> ZeResult:
+        return call("zeCommandQueueDestroy", handle(queue))
+
+    def ze_command_queue_execute_command_lists(
+        self, queue: Handle, count: int, lists: Handles, fence: Handle = None
+    ) -> ZeResult:
+        name = "zeCommandQueueExecuteCommandLists"
+        return call(name, handle(queue), c_uint32(count), array(lists), handle(fence))
+
+    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> ZeResult:
+        return call("zeCommandQueueSynchronize", handle(queue), c_uint64(timeout))
+
+    def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> ZeResult:
+        return ZeResult(self.queues.SetWorkloadType(handle(queue), c_uint32(workload)))
+
+    # ------------------------------------------------------------ lists
+
+    def ze_command_list_create(
+        self, context: Handle, device: Handle, desc: api.CommandListDesc | None, out: bool = True
+    ) -> Answer[Handle]:
+        given, extra = None, lib.Flags(stype=_MUTABLE_LIST)
+        if desc is not None:
+            given = lib.ListDesc(ordinal=desc.ordinal, flags=desc.flags)
+            if desc.mutable:
+                given.pNext = ctypes.addressof(extra)
+        return made("zeCommandListCreate", out, handle(context), handle(device), pointer(given))
+
+    def ze_command_list_create_immediate(
+        self, context: Handle, device: Handle, desc: api.CommandQueueDesc | None, out: bool = True
+    ) -> Answer[Handle]:
+        given, extra = _queue_desc(desc)
+        result = made("zeCommandListCreateImmediate", out, handle(context), handle(device), pointer(given))
+        del extra
+        return result
+
+    def ze_command_list_destroy(self, command_list: Handle) -> ZeResult:
+        return call("zeCommandListDestroy", handle(command_list))
+
+    def ze_command_list_close(self, command_list: Handle) -> ZeResult:
+        return call("zeCommandListClose", handle(command_list))
+
+    def ze_command_list_reset(self, command_list: Handle) -> ZeResult:
+        return call("zeCommandListReset", handle(command_list))
+
+    def ze_command_list_host_synchronize(self, command_list: Handle, timeout: int) -> ZeResult:
+        return call("zeCommandListHostSynchronize", handle(command_list), c_uint64(timeout))
+
+    def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> Answer[bool]:
+        told = c_uint8()
+        result = call("zeCommandListIsImmediate", handle(command_list), ctypes.byref(told) if out else None)
+        return answer(result, lambda: bool(told.value))
+
+    def ze_command_list_get_next_command_id_exp(
+        self, command_list: Handle, desc: api.MutableCommandIdDesc | None, out: bool = True
+    ) -> Answer[int]:
+        given = None if desc is None else lib.Flags(flags=desc.flags)
+        number = c_uint64()
+        result = call(
+            "zeCommandListGetNextCommandIdExp",
+            handle(command_list),
+            pointer(given),
+            ctypes.byref(number) if out else None,
+        )
+        return answer(result, lambda: number.value)
+
+    def ze_command_list_update_mutable_commands_exp(
+        self, command_list: Handle, desc: api.MutableCommandsDesc | None
+    ) -> ZeResult:
+        given, links = None, []
+        if desc is not None:
+            links = [_link(link) for link in desc.chain]
+            given = lib.Flags(flags=desc.flags)
+            for owner, link in zip([given, *links], links, strict=False):
+                owner.pNext = ctypes.addressof(link)
+        return call("zeCommandListUpdateMutableCommandsExp", handle(command_list), pointer(given))
+
+    # ------------------------------------------------------------ commands
+
+    def ze_command_list_append_barrier(
+        self,
+        command_list: Handle,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        events = _events(signal_event, num_wait_events, wait_events)
+        return call("zeCommandListAppendBarrier", handle(command_list), *events)
+
+    def ze_command_list_append_memory_copy(
+        self,
+        command_list: Handle,
+        target: Pointer,
+        source: Pointer,
+        size: int,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        events = _events(signal_event, num_wait_events, wait_events)
+        places = (c_void_p(target), c_void_p(source), c_size_t(size))
+        return call("zeCommandListAppendMemoryCopy", handle(command_list), *places, *events)
+
+    def ze_command_list_append_memory_copy_region(
+        self,
+        command_list: Handle,
+        target: Pointer,
+        target_region: api.CopyRegion | None,
+        target_pitch: int,
+        target_slice_pitch: int,
+        source: Pointer,
+        source_region: api.CopyRegion | None,
+        source_pitch: int,
+        source_slice_pitch: int,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        return call(
+            "zeCommandListAppendMemoryCopyRegion",
+            handle(command_list),
+            c_void_p(target),
+            pointer(_region(target_region)),
+            c_uint32(target_pitch),
+            c_uint32(target_slice_pitch),
+            c_void_p(source),
+            pointer(_region(source_region)),
+            c_uint32(source_pitch),
+            c_uint32(source_slice_pitch),
+            *_events(signal_event, num_wait_events, wait_events),
+        )
+
+    def ze_command_list_append_memory_fill(
+        self,
+        command_list: Handle,
+        target: Pointer,
+        pattern: bytes | None,
+        size: int,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        return call(
+            "zeCommandListAppendMemoryFill",
+            handle(command_list),
+            c_void_p(target),
+            None if pattern is None else ctypes.create_string_buffer(pattern),
+            c_size_t(len(pattern or b"")),
+            c_size_t(size),
+            *_events(signal_event, num_wait_events, wait_events),
+        )
+
+    def ze_command_list_append_write_global_timestamp(
+        self,
+        command_list: Handle,
+        target: Pointer,
+        signal_event: Handle = None,
+        num_wait_events: int = 0,
+        wait_events: Handles = None,
+    ) -> ZeResult:
+        events = _events(signal_event, num_wait_events, wait_events)
+        name = "zeCommandListAppendWriteGlobalTimestamp"
+        return call(name, handle(command_list), c_void_p(target), *events)
+
+    def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> ZeResult:
+        return call("zeCommandListAppendSignalEvent", handle(command_list), handle(event))
+
+    def ze_command_list_append_wait_on_events(
+        self, command_list: Handle, count: int, events: Handles
+    ) -> ZeResult:
+        name = "zeCommandListAppendWaitOnEvents"
+        return call(name, handle(command_list), c_uint32(count), array(events))
+
+    def ze_command_list_append_event_reset(self, command_list: Handle, event: Handle) -> ZeResult:
+        return call("zeCommandListAppendEventReset", handle(command_list), handle(event))
+
+    # ------------------------------------------------------------ fences
+
+    def ze_fence_create(self, queue: Handle, desc: api.FenceDesc | None, out: bool = True) -> Answer[Handle]:
+        given = None if desc is None else lib.Flags(flags=desc.flags)
+        return made("zeFenceCreate", out, handle(queue), pointer(given))
+
+    def ze_fence_destroy(self, fence: Handle) -> ZeResult:
+        return call("zeFenceDestroy", handle(fence))
+
+    def ze_fence_host_synchronize(self, fence: Handle, timeout: int) -> ZeResult:
+        return call("zeFenceHostSynchronize", handle(fence), c_uint64(timeout))
+
+    def ze_fence_query_status(self, fence: Handle) -> ZeResult:
+        return call("zeFenceQueryStatus", handle(fence))
+
+    def ze_fence_reset(self, fence: Handle) -> ZeResult:
+        return call("zeFenceReset", handle(fence))
+
+    # ------------------------------------------------------------ events
+
+    def ze_event_pool_create(
+        self, context: Handle, desc: api.EventPoolDesc | None, count: int, devices: Handles, out: bool = True
+    ) -> Answer[Handle]:
+        given = None if desc is None else lib.EventPoolDesc(flags=desc.flags, count=desc.count)
+        return made(
+            "zeEventPoolCreate", out, handle(context), pointer(given), c_uint32(count), array(devices)
+        )
+
+    def ze_event_pool_destroy(self, pool: Handle) -> ZeResult:
+        return call("zeEventPoolDestroy", handle(pool))
+
+    def ze_event_create(self, pool: Handle, desc: api.EventDesc | None, out: bool = True) -> Answer[Handle]:
+        given = None if desc is None else lib.EventDesc(index=desc.index)
+        return made("zeEventCreate", out, handle(pool), pointer(given))
+
+    def ze_event_destroy(self, event: Handle) -> ZeResult:
+        return call("zeEventDestroy", handle(event))
+
+    def ze_event_host_signal(self, event: Handle) -> ZeResult:
+        return call("zeEventHostSignal", handle(event))
+
+    def ze_event_host_reset(self, event: Handle) -> ZeResult:
+        return call("zeEventHostReset", handle(event))
+
+    def ze_event_query_status(self, event: Handle) -> ZeResult:
+        return call("zeEventQueryStatus", handle(event))
+
+    def ze_event_host_synchronize(self, event: Handle, timeout: int) -> ZeResult:
+        return call("zeEventHostSynchronize", handle(event), c_uint64(timeout))
+
+
+def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:
+    """The C descriptor of a queue, and what hangs on it."""
+    if desc is None:
+        return None, None
+    given = lib.QueueDesc(ordinal=desc.ordinal, index=desc.index, mode=desc.mode, priority=desc.priority)
+    extra = lib.QueueOptions(stype=_QUEUE_OPTIONS, options=desc.options)
+    if desc.options:
+        given.pNext = ctypes.addressof(extra)
+    return given, extra
+
+
+def _events(signal: Handle, count: int, waits: Handles) -> tuple[Any, Any, Any]:
+    return handle(signal), c_uint32(count), array(waits)
+
+
+def _region(region: api.CopyRegion | None) -> Any:
+    if region is None:
+        return None
+    return lib.CopyRegion(
+        region.origin_x, region.origin_y, region.origin_z, region.width, region.height, region.depth
+    )
+
+
+def _link(link: api.MutableGraphArgument | api.MutableGraphStrides) -> Any:
+    if isinstance(link, api.MutableGraphStrides):
+        return lib.StridesValue(stype=_STRIDES, strides=link.strides)
+    return lib.MutableGraphArgument(
+        stype=_MUTABLE_ARGUMENT, commandId=link.command_id, argIndex=link.argument, pArgValue=link.value
+    )

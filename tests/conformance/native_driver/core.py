@@ -1,0 +1,299 @@
+"""Driver, device, context, memory and sysman functions of the native driver."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_char_p, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api import structures as api
+from tests.conformance.api.core import CoreApi
+from tests.conformance.api.enumerations import InitDriverType
+from tests.conformance.api.structures import Answer, Handle, Pointer
+from tests.conformance.native_driver import library as lib
+from tests.conformance.native_driver.session import (
+    Session,
+    answer,
+    call,
+    each,
+    handle,
+    made,
+    pointer,
+    properties,
+)
+
+_EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
+_PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
+
+
+class NativeCore(Session, CoreApi):
+    """The part of the API without commands."""
+
+    # ------------------------------------------------------------ driver
+
+    def ze_init_drivers(self, flags: int = InitDriverType.NPU, out: bool = True) -> Answer[Sequence[Handle]]:
+        desc = lib.InitDriverTypeDesc(flags=flags)
+        count = c_uint32()
+        result = call("zeInitDrivers", ctypes.byref(count) if out else None, None, ctypes.byref(desc))
+        if result != ZeResult.SUCCESS:
+            return Answer(result)
+        entries = (c_void_p * count.value)()
+        result = call("zeInitDrivers", ctypes.byref(count), entries, ctypes.byref(desc))
+        return answer(result, lambda: list(entries))
+
+    def ze_driver_get_api_version(self, driver: Handle, out: bool = True) -> Answer[int]:
+        version = c_uint32()
+        result = call("zeDriverGetApiVersion", handle(driver), ctypes.byref(version) if out else None)
+        return answer(result, lambda: version.value)
+
+    def ze_driver_get_properties(self, driver: Handle, out: bool = True) -> Answer[api.DriverProperties]:
+        found = lib.DriverProperties()
+        result = properties("zeDriverGetProperties", found, out, handle(driver))
+        return answer(result, lambda: api.DriverProperties(bytes(found.uuid), found.driverVersion))
+
+    def ze_driver_get_ipc_properties(self, driver: Handle, out: bool = True) -> Answer[int]:
+        found = lib.Flags(flags=77)
+        result = properties("zeDriverGetIpcProperties", found, out, handle(driver))
+        return answer(result, lambda: found.flags)
+
+    def ze_driver_get_extension_properties(
+        self, driver: Handle, out: bool = True
+    ) -> Answer[Sequence[api.ExtensionProperties]]:
+        result, found = each("zeDriverGetExtensionProperties", lib.ExtensionProperties, out, handle(driver))
+        return answer(result, lambda: [api.ExtensionProperties(e.name.decode(), e.version) for e in found])
+
+    def ze_driver_get_extension_function_address(
+        self, driver: Handle, name: str | None, out: bool = True
+    ) -> Answer[object]:
+        text = None if name is None else name.encode()
+        return made("zeDriverGetExtensionFunctionAddress", out, handle(driver), text)
+
+    def ze_driver_get_last_error_description(self, driver: Handle, out: bool = True) -> Answer[str]:
+        text = c_char_p()
+        place = ctypes.byref(text) if out else None
+        result = call("zeDriverGetLastErrorDescription", handle(driver), place)
+        return answer(result, (text.value or b"").decode)
+
+    # ------------------------------------------------------------ device
+
+    def ze_device_get(self, driver: Handle) -> Answer[Sequence[Handle]]:
+        result, found = each("zeDeviceGet", c_void_p, True, handle(driver))
+        return answer(result, lambda: found)
+
+    def ze_device_get_sub_devices(self, device: Handle) -> Answer[Sequence[Handle]]:
+        result, found = each("zeDeviceGetSubDevices", c_void_p, True, handle(device))
+        return answer(result, lambda: found)
+
+    def ze_device_get_properties(
+        self, device: Handle, version: tuple[int, int] = (1, 0), out: bool = True
+    ) -> Answer[api.DeviceProperties]:
+        found = lib.DeviceProperties(stype=_PROPERTIES_1_2 if version >= (1, 2) else _PROPERTIES)
+        result = properties("zeDeviceGetProperties", found, out, handle(device))
+        return answer(result, lambda: api.DeviceProperties(**_device_fields(found)))
+
+    def ze_device_get_compute_properties(self, device: Handle, out: bool = True) -> Answer[Sequence[int]]:
+        found = lib.ComputeProperties()
+        result = properties("zeDeviceGetComputeProperties", found, out, handle(device))
+        return answer(result, lambda: list(found.numbers))
+
+    def ze_device_get_image_properties(self, device: Handle, out: bool = True) -> Answer[Sequence[int]]:
+        found = lib.ImageProperties()
+        result = properties("zeDeviceGetImageProperties", found, out, handle(device))
+        return answer(result, lambda: [*found.dims, found.maxImageBufferSize, *found.numbers])
+
+    def ze_device_get_memory_properties(self, device: Handle) -> Answer[Sequence[api.MemoryProperties]]:
+        result, found = each("zeDeviceGetMemoryProperties", lib.MemoryProperties, True, handle(device))
+        return answer(
+            result,
+            lambda: [
+                api.MemoryProperties(e.name.decode(), e.max_clock_rate, e.max_bus_width, e.total_size)
+                for e in found
+            ],
+        )
+
+    def ze_device_get_memory_access_properties(
+        self, device: Handle, out: bool = True
+    ) -> Answer[api.MemoryAccessProperties]:
+        found = lib.MemoryAccessProperties()
+        result = properties("zeDeviceGetMemoryAccessProperties", found, out, handle(device))
+        return answer(result, lambda: api.MemoryAccessProperties(*found.capabilities))
+
+    def ze_device_get_external_memory_properties(
+        self, device: Handle, out: bool = True
+    ) -> Answer[api.ExternalMemoryProperties]:
+        found = lib.ExternalMemoryProperties()
+        result = properties("zeDeviceGetExternalMemoryProperties", found, out, handle(device))
+        return answer(result, lambda: api.ExternalMemoryProperties(*found.types[:2]))
+
+    def ze_device_get_p2p_properties(self, device: Handle, peer: Handle, out: bool = True) -> Answer[int]:
+        found = lib.Flags(flags=77)
+        result = properties("zeDeviceGetP2PProperties", found, out, handle(device), handle(peer))
+        return answer(result, lambda: found.flags)
+
+    def ze_device_get_command_queue_group_properties(
+        self, device: Handle
+    ) -> Answer[Sequence[api.QueueGroupProperties]]:
+        name = "zeDeviceGetCommandQueueGroupProperties"
+        result, found = each(name, lib.QueueGroupProperties, True, handle(device))
+        return answer(
+            result,
+            lambda: [
+                api.QueueGroupProperties(e.flags, e.max_memory_fill_pattern_size, e.num_queues) for e in found
+            ],
+        )
+
+    def ze_device_get_status(self, device: Handle) -> ZeResult:
+        return call("zeDeviceGetStatus", handle(device))
+
+    def ze_device_get_global_timestamps(
+        self, device: Handle, out: bool = True
+    ) -> Answer[api.GlobalTimestamps]:
+        host, ticks = c_uint64(), c_uint64()
+        places = (ctypes.byref(host), ctypes.byref(ticks)) if out else (None, None)
+        result = call("zeDeviceGetGlobalTimestamps", handle(device), *places)
+        return answer(result, lambda: api.GlobalTimestamps(host.value, ticks.value))
+
+    def ze_device_pci_get_properties_ext(self, device: Handle, out: bool = True) -> Answer[api.PciProperties]:
+        found = lib.PciProperties()
+        result = properties("zeDevicePciGetPropertiesExt", found, out, handle(device))
+        return answer(
+            result, lambda: api.PciProperties(found.domain, found.bus, found.device, found.function)
+        )
+
+    # ------------------------------------------------------------ context
+
+    def ze_context_create(
+        self, driver: Handle, desc: api.ContextDesc | None, out: bool = True
+    ) -> Answer[Handle]:
+        given = None if desc is None else lib.Flags(flags=desc.flags)
+        created = made("zeContextCreate", out, handle(driver), pointer(given))
+        if created.value is not None:
+            self._contexts.add(created.value)
+        return created
+
+    def ze_context_destroy(self, context: Handle) -> ZeResult:
+        self._contexts.discard(context)
+        return call("zeContextDestroy", handle(context))
+
+    def ze_context_get_status(self, context: Handle) -> ZeResult:
+        return call("zeContextGetStatus", handle(context))
+
+    # ------------------------------------------------------------ memory
+
+    def ze_mem_alloc_host(
+        self, context: Handle, desc: api.HostMemDesc | None, size: int, alignment: int = 0, out: bool = True
+    ) -> Answer[Pointer]:
+        given = None if desc is None else lib.Flags(flags=desc.flags)
+        extra = _hang(given, desc)
+        place = (c_size_t(size), c_size_t(alignment))
+        result = made("zeMemAllocHost", out, handle(context), pointer(given), *place)
+        del extra
+        return result
+
+    def ze_mem_alloc_device(
+        self,
+        context: Handle,
+        desc: api.DeviceMemDesc | None,
+        size: int,
+        alignment: int,
+        device: Handle,
+        out: bool = True,
+    ) -> Answer[Pointer]:
+        given = None if desc is None else lib.DeviceMemDesc(flags=desc.flags, ordinal=desc.ordinal)
+        extra = _hang(given, desc)
+        place = (c_size_t(size), c_size_t(alignment), handle(device))
+        result = made("zeMemAllocDevice", out, handle(context), pointer(given), *place)
+        del extra
+        return result
+
+    def ze_mem_alloc_shared(
+        self,
+        context: Handle,
+        device_desc: api.DeviceMemDesc | None,
+        host_desc: api.HostMemDesc | None,
+        size: int,
+        alignment: int,
+        device: Handle,
+        out: bool = True,
+    ) -> Answer[Pointer]:
+        first = None if device_desc is None else lib.DeviceMemDesc(flags=device_desc.flags)
+        second = None if host_desc is None else lib.Flags(flags=host_desc.flags)
+        place = (c_size_t(size), c_size_t(alignment), handle(device))
+        return made("zeMemAllocShared", out, handle(context), pointer(first), pointer(second), *place)
+
+    def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
+        return call("zeMemFree", handle(context), c_void_p(pointer))
+
+    def ze_mem_get_alloc_properties(
+        self, context: Handle, pointer: Pointer, out: bool = True, export: int = 0
+    ) -> Answer[api.AllocationProperties]:
+        found = lib.AllocationProperties()
+        exported = lib.ExternalFd(stype=_EXPORT_FD, flags=export, fd=-1)
+        if export:
+            found.pNext = ctypes.addressof(exported)
+        device = c_void_p()
+        result = call(
+            "zeMemGetAllocProperties",
+            handle(context),
+            c_void_p(pointer),
+            ctypes.byref(found) if out else None,
+            ctypes.byref(device),
+        )
+        return answer(
+            result,
+            lambda: api.AllocationProperties(
+                found.type, found.id, found.pageSize, device.value, exported.fd if export else -1
+            ),
+        )
+
+    def ze_mem_get_address_range(self, context: Handle, pointer: Pointer) -> Answer[api.AddressRange]:
+        base, size = c_void_p(), c_size_t()
+        places = (ctypes.byref(base), ctypes.byref(size))
+        result = call("zeMemGetAddressRange", handle(context), c_void_p(pointer), *places)
+        return answer(result, lambda: api.AddressRange(base.value or 0, size.value))
+
+    # ------------------------------------------------------------ sysman
+
+    def zes_device_get_properties(self, device: Handle) -> Answer[api.SysmanProperties]:
+        found = lib.SysmanProperties()
+        result = properties("zesDeviceGetProperties", found, True, handle(device))
+        names = ("brand_name", "vendor_name", "driver_version", "model_name")
+        return answer(
+            result, lambda: api.SysmanProperties(*(getattr(found, name).decode() for name in names))
+        )
+
+    def zes_device_enum_engine_groups(self, device: Handle) -> Answer[Sequence[Handle]]:
+        result, found = each("zesDeviceEnumEngineGroups", c_void_p, True, handle(device))
+        return answer(result, lambda: found)
+
+    def zes_engine_get_activity(self, engine: Handle) -> Answer[api.EngineActivity]:
+        found = lib.EngineStats()
+        result = properties("zesEngineGetActivity", found, True, handle(engine))
+        return answer(result, lambda: api.EngineActivity(found.activeTime, found.timestamp))
+
+    # ------------------------------------------------------------ what the device does not have
+
+    def call_unsupported(self, function: str, handle: Handle) -> ZeResult:
+        room = (c_uint64 * 64)()
+        return call(function, c_void_p(handle), *[ctypes.byref(room)] * 9)  # type: ignore[arg-type]
+
+
+def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
+    """Hangs the export or import structure that a descriptor stands for on the C one; has to stay alive."""
+    if given is None or desc is None:
+        return None
+    extra: Any = None
+    if desc.import_fd is not None:
+        extra = lib.ExternalFd(stype=_IMPORT_FD, flags=2, fd=desc.import_fd)
+    elif desc.export:
+        extra = lib.Flags(stype=_EXPORT_DESC, flags=desc.export)
+    if extra is not None:
+        given.pNext = ctypes.addressof(extra)
+    return extra
+
+
+def _device_fields(found: Any) -> dict[str, Any]:
+    fields = {name: getattr(found, name) for name in api.DeviceProperties.__dataclass_fields__}
+    return {**fields, "uuid": bytes(found.uuid), "name": found.name.decode()}

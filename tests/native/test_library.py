@@ -1,0 +1,114 @@
+"""What the library looks like from outside: its symbols, what it needs, its tables."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+
+import pytest
+
+from softnpu.driver.call_tables import CALLS, Status
+from softnpu.driver.native_library import NativeLibrary
+
+ALLOWED = {
+    "libc.so.6",
+    "libstdc++.so.6",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "libpthread.so.0",
+    "ld-linux-x86-64.so.2",
+}
+API = 1 << 16 | 15
+UNSUPPORTED = 0x78000003
+EXPORTING = ("ze_api.h", "zes_api.h", "zet_api.h")
+
+
+def symbols(native: NativeLibrary, which: str) -> set[str]:
+    told = subprocess.run(
+        ["nm", "-D", which, str(native.loader)], capture_output=True, text=True, check=True, timeout=30
+    )
+    return {line.split()[-1].split("@")[0] for line in told.stdout.splitlines()}
+
+
+def test_every_function_of_the_headers_is_exported(native: NativeLibrary) -> None:
+    wanted = {call.name for call in CALLS if call.header in EXPORTING}
+    assert wanted - symbols(native, "--defined-only") == set()
+
+
+def test_nothing_but_level_zero_is_exported(native: NativeLibrary) -> None:
+    others = {name for name in symbols(native, "--defined-only") if not re.match("ze(s|t|l)?[A-Z]", name)}
+    assert others == set()
+
+
+def test_it_needs_no_python_and_nothing_beyond_the_c_and_c_plus_plus_libraries(native: NativeLibrary) -> None:
+    for library in (native.driver, native.loader):
+        told = subprocess.run(
+            ["objdump", "-p", str(library)], capture_output=True, text=True, check=True, timeout=30
+        )
+        needed = set(re.findall(r"NEEDED\s+(\S+)", told.stdout))
+        assert needed - ALLOWED == set()
+
+
+@pytest.mark.parametrize(
+    ("getter", "first", "supported"),
+    [
+        ("zeGetGlobalProcAddrTable", "zeInit", [0, 1]),
+        ("zeGetDriverProcAddrTable", "zeDriverGet", [0, 1, 2, 3, 4, 5]),
+        ("zeGetDeviceProcAddrTable", "zeDeviceGet", [0, 2, 5, 13, 14, 17]),
+        ("zeGetContextProcAddrTable", "zeContextCreate", [0, 1, 2]),
+        ("zeGetCommandQueueProcAddrTable", "zeCommandQueueCreate", [0, 1, 2, 3]),
+        ("zeGetCommandListProcAddrTable", "zeCommandListCreate", [0, 1, 2, 3, 4, 8, 28, 33]),
+        ("zeGetCommandListExpProcAddrTable", "", [2, 3]),
+        ("zeGetFenceProcAddrTable", "zeFenceCreate", [0, 1, 2, 3, 4]),
+        ("zeGetEventProcAddrTable", "zeEventCreate", [0, 1, 2, 3, 4, 5]),
+        ("zeGetEventPoolProcAddrTable", "zeEventPoolCreate", [0, 1]),
+        ("zeGetMemProcAddrTable", "zeMemAllocShared", [0, 1, 2, 3, 4, 5]),
+        ("zesGetDeviceProcAddrTable", "zesDeviceGetProperties", [0, 9]),
+    ],
+)
+def test_table_for_the_official_loader_is_filled(
+    native: NativeLibrary, getter: str, first: str, supported: list[int]
+) -> None:
+    library = ctypes.CDLL(str(native.driver))
+    table = (ctypes.c_void_p * 64)()
+    assert getattr(library, getter)(ctypes.c_uint32(API), table) == 0
+    assert all(table[index] for index in supported)
+    if first:
+        assert table[0] == ctypes.cast(getattr(library, first), ctypes.c_void_p).value
+
+
+def test_table_of_an_older_loader_is_not_overrun(native: NativeLibrary) -> None:
+    library = ctypes.CDLL(str(native.driver))
+    table = (ctypes.c_void_p * 64)()
+    assert library.zeGetCommandListProcAddrTable(ctypes.c_uint32(1 << 16 | 3), table) == 0
+    assert table[21] is not None  # what 1.0 had last of what an NPU answers
+    assert table[28] is None  # zeCommandListHostSynchronize came with 1.9
+
+
+@pytest.mark.parametrize(
+    "getter", ["zeGetModuleProcAddrTable", "zeGetKernelProcAddrTable", "zeGetImageProcAddrTable"]
+)
+def test_table_of_what_an_npu_has_not_stays_empty(native: NativeLibrary, getter: str) -> None:
+    library = ctypes.CDLL(str(native.driver))
+    table = (ctypes.c_void_p * 64)()
+    assert getattr(library, getter)(ctypes.c_uint32(API), table) == 0
+    assert not any(table)
+
+
+def test_functions_that_an_npu_has_not_are_an_unsupported_feature(native: NativeLibrary) -> None:
+    library = ctypes.CDLL(str(native.loader))
+    absent = [call.name for call in CALLS if call.header in EXPORTING and call.status is Status.ABSENT]
+    for name in absent:
+        function = getattr(library, name)
+        function.restype = ctypes.c_uint32
+        assert function(None, None, None, None) == UNSUPPORTED, name
+
+
+def test_loader_tells_its_version(native: NativeLibrary) -> None:
+    library = ctypes.CDLL(str(native.loader))
+    told = (ctypes.c_uint32 * 20)()
+    assert library.zelGetLoaderVersion(told) == 0
+    assert bytes(told)[:6] == b"loader"
+    assert told[16] == API
+    assert tuple(told[17:20]) >= (1, 18, 5)  # from there on programs call zeInitDrivers

@@ -1,0 +1,221 @@
+"""Unmodified OpenVINO with its own NPU plugin finds the device; the numbers are those of its CPU device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.native.conftest import Run
+from tests.support.daemon import Daemon
+
+PROLOGUE = """
+import io, os, sys, threading
+import numpy as np, openvino as ov
+import openvino.opset13 as op
+core = ov.Core()
+rng = np.random.default_rng(1)
+DIGITS = sys.argv[1]
+def digits(batch=1):
+    model = core.read_model(DIGITS)
+    model.reshape([batch, 1, 8, 8])
+    return model
+def images(batch=1): return rng.random((batch, 1, 8, 8), np.float32)
+def on_cpu(model, inputs):
+    return list(core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(inputs).values())
+def same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape and np.array_equal(one, other), (one, other)
+def check(compiled, model, *inputs):
+    same(list(compiled(list(inputs)).values()), on_cpu(model, list(inputs)))
+"""
+
+CASES = {
+    "device is listed, with its properties": """
+assert "NPU" in core.available_devices, core.available_devices
+assert core.get_property("NPU", "DEVICE_ARCHITECTURE") == "4000"
+assert core.get_property("NPU", "FULL_DEVICE_NAME") == "Intel(R) AI Boost"
+assert core.get_property("NPU", "NPU_DEVICE_TOTAL_MEM_SIZE") > 0
+assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") >= 0
+""",
+    "default settings": "check(core.compile_model(digits(), 'NPU'), digits(), images())",
+    "weights that are copied": """
+compiled = core.compile_model(digits(), "NPU", {"NPU_MODEL_SERIALIZER_VERSION": "ALL_WEIGHTS_COPY"})
+check(compiled, digits(), images())
+""",
+    "model made in the program, its weights in the heap": """
+def made():
+    x = op.parameter([2, 64], np.float32, "x")
+    weights = np.random.default_rng(7).random((64, 128), np.float32)
+    y = op.relu(op.matmul(x, op.constant(weights), False, False))
+    total = op.reduce_sum(y, op.constant([1], dtype=np.int64))
+    return ov.Model([op.result(y), op.result(total)], [x], "made")
+check(core.compile_model(made(), "NPU"), made(), rng.random((2, 64), np.float32))
+""",
+    "several inputs of other types": """
+a, b = op.parameter([3, 4], np.int32, "a"), op.parameter([3, 4], np.int64, "b")
+model = ov.Model([op.result(op.add(op.convert(a, "i64"), b))], [a, b], "types")
+compiled = core.compile_model(model, "NPU")
+x, y = rng.integers(0, 9, (3, 4)).astype(np.int32), rng.integers(0, 9, (3, 4))
+assert np.array_equal(compiled([x, y])[0], x + y)
+""",
+    "export and import": """
+blob = core.compile_model(digits(), "NPU").export_model()
+data = blob.getvalue() if hasattr(blob, "getvalue") else blob
+check(core.import_model(io.BytesIO(data), "NPU"), digits(), images())
+""",
+    "cache directory": """
+core.set_property({"CACHE_DIR": sys.argv[2]})
+core.compile_model(digits(), "NPU")
+second = core.compile_model(digits(), "NPU")
+assert second.get_property("LOADED_FROM_CACHE")
+check(second, digits(), images())
+""",
+    "asynchronous queue with callbacks": """
+compiled = core.compile_model(digits(), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
+queue, out, given = ov.AsyncInferQueue(compiled, 4), {}, [images() for _ in range(40)]
+queue.set_callback(lambda request, at: out.__setitem__(at, request.get_output_tensor(0).data.copy()))
+for at, image in enumerate(given): queue.start_async([image], at)
+queue.wait_all()
+reference = core.compile_model(digits(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+for at, image in enumerate(given): assert np.array_equal(out[at], reference([image])[0])
+""",
+    "eight threads": """
+compiled, image = core.compile_model(digits(), "NPU"), images()
+expected, wrong = on_cpu(digits(), [image])[0], []
+def work():
+    request = compiled.create_infer_request()
+    for _ in range(30):
+        if not np.array_equal(request.infer([image])[0], expected): wrong.append(1)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not wrong
+""",
+    "tensors that are set anew": """
+request = core.compile_model(digits(), "NPU").create_infer_request()
+for _ in range(3):
+    image = images()
+    request.set_input_tensor(ov.Tensor(image))
+    request.infer()
+    same([request.get_output_tensor(0).data], on_cpu(digits(), [image]))
+image = images()
+request.set_input_tensor(ov.Tensor(np.zeros((1, 1, 8, 8), np.float32)))
+request.get_input_tensor(0).data[:] = image
+request.infer()
+same([request.get_output_tensor(0).data], on_cpu(digits(), [image]))
+""",
+    "profile": """
+request = core.compile_model(digits(), "NPU", {"PERF_COUNT": True}).create_infer_request()
+request.infer([images()])
+profile = request.get_profiling_info()
+assert len(profile) > 3 and sum(layer.real_time.microseconds for layer in profile) > 0
+""",
+    "query": "assert len(core.query_model(digits(), 'NPU')) == len(digits().get_ops())",
+    "remote tensor": """
+context = core.get_default_context("NPU")
+compiled, image = core.compile_model(digits(), context, {}), images()
+tensor = context.create_host_tensor(ov.Type.f32, ov.Shape([1, 1, 8, 8]))
+tensor.data[:] = image
+request = compiled.create_infer_request()
+request.set_input_tensor(tensor)
+request.infer()
+same([request.get_output_tensor(0).data], on_cpu(digits(), [image]))
+""",
+    "turbo, priority, workload, deferred load": """
+compiled = core.compile_model(digits(), "NPU", {"NPU_TURBO": True, "MODEL_PRIORITY": "HIGH"})
+check(compiled, digits(), images())
+for workload in ("EFFICIENT", "DEFAULT"):
+    compiled.set_property({"WORKLOAD_TYPE": workload})
+    check(compiled, digits(), images())
+check(core.compile_model(digits(), "NPU", {"NPU_DEFER_WEIGHTS_LOAD": True}), digits(), images())
+""",
+    "batches": """
+for batch in (2, 5):
+    check(core.compile_model(digits(batch), "NPU"), digits(batch), images(batch))
+""",
+    "model that cannot be compiled": """
+x = op.parameter(ov.PartialShape.dynamic(), np.float32, "x")
+try:
+    core.compile_model(ov.Model([op.result(op.relu(x))], [x], "open"), "NPU")
+except RuntimeError as failure:
+    assert failure.args
+else:
+    raise AssertionError("compiled")
+check(core.compile_model(digits(), "NPU"), digits(), images())
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_openvino(shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, case: str) -> None:
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    run(PROLOGUE + CASES[case], str(digits), str(tmp_path), environment=environment)
+
+
+TWO_DEVICES = """
+assert core.get_property("NPU", "DEVICE_ARCHITECTURE") == sys.argv[2]
+for name in ("NPU", f"NPU.{sys.argv[2]}"):
+    check(core.compile_model(digits(), name), digits(), images())
+"""
+
+
+@pytest.mark.parametrize(("mask", "platform"), [("", "4000"), ("0", "4000"), ("1", "3720"), ("1,0", "4000")])
+def test_openvino_uses_the_first_device_that_it_may_see(
+    start_daemon: StartDaemon, run: Run, digits: Path, mask: str, platform: str
+) -> None:
+    # the plugin asks the driver for one device only, whatever the name in the program
+    start_daemon(devices=("4000", "3720"))
+    run(PROLOGUE + TWO_DEVICES, str(digits), platform, environment={"ZE_AFFINITY_MASK": mask})
+
+
+ENGINE_KILLED = """
+import signal
+compiled, image, wrong = core.compile_model(digits(), "NPU"), images(), []
+expected, killed = on_cpu(digits(), [image])[0], threading.Event()
+def work():
+    request = compiled.create_infer_request()
+    for left in range(2000):
+        if not np.array_equal(request.infer([image])[0], expected): wrong.append(1)
+        if left == 200 and not killed.is_set():
+            killed.set()
+            os.kill(int(sys.argv[2]), signal.SIGKILL)
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert killed.is_set() and not wrong
+"""
+
+
+def test_engine_that_is_killed_meanwhile_changes_no_result(
+    start_daemon: StartDaemon, run: Run, digits: Path
+) -> None:
+    daemon = start_daemon()
+    daemon.wait_restarted(0)
+    run(PROLOGUE + ENGINE_KILLED, str(digits), str(daemon.engine().engine_pid))
+    daemon.wait_restarted(1)
+
+
+def test_without_a_daemon_openvino_has_no_npu_and_goes_on(run: Run, digits: Path) -> None:
+    done = run("import openvino as ov; print(ov.Core().available_devices)", str(digits))
+    assert done.stdout == "['CPU']\n"
+    assert "softnpu daemon" in done.stderr
+
+
+def test_benchmark_app_runs_to_its_end(
+    shared_daemon: Daemon, surroundings: dict[str, str], digits: Path
+) -> None:
+    command = [str(Path(sys.executable).with_name("benchmark_app")), "-d", "NPU", "-m", str(digits)]
+    done = subprocess.run(
+        [*command, "-shape", "[1,1,8,8]", "-niter", "20", "-nireq", "2"],
+        env={**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Throughput:" in done.stdout

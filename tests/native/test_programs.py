@@ -1,0 +1,35 @@
+"""C++ programs that use the driver as any program would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import StartDaemon
+from tests.native.conftest import RunProgram
+from tests.support.waiting import wait_until
+
+
+def test_empty_command_makes_its_round_trip(start_daemon: StartDaemon, program: RunProgram) -> None:
+    start_daemon()
+    median, ninth = map(float, program("round_trip", "500").split())
+    assert 0 < median <= ninth
+
+
+def test_many_threads_make_use_and_destroy_objects(start_daemon: StartDaemon, program: RunProgram) -> None:
+    daemon = start_daemon()
+    assert program("hammer", "8", "50") == "done\n"
+    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+
+
+def test_many_threads_compile_bind_and_execute(
+    start_daemon: StartDaemon, program: RunProgram, digits: Path
+) -> None:
+    daemon = start_daemon()
+    assert program("inferences", str(digits), str(digits.with_suffix(".bin")), "6", "40") == "done\n"
+    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+
+
+def test_contexts_are_made_on_every_device(start_daemon: StartDaemon, program: RunProgram) -> None:
+    daemon = start_daemon(devices=("4000", "3720"))
+    assert program("two_devices") == "done\n"
+    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")

@@ -1,0 +1,142 @@
+"""Finding the daemon: there, not there, started, another version."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from softnpu.driver.native_library import NativeLibrary
+from softnpu.emulator.interface.places import read_record
+from tests.conftest import StartDaemon
+from tests.native.conftest import Run
+from tests.support.waiting import wait_gone, wait_until
+
+INIT = """
+import ctypes, sys
+ze = ctypes.CDLL("libze_loader.so.1")
+ze.zeInit.restype = ze.zeInitDrivers.restype = ctypes.c_uint32
+class Desc(ctypes.Structure):
+    _fields_ = [("stype", ctypes.c_uint32), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint32)]
+count = ctypes.c_uint32()
+print(hex(ze.zeInitDrivers(ctypes.byref(count), None, ctypes.byref(Desc(0x20021, None, 2)))), count.value)
+print(hex(ze.zeInit(0)))
+"""
+
+
+def test_driver_is_found(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon()
+    assert run(INIT).stdout.split() == ["0x0", "1", "0x0"]
+
+
+def test_without_a_daemon_it_is_uninitialized_and_says_so_once(run: Run, private_dir: Path) -> None:
+    done = run(INIT)
+    assert done.stdout.split() == ["0x78000001", "0", "0x78000001"]
+    (line,) = done.stderr.splitlines()
+    assert str(private_dir / "npu.sock") in line
+    assert "softnpu daemon" in line
+
+
+def test_without_a_daemon_it_is_silent_if_asked(run: Run) -> None:
+    assert run(INIT, environment={"SOFTNPU_LOG": "off"}).stderr == ""
+
+
+def test_program_starts_a_daemon_with_the_environment_from_outside(
+    run: Run, private_dir: Path, native: NativeLibrary
+) -> None:
+    place = private_dir / "npu.sock"
+    environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5", "SOFTNPU_LOG": "off"}
+    # something else that is in the path stays there
+    environment["LD_LIBRARY_PATH"] = f"{native.loader.parent}:/usr/lib"
+    code = (
+        INIT
+        + """
+import time
+from pathlib import Path
+record = Path(sys.argv[1] + ".lock").read_text()
+import json
+pid = json.loads(record)["pid"]
+print(json.dumps(Path(f"/proc/{pid}/environ").read_bytes().decode().split("\\0")))
+"""
+    )
+    lines = run(code, str(place), environment=environment).stdout.splitlines()
+    assert lines[:2] == ["0x0 1", "0x0"]
+    started = dict(entry.split("=", 1) for entry in msgspec.json.decode(lines[2], type=list[str]) if entry)
+    record = read_record(place)
+    if record is not None:
+        wait_gone(record.pid)
+    assert str(native.loader.parent) not in started.get("LD_LIBRARY_PATH", "")
+    assert "ZE_ENABLE_ALT_DRIVERS" not in started
+    assert "SOFTNPU_LOG" not in started
+    wait_until(lambda: not place.exists(), what="the end of the daemon")
+
+
+def test_daemon_that_cannot_be_started_is_told_with_its_reason(run: Run) -> None:
+    environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_PYTHON": "/nowhere/python"}
+    done = run(INIT, environment=environment)
+    assert done.stdout.split()[0] == "0x78000001"
+    assert "/nowhere/python" in done.stderr
+
+
+class OtherVersion:
+    """A daemon that speaks interface 2.0, for one client."""
+
+    def __init__(self, place: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(str(place))
+        self._socket.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for _ in range(2):
+            client, _ = self._socket.accept()
+            frame = client.recv(1 << 16)
+            (request,) = struct.unpack_from("<I", frame, 8)
+            fault = {
+                "result": 0x78000002,
+                "object": "firmware interface",
+                "found": "client speaks 1.0",
+                "expected": "2.0",
+            }
+            body = msgspec.msgpack.encode({"t": "failed", "fault": fault})
+            client.send(struct.pack("<4sHHII", b"SNPU", 1, 0, request, len(body)) + body)
+            client.close()
+
+    def close(self) -> None:
+        self._thread.join(10)
+        self._socket.close()
+
+
+def test_other_version_is_told_with_both(run: Run, private_dir: Path) -> None:
+    other = OtherVersion(private_dir / "npu.sock")
+    try:
+        done = run(INIT)
+    finally:
+        other.close()
+    assert done.stdout.split()[0] == "0x78000002"
+    assert "2.0" in done.stderr
+    assert "1.0" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [0, 2, 3])
+def test_init_flags_of_an_npu(start_daemon: StartDaemon, run: Run, flags: int) -> None:
+    start_daemon()
+    assert run(INIT.replace("zeInit(0)", f"zeInit({flags})")).stdout.split()[2] == "0x0"
+
+
+def test_init_flags_of_something_else(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon()
+    assert run(INIT.replace("zeInit(0)", "zeInit(1)")).stdout.split()[2] == "0x78000001"
+
+
+def test_long_socket_paths_work(start_daemon: StartDaemon, run: Run, private_dir: Path) -> None:
+    deep = private_dir / ("d" * 120)
+    deep.mkdir()
+    start_daemon(socket=str(deep / "npu.sock"))
+    done = run(INIT, environment={"SOFTNPU_SOCKET": str(deep / "npu.sock")})
+    assert done.stdout.split() == ["0x0", "1", "0x0"]

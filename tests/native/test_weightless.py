@@ -1,0 +1,117 @@
+"""Weights separation with unmodified OpenVINO: blobs without weights, which come from the client's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.native.conftest import Run
+from tests.native.test_openvino import PROLOGUE
+from tests.support.daemon import Daemon
+
+WEIGHTLESS = """
+folder = sys.argv[2]
+CONFIG = {"ENABLE_WEIGHTLESS": True}
+def near(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape and np.allclose(one, other, 1e-4, 1e-5), (one, other)
+def written(model, name):
+    ov.save_model(model, f"{folder}/{name}.xml", compress_to_fp16=False)
+    return core.read_model(f"{folder}/{name}.xml")
+def blob_of(compiled):
+    blob = compiled.export_model()
+    return blob.getvalue() if hasattr(blob, "getvalue") else blob
+def through(model, path, *inputs):
+    # not the CPU device: with weights of 8 bits it quantises inputs too
+    expected = list(core.compile_model(model, "NPU")(list(inputs)).values())
+    compiled = core.compile_model(model, "NPU", CONFIG)
+    for _ in range(3): near(list(compiled(list(inputs)).values()), expected)
+    blob = blob_of(compiled)
+    imported = core.import_model(io.BytesIO(blob), "NPU", {"WEIGHTS_PATH": path})
+    near(list(imported(list(inputs)).values()), expected)
+    return blob
+def dense(kind):
+    x = op.parameter([2, 64], np.float32, "x")
+    values = (np.random.default_rng(7).random((64, 256)) * 100).astype(kind)
+    scale = op.constant(np.full((1, 256), 0.01, np.float32))
+    y = op.matmul(x, op.multiply(op.convert(op.constant(values), "f32"), scale), False, False)
+    total = op.reduce_sum(y, op.constant([1], dtype=np.int64))
+    return ov.Model([op.result(y), op.result(total)], [x], "dense")
+"""
+
+CASES = {
+    "convolutions": """
+blob = through(digits(), DIGITS.replace(".xml", ".bin"), images())
+assert len(blob) < len(blob_of(core.compile_model(digits(), "NPU"))) / 3
+""",
+    "weights of 16 bits": """
+through(written(dense(np.float16), "half"), f"{folder}/half.bin", rng.random((2, 64), np.float32))
+""",
+    "weights of 8 bits": """
+through(written(dense(np.int8), "int8"), f"{folder}/int8.bin", rng.random((2, 64), np.float32))
+""",
+    "import with the model": """
+blob = blob_of(core.compile_model(digits(), "NPU", CONFIG))
+imported, image = core.import_model(io.BytesIO(blob), "NPU", {"MODEL_PTR": digits()}), images()
+near(list(imported([image]).values()), on_cpu(digits(), [image]))
+""",
+    "import without weights": """
+blob = blob_of(core.compile_model(digits(), "NPU", CONFIG))
+try:
+    core.import_model(io.BytesIO(blob), "NPU")
+except RuntimeError as failure:
+    assert "no weights have been provided" in str(failure)
+else:
+    raise AssertionError("imported")
+""",
+    "other weights of the same sizes": """
+model = core.read_model(DIGITS)
+data = np.fromfile(DIGITS.replace(".xml", ".bin"), np.uint8)
+image, name = images(), f"{folder}/other.bin"
+blob = blob_of(core.compile_model(digits(), "NPU", CONFIG))
+for node in model.get_ops():
+    if node.get_type_name() == "Constant" and node.friendly_name == "convolution_1/kernel": kernel = node
+place = data.tobytes().index(kernel.data.tobytes())
+data[place:place + kernel.get_byte_size()] = 0
+data.tofile(name)
+other = core.read_model(DIGITS, name)
+other.reshape([1, 1, 8, 8])
+imported = core.import_model(io.BytesIO(blob), "NPU", {"WEIGHTS_PATH": name})
+near(list(imported([image]).values()), on_cpu(other, [image]))
+""",
+    "cache directory for small files": """
+core.set_property({"CACHE_DIR": f"{folder}/cache", "CACHE_MODE": "OPTIMIZE_SIZE"})
+image = images()
+for loaded in (False, True):
+    compiled = core.compile_model(digits(), "NPU", CONFIG)
+    near(list(compiled([image]).values()), on_cpu(digits(), [image]))
+assert compiled.get_property("LOADED_FROM_CACHE")
+""",
+    "nothing to separate": """
+x = op.parameter([4], np.float32, "x")
+model = written(ov.Model([op.result(op.add(x, op.constant(np.float32(1))))], [x], "small"), "small")
+try:
+    compiled = core.compile_model(model, "NPU", CONFIG)
+except RuntimeError as failure:
+    print(failure)
+else:
+    near(list(compiled([np.ones(4, np.float32)]).values()), [np.full(4, 2, np.float32)])
+""",
+    "several requests at once": """
+compiled = core.compile_model(digits(), "NPU", {**CONFIG, "PERFORMANCE_HINT": "THROUGHPUT"})
+queue, out, given = ov.AsyncInferQueue(compiled, 4), {}, [images() for _ in range(20)]
+queue.set_callback(lambda request, at: out.__setitem__(at, request.get_output_tensor(0).data.copy()))
+for at, image in enumerate(given): queue.start_async([image], at)
+queue.wait_all()
+for at, image in enumerate(given): near([out[at]], on_cpu(digits(), [image]))
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_openvino_separates_weights(
+    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, case: str
+) -> None:
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    run(PROLOGUE + WEIGHTLESS + CASES[case], str(digits), str(tmp_path), environment=environment)

@@ -1,0 +1,146 @@
+"""`softnpu run` and `softnpu env`: what a program gets, how it ends, and which daemon it meets."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver.native_library import NativeLibrary
+from softnpu.emulator.daemon import outside
+from tests.support.cli import softnpu
+from tests.support.daemon import Daemon
+
+DEADLINE_S = 60.0
+LIST_DEVICES = "import openvino as ov; print(ov.Core().available_devices)"
+SHOW = "import sys; print(sys.argv[1:])"
+# a daemon that is started from inside, and the environment that it got
+INSIDE = """
+import os, subprocess, sys
+from pathlib import Path
+from softnpu.emulator.interface.places import read_record
+place = os.environ["SOFTNPU_SOCKET"] + "-inside"
+def softnpu(*words):
+    subprocess.run([sys.executable, "-P", "-m", "softnpu.tools.cli", *words, "--socket", place], check=True,
+                   stdout=subprocess.DEVNULL)
+softnpu("daemon")
+try:
+    found = Path(f"/proc/{read_record(Path(place)).pid}/environ").read_bytes()
+    print(sorted(part.split(b"=", 1)[0].decode() for part in found.split(b"\\0") if part))
+finally:
+    softnpu("stop")
+"""
+
+
+def test_an_unmodified_program_finds_the_device(daemon: Daemon, native_dir: dict[str, str]) -> None:
+    done = softnpu("run", "--", sys.executable, "-c", LIST_DEVICES, **native_dir)
+    assert "'NPU'" in done.words
+    assert daemon.alive
+
+
+@pytest.mark.parametrize("separator", [["--"], []], ids=["behind --", "without --"])
+def test_arguments_are_passed_untouched(
+    daemon: Daemon, native_dir: dict[str, str], separator: list[str]
+) -> None:
+    given = ["--device", "3720", "--", "--private", "", "a b", "--help"]
+    done = softnpu("run", *separator, sys.executable, "-c", SHOW, *given, **native_dir)
+    assert ast.literal_eval(done.words) == given
+    assert daemon.alive
+
+
+@pytest.mark.parametrize("private", [[], ["--private"]], ids=["shared", "private"])
+def test_exit_code_is_that_of_the_program(
+    daemon: Daemon, native_dir: dict[str, str], private: list[str], tmp_path: Path
+) -> None:
+    def code(*program: str | Path) -> int:
+        return softnpu("run", *private, "--", *program, **native_dir).code
+
+    (tmp_path / "plain").touch()
+    assert [code("sh", "-c", "exit 7"), code("no-such-program"), code(tmp_path / "plain")] == [7, 127, 126]
+    assert daemon.alive
+
+
+def test_a_private_daemon_ends_with_the_program(native_dir: dict[str, str]) -> None:
+    show = "import os, pathlib; p = os.environ['SOFTNPU_SOCKET']; assert pathlib.Path(p).exists(); print(p)"
+    place = Path(softnpu("run", "--private", "--", sys.executable, "-c", show, **native_dir).words.strip())
+    assert not place.parent.exists()
+
+
+def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, str]) -> None:
+    waiting = "import signal; print('up', flush=True); signal.pause()"
+    line = ["run", "--private", "--", sys.executable, "-c", waiting]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "softnpu.tools.cli", *line],
+        env={**os.environ, **native_dir},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+
+
+def test_devices_that_the_daemon_does_not_have_are_refused(
+    daemon: Daemon, native_dir: dict[str, str]
+) -> None:
+    said = softnpu("run", "--device", "3720", "--", "true", **native_dir).complaint
+    assert "its devices are 4000" in said
+    assert "--private" in said
+    assert daemon.alive
+
+
+def test_devices_of_a_private_daemon_are_chosen(native_dir: dict[str, str]) -> None:
+    code = "import openvino as ov; print(ov.Core().get_property('NPU', 'DEVICE_ARCHITECTURE'))"
+    line = ["run", "--private", "--device", "3720", "--", sys.executable, "-c", code]
+    assert softnpu(*line, **native_dir).words.strip() == "3720"
+
+
+def test_without_a_daemon_and_without_leave_to_start_one_it_says_so(native_dir: dict[str, str]) -> None:
+    assert "softnpu daemon" in softnpu("run", "--", "true", **native_dir).complaint
+
+
+def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
+    assert "g++" in softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
+
+
+def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: dict[str, str]) -> None:
+    done = softnpu("run", "--private", "--", sys.executable, "-P", "-c", INSIDE, **native_dir)
+    names = ast.literal_eval(done.words)
+    assert "PATH" in names
+    assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_OUTSIDE"} & set(names)
+
+
+def test_env_makes_a_shell_ready_once(daemon: Daemon, native_dir: dict[str, str]) -> None:
+    ours = f"{sys.executable} -P -m softnpu.tools.cli env"
+    script = f'set -e; eval "$({ours})"; {sys.executable} -c "{LIST_DEVICES}"; {ours}'
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={**os.environ, **native_dir},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()  # nothing is left to set the second time
+    assert "'NPU'" in line
+    assert daemon.alive
+
+
+def test_environment_of_an_environment_keeps_what_was_added(tmp_path: Path) -> None:
+    library = NativeLibrary(tmp_path / "libze_softnpu.so", tmp_path / "loader" / "libze_loader.so.1")
+    before = {"LD_LIBRARY_PATH": "/a:/b", "HOME": "/root"}
+    once = library.environment(tmp_path / "socket", before)
+    assert once["LD_LIBRARY_PATH"] == f"{tmp_path}/loader:/a:/b"
+    assert once["ZE_ENABLE_ALT_DRIVERS"] == str(library.driver)
+    assert library.environment(tmp_path / "socket", once) == once
+    assert outside(once) == before
+    later = {**once, "LD_LIBRARY_PATH": f"/c:{once['LD_LIBRARY_PATH']}"}
+    twice = library.environment(tmp_path / "socket", later)
+    assert twice["LD_LIBRARY_PATH"] == f"{tmp_path}/loader:/c:/a:/b"

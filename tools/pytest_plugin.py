@@ -1,0 +1,53 @@
+"""A pytest plugin: `softnpu_device`, an emulated NPU for the tests of other people's programs.
+
+Every worker of pytest-xdist has a daemon of its own. `--softnpu-device 3720` chooses the platform.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_OPTION = "--softnpu-device"
+
+
+@dataclass(frozen=True)
+class SoftnpuDevice:
+    """`socket` is that of the daemon; with `environment` a program finds the NPU, as with `softnpu run`."""
+
+    socket: Path
+    environment: Mapping[str, str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option."""
+    parser.getgroup("softnpu").addoption(
+        _OPTION,
+        action="append",
+        metavar="PLATFORM",
+        help="platform of the emulated NPU: 3720, 4000 (default) or 5010; repeat for more devices",
+    )
+
+
+@pytest.fixture(scope="session")
+def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
+    """An emulated NPU that lasts for the session: for this process and for all that it starts.
+
+    In this process OpenVINO finds it from now on, unless it has looked for an NPU before.
+    """
+    from softnpu.driver import native_library
+    from softnpu.tools.run import private_daemon
+
+    library = native_library.find()
+    with private_daemon(pytestconfig.getoption(_OPTION)) as socket, pytest.MonkeyPatch.context() as patch:
+        environment = library.environment(socket, os.environ)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
+        ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
+        yield SoftnpuDevice(socket, environment)
