@@ -95,7 +95,7 @@ def stop(
         )
     if ending is None:
         ending, how = _kill(path, record), "killed"
-    _await_end(ending)
+    await_end(ending)
     if how == "killed":
         _tidy(path)
     out.print(f"daemon {ending.pid} at {path} {how}", markup=False, highlight=False, soft_wrap=True)
@@ -137,24 +137,24 @@ def _device_line(engine: EngineStatus, status: StatusIs) -> str:
 # ------------------------------------------------------------ stopping
 
 
-class _Ending(NamedTuple):
+class Ending(NamedTuple):
     """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it."""
 
     pid: int
     pidfd: int
 
 
-def _ask(path: Path) -> _Ending | None:
+def _ask(path: Path) -> Ending | None:
     """Asks the daemon to end; None when it does not answer. Raises `ToolError` when there is none."""
     from softnpu.driver import ZeError
 
-    endings: list[_Ending] = []
+    endings: list[Ending] = []
     failures: list[ToolError | ZeError] = []
 
     def ask() -> None:
         try:
             with connect(path) as driver:
-                ending = _Ending(driver.daemon_pid, _open_process(driver.daemon_pid))
+                ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
                 driver.stop_daemon()
                 endings.append(ending)
         except (ToolError, ZeError) as error:
@@ -169,10 +169,10 @@ def _ask(path: Path) -> _Ending | None:
     return endings[0] if endings else None
 
 
-def _kill(path: Path, record: DaemonRecord | None) -> _Ending:
+def _kill(path: Path, record: DaemonRecord | None) -> Ending:
     """Kills the process of the lock record, once it is proven to be that daemon."""
     # first hold the process, then look who it is: its pid cannot go to another one in between
-    pidfd = -1 if record is None else _open_process(record.pid)
+    pidfd = -1 if record is None else open_process(record.pid)
     if record is None or pidfd < 0 or not _is_the_daemon(record):
         raise ToolError(
             f"daemon at {path}",
@@ -181,10 +181,11 @@ def _kill(path: Path, record: DaemonRecord | None) -> _Ending:
             f"find out who serves the socket with 'fuser {path}'",
         )
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    return _Ending(record.pid, pidfd)
+    return Ending(record.pid, pidfd)
 
 
-def _open_process(pid: int) -> int:
+def open_process(pid: int) -> int:
+    """A descriptor of a process, the caller's; -1 if there is none of this number."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -202,7 +203,8 @@ def _is_the_daemon(record: DaemonRecord) -> bool:
     return same_start and places.boot_id() == record.boot_id
 
 
-def _await_end(ending: _Ending) -> None:
+def await_end(ending: Ending) -> None:
+    """Waits until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
     if ending.pidfd < 0:
         return
     poller = select.poll()

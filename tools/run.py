@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
+from softnpu.tools.daemon import Ending, await_end, open_process
 from softnpu.tools.failures import ToolError, tell
 from softnpu.tools.status import SocketOption, connect, place_of
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 _ORPHANED_S: Final = 5.0
-_END_S: Final = 15.0
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 DeviceOption = Annotated[
@@ -106,13 +105,13 @@ def private_daemon(devices: list[str] | None = None) -> Iterator[Path]:
             settings = msgspec.structs.replace(settings, devices=tuple(devices))
         start_background(settings)
         with connect(place) as driver:  # as long as this session lives the daemon is not idle
-            ending = os.pidfd_open(driver.daemon_pid)
+            ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
             try:
                 yield place
             finally:
                 with suppress(ZeError):  # it has ended already
                     driver.stop_daemon()
-                _await_end(ending)
+                await_end(ending)
 
 
 @contextmanager
@@ -129,13 +128,6 @@ def _started_with(devices: list[str] | None) -> Iterator[None]:
         if devices is not None:
             del os.environ[ENV_PLATFORM]
             os.environ.update({} if before is None else {ENV_PLATFORM: before})
-
-
-def _await_end(pidfd: int) -> None:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    poller.poll(_END_S * 1000)
-    os.close(pidfd)
 
 
 def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:

@@ -171,7 +171,7 @@ ORPHAN = (
     PROLOGUE
     + """
 if os.fork() == 0:
-    time.sleep(3)
+    os.read(0, 1)
     os._exit(0)
 print("left", flush=True)
 os._exit(0)
@@ -183,14 +183,14 @@ def test_daemon_learns_of_the_parents_end_though_its_child_lives_on(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon()
-    subprocess.run(
-        [sys.executable, "-P", "-c", ORPHAN],
-        env=surroundings,
-        stdout=subprocess.DEVNULL,
-        check=True,
-        timeout=30,
-    )
-    wait_until(lambda: daemon.status().session_count <= 1, 1.5, what="the end of the session")
+    parent = client_of(ORPHAN, surroundings)
+    try:
+        assert parent.wait(timeout=30) == 0
+        wait_until(lambda: daemon.status().session_count <= 1, 1.5, what="the end of the session")
+    finally:
+        parent.kill()
+        said, _ = parent.communicate(timeout=30)  # closes the input: the child ends, and with it the output
+    assert said == "left\n"
 
 
 AT_EXIT = (
