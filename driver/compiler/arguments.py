@@ -56,8 +56,8 @@ def take_notes(model: ov.Model) -> bool:
 
 def originals(model: ov.Model) -> list[Original]:
     """All inputs, then all outputs."""
-    inputs = [_original(port, port.node.friendly_name) for port in model.inputs]
-    outputs = [_original(port, port.node.input_value(0).get_node().friendly_name) for port in model.outputs]
+    inputs = [original(port, port.node.friendly_name) for port in model.inputs]
+    outputs = [original(port, port.node.input_value(0).get_node().friendly_name) for port in model.outputs]
     return inputs + outputs
 
 
@@ -96,7 +96,8 @@ def find(name: str, ports: Sequence[Any], names: Sequence[Original], by_index: b
     return None
 
 
-def _original(port: Any, friendly_name: str) -> Original:
+def original(port: Any, friendly_name: str) -> Original:
+    """How an argument is now."""
     partial = port.partial_shape
     shape = None
     if partial.rank.is_static:

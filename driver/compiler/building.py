@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,7 @@ from softnpu.driver.compiler import arguments, checks, dynamic, ir, options, pas
 from softnpu.driver.compiler.cached import Content
 from softnpu.driver.compiler.canonical import Canonical, canonical
 from softnpu.driver.compiler.runtime import Runtime
+from softnpu.driver.compiler.separation import Weight
 from softnpu.driver.compiler.stages import Stages
 from softnpu.emulator.interface import blob
 from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta, Section, StateMeta
@@ -33,9 +35,9 @@ def build(order: Order, stages: Stages, runtime: Runtime) -> Content:
     if weights and settings.call_number == 0:
         model = separation.init_graph(model, weights)
         described = checks.arguments(model, subject)
+        settings = settings.without_profiling()  # it is executed without a query
     else:
-        separation.take_out(model, weights, subject)
-        model, described, kept = _prepared(model, order, stages)
+        model, described, kept = _prepared(model, weights, order, stages)
     meta = GraphMeta(
         name=job.name or model.get_friendly_name(),
         platform=settings.platform,
@@ -61,9 +63,9 @@ def build(order: Order, stages: Stages, runtime: Runtime) -> Content:
 
 
 def _prepared(
-    model: ov.Model, order: Order, stages: Stages
+    model: ov.Model, weights: Sequence[Weight], order: Order, stages: Stages
 ) -> tuple[ov.Model, tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
-    """The model with the shapes, types and layouts asked for; its arguments and states."""
+    """The model with shapes, types, layouts as asked for, `weights` as inputs; its arguments and states."""
     job, subject, settings = order.job, order.subject, order.settings
     by_index = arguments.take_notes(model)
     before = arguments.originals(model)
@@ -75,6 +77,8 @@ def _prepared(
     model = arguments.apply(model, order.flags, by_index, subject)
     found = states.take_out(model, subject)
     before = states.originals(before, model, found)
+    # last: OpenVINO's plugin counts the other inputs without a look at those between them
+    before = separation.take_out(model, weights, before, subject)
     stages.begin("check")
     described, kept = states.described(
         checks.arguments(model, subject, before, settings.strides_for), found, subject

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-COMPILER = "softnpu-compiler 1.2"
+COMPILER = "softnpu-compiler 1.3"
 PLATFORMS = ("3720", "4000", "5010")
 """What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)
@@ -74,6 +74,10 @@ class Settings:
     def platform(self) -> str:
         """What is compiled for: the platform of the device, unless another one is asked for."""
         return self.values[PLATFORM]
+
+    def without_profiling(self) -> Settings:
+        """The same for a graph whose layers nobody asks about."""
+        return Settings({**self.values, PROFILING: "NO"})
 
     @property
     def logged(self) -> bool:

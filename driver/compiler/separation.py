@@ -17,11 +17,13 @@ from typing import Any
 
 import openvino as ov
 
+from softnpu.driver.compiler.arguments import Original, original
 from softnpu.driver.compiler.faults import openvino_faults
 from softnpu.emulator.interface.result import ZeResult
 
 _ORIGINAL = "vpux_ow_"
-_TRANSFORMED = "vpux_tw_"
+SEPARATED = "vpux_tw_"
+"""How the inputs of a main graph begin that take weights."""
 _TYPES = {"f16", "bf16", "f32", "f64", "i8", "u8"}
 _SMALLEST = 64
 """Constants of fewer bytes stay what they are."""
@@ -47,7 +49,13 @@ class Weight:
 
 
 def find(model: ov.Model) -> list[Weight]:
-    """The constants of a model that can be separated, in topological order."""
+    """The constants of a model that can be separated, in topological order.
+
+    None if arguments have dynamic dimensions: their companions would come behind the weights, where nobody
+    looks for inputs.
+    """
+    if any(port.partial_shape.is_dynamic for port in [*model.inputs, *model.outputs]):
+        return []
     found: dict[int, list[Any]] = {}
     for number, node in enumerate(op for op in model.get_ordered_ops() if op.get_type_name() == "Constant"):
         offset = _note(model, "bin_offset", number)
@@ -65,15 +73,18 @@ def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
     inputs = [weight.parameter(_ORIGINAL) for weight in weights]
     outputs = [ov.op.Result(parameter.output(0)) for parameter in inputs]
     for weight, result in zip(weights, outputs, strict=True):
-        result.set_friendly_name(f"{_TRANSFORMED}{weight.offset}")
+        result.set_friendly_name(f"{SEPARATED}{weight.offset}")
     return ov.Model(outputs, inputs, f"{model.get_friendly_name()}_init")
 
 
-def take_out(model: ov.Model, weights: Sequence[Weight], subject: str) -> None:
-    """Makes inputs of the weights, behind the inputs that the model has."""
+def take_out(
+    model: ov.Model, weights: Sequence[Weight], before: Sequence[Original], subject: str
+) -> list[Original]:
+    """Makes inputs of the weights, behind all inputs that the model has; `before` with them."""
     if not weights:
-        return
-    inputs = [weight.parameter(_TRANSFORMED) for weight in weights]
+        return list(before)
+    count = len(model.inputs)
+    inputs = [weight.parameter(SEPARATED) for weight in weights]
     expected = "weights that can be inputs"
     with openvino_faults(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, weights", expected):
         for weight, parameter in zip(weights, inputs, strict=True):
@@ -82,6 +93,8 @@ def take_out(model: ov.Model, weights: Sequence[Weight], subject: str) -> None:
                     reader.replace_source_output(parameter.output(0))
         model.add_parameters(inputs)
         model.validate_nodes_and_infer_types()
+    added = [original(port, port.node.friendly_name) for port in model.inputs[count:]]
+    return [*before[:count], *added, *before[count:]]
 
 
 def _note(model: ov.Model, name: str, number: int) -> str | None:

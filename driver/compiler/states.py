@@ -25,6 +25,7 @@ from openvino.passes import ConstantFolding, Manager
 from softnpu.driver.compiler.arguments import Original
 from softnpu.driver.compiler.faults import openvino_faults
 from softnpu.driver.compiler.options import STATES_INIT
+from softnpu.driver.compiler.separation import SEPARATED
 from softnpu.emulator.interface.blob import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -203,7 +204,7 @@ def check(arguments: Sequence[ArgumentMeta], states: Sequence[StateMeta]) -> str
             behind.add(argument.input)
         elif used and argument.name.startswith((READ_VALUE, ASSIGN)):
             return f"argument '{argument.name}' is of no variable"
-        elif argument.input in behind and argument.shape_of < 0:
+        elif argument.input in behind and argument.shape_of < 0 and not argument.name.startswith(SEPARATED):
             return f"argument '{argument.name}' comes after those of states"
     return None
 

@@ -63,5 +63,5 @@ def compile_program(name: str, native: NativeLibrary, folder: Path, *flags: str)
     source, made = Path(__file__).with_name("programs") / f"{name}.cpp", folder / name
     include = f"-I{SOURCES / 'src'}"
     link = (f"-L{native.loader.parent}", f"-l:{LOADER_NAME}", "-lpthread")
-    _run("c++", "-std=c++17", "-O1", *flags, include, str(source), "-o", str(made), *link)
+    _run("c++", "-std=c++17", "-O1", include, str(source), "-o", str(made), *flags, *link)
     return made

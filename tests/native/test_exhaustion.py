@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
 from tests.conftest import StartDaemon
 from tests.native.conftest import Run
 from tests.native.test_lifetime import PROLOGUE
+from tests.native.test_openvino import PROLOGUE as OPENVINO
+from tests.support.waiting import wait_until
 
 DESCRIPTORS = (
     PROLOGUE
@@ -64,3 +72,54 @@ print(api.ze_command_queue_create(context, device, CommandQueueDesc()).result.na
 def test_more_queues_than_the_daemon_gives_is_out_of_host_memory(start_daemon: StartDaemon, run: Run) -> None:
     start_daemon()
     assert run(QUEUES).stdout.splitlines() == ["ERROR_OUT_OF_HOST_MEMORY", "SUCCESS", "SUCCESS"]
+
+
+ADDRESSES = (
+    PROLOGUE
+    + """
+import resource
+def used(): return api.ze_graph_query_context_memory(context, 1).get().allocated
+api.ze_mem_free(context, api.ze_mem_alloc_host(context, HostMemDesc(), 64).get())
+before, limits = used(), resource.getrlimit(resource.RLIMIT_AS)
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (8 << 20), limits[1]))
+results = {api.ze_mem_alloc_host(context, HostMemDesc(), 64 << 20).result.name for _ in range(3)}
+resource.setrlimit(resource.RLIMIT_AS, limits)
+print(results, used() - before)
+print(api.ze_mem_alloc_host(context, HostMemDesc(), 64 << 20).result.name)
+"""
+)
+
+
+def test_no_room_in_the_address_space_is_out_of_device_memory(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon()
+    assert run(ADDRESSES).stdout.splitlines() == ["{'ERROR_OUT_OF_DEVICE_MEMORY'} 0", "SUCCESS"]
+
+
+FULL = """
+import subprocess, sys
+if "inside" not in sys.argv:
+    mount = "mount --make-rprivate / && mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 77; "
+    inside = ["unshare", "-m", "sh", "-c", mount + 'exec "$@"', "sh", *sys.orig_argv, "inside"]
+    sys.exit(subprocess.run(inside).returncode)
+try:
+    open("/dev/shm/full", "wb").write(bytes(1 << 20))
+except OSError as failure:
+    print(failure.strerror, flush=True)
+done = subprocess.run([sys.executable, "-P", "-c", sys.argv[1], *sys.argv[2:]])
+sys.exit(done.returncode)
+"""
+
+
+def test_full_dev_shm_is_nobodys_problem(run: Run, digits: Path, private_dir: Path) -> None:
+    # the daemon that starts there has it full as well; nothing is ever created in it
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs to mount")
+    environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5"}
+    infer = OPENVINO + "check(core.compile_model(digits(), 'NPU'), digits(), images())\n"
+    done = run(FULL, infer, str(digits), check=False, environment=environment)
+    if done.returncode == 77:
+        pytest.skip("needs to mount")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "No space left on device\n"
+    wait_until(lambda: not (private_dir / "npu.sock").exists(), what="the end of the daemon")

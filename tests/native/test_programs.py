@@ -29,6 +29,16 @@ def test_many_threads_compile_bind_and_execute(
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
+def test_many_threads_destroy_everything_in_flight(
+    start_daemon: StartDaemon, program: RunProgram, digits: Path
+) -> None:
+    daemon = start_daemon()
+    said = program("churn", str(digits), str(digits.with_suffix(".bin")), "8", "200").splitlines()
+    assert said[-1] == "done"
+    assert daemon.engine().inferences > 8 * 190  # those in flight end with their queues
+    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+
+
 def test_contexts_are_made_on_every_device(start_daemon: StartDaemon, program: RunProgram) -> None:
     daemon = start_daemon(devices=("4000", "3720"))
     assert program("two_devices") == "done\n"

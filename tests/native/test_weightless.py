@@ -98,6 +98,25 @@ except RuntimeError as failure:
 else:
     near(list(compiled([np.ones(4, np.float32)]).values()), [np.full(4, 2, np.float32)])
 """,
+    "batch that changes": """
+x = op.parameter(ov.PartialShape([ov.Dimension(1, 8), 64]), np.float32, "x")
+weights = op.constant(np.random.default_rng(7).random((64, 32), np.float32))
+model = written(ov.Model([op.result(op.matmul(x, weights, False, False))], [x], "open"), "open")
+compiled = core.compile_model(model, "NPU", {**CONFIG, "NPU_BATCH_MODE": "COMPILER"})
+imported = core.import_model(io.BytesIO(blob_of(compiled)), "NPU", {"WEIGHTS_PATH": f"{folder}/open.bin"})
+for request in (compiled.create_infer_request(), imported.create_infer_request()):
+    for batch in (3, 1, 5):
+        given = rng.random((batch, 64), np.float32)
+        request.set_input_tensor(ov.Tensor(given))
+        request.infer()
+        near([request.get_output_tensor(0).data], on_cpu(model, [given]))
+""",
+    "profile": """
+image = images()
+request = core.compile_model(digits(), "NPU", {**CONFIG, "PERF_COUNT": True}).create_infer_request()
+near(list(request.infer([image]).values()), on_cpu(digits(), [image]))
+assert len(request.get_profiling_info()) > 3
+""",
     "several requests at once": """
 compiled = core.compile_model(digits(), "NPU", {**CONFIG, "PERFORMANCE_HINT": "THROUGHPUT"})
 queue, out, given = ov.AsyncInferQueue(compiled, 4), {}, [images() for _ in range(20)]

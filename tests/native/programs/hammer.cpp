@@ -48,6 +48,18 @@ void let_go_in_flight(const Npu& npu) {
     npu.check(zeCommandQueueDestroy(queue), "destroy queue");
 }
 
+// An event of a pool that all threads use, signalled and waited for.
+void event_once(const Npu& npu, ze_event_pool_handle_t pool, uint32_t index) {
+    ze_event_desc_t desc{};
+    desc.stype = 0x11;
+    desc.index = index;
+    ze_event_handle_t event;
+    npu.check(zeEventCreate(pool, &desc, &event), "event");
+    npu.check(zeEventHostSignal(event), "signal");
+    npu.check(zeEventHostSynchronize(event, UINT64_MAX), "synchronize event");
+    npu.check(zeEventDestroy(event), "destroy event");
+}
+
 // Wrong and stale handles from many threads at once: an error, never a crash.
 void misuse(const Npu& npu, ze_fence_handle_t stale) {
     if (zeFenceQueryStatus(stale) != ZE_RESULT_ERROR_INVALID_NULL_HANDLE) std::abort();
@@ -66,17 +78,24 @@ int main(int count, char** words) {
     auto shared = npu.queue();
     auto stale = npu.fence(shared);
     npu.check(zeFenceDestroy(stale), "destroy fence");
+    ze_event_pool_desc_t pool_desc{};
+    pool_desc.stype = 0x10;
+    pool_desc.count = static_cast<uint32_t>(threads);
+    ze_event_pool_handle_t pool;
+    npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool), "event pool");
     std::vector<std::thread> workers;
     for (int worker = 0; worker < threads; ++worker) {
         workers.emplace_back([&, worker] {
             for (int round = 0; round < rounds; ++round) {
                 copy_once(npu, shared, static_cast<uint8_t>(1 + (worker * 31 + round) % 255));
                 if (round % 4 == 0) let_go_in_flight(npu);
+                event_once(npu, pool, static_cast<uint32_t>(worker));
                 misuse(npu, stale);
             }
         });
     }
     for (auto& worker : workers) worker.join();
+    npu.check(zeEventPoolDestroy(pool), "destroy event pool");
     npu.check(zeCommandQueueDestroy(shared), "destroy queue");
     npu.check(zeContextDestroy(npu.context), "destroy context");
     std::puts("done");

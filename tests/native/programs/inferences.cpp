@@ -2,56 +2,13 @@
 // changed. Arguments: XML, weights, threads, rounds of each.
 #include <atomic>
 #include <functional>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "npu.hpp"
+#include "model.hpp"
 
 namespace {
-
-std::string read_file(const char* path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-template <class T>
-void put(std::string& out, T value) {
-    out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-// The layout that copies the weights.
-std::string serialised(const std::string& xml, const std::string& weights,
-                       const ze_device_graph_properties_t& device) {
-    std::string out;
-    put<uint16_t>(out, device.compilerMajor);
-    put<uint16_t>(out, device.compilerMinor);
-    put<uint32_t>(out, 2);
-    put<uint64_t>(out, xml.size());
-    out += xml;
-    put<uint64_t>(out, weights.size());
-    return out + weights;
-}
-
-struct Model {
-    const Npu& npu;
-    const ze_graph_dditable_ext_t& table;
-    const std::string& bytes;
-
-    ze_graph_handle_t compile() const {
-        ze_graph_desc_2_t desc{};
-        desc.base.stype = 0xe;
-        desc.base.format = ZE_GRAPH_FORMAT_NGRAPH_LITE;
-        desc.base.inputSize = bytes.size();
-        desc.base.pInput = reinterpret_cast<const uint8_t*>(bytes.data());
-        ze_graph_handle_t graph;
-        npu.check(table.pfnCreate2(npu.context, npu.device, &desc, &graph), "pfnCreate2");
-        npu.check(table.pfnGraphInitialize(graph), "pfnGraphInitialize");
-        return graph;
-    }
-};
 
 constexpr size_t IN = 64, OUT = 10;
 
@@ -113,13 +70,8 @@ void work(const Model& model, ze_graph_handle_t shared, ze_command_queue_handle_
 int main(int count, char** words) {
     if (count < 5) return 2;
     const Npu npu;
-    void* address;
-    npu.check(zeDriverGetExtensionFunctionAddress(npu.driver, "ZE_extension_graph_1_8", &address),
-              "extension");
-    const auto& table = *static_cast<const ze_graph_dditable_ext_t*>(address);
-    ze_device_graph_properties_t device{};
-    npu.check(table.pfnDeviceGetGraphProperties(npu.device, &device), "properties");
-    const std::string bytes = serialised(read_file(words[1]), read_file(words[2]), device);
+    const std::string bytes = serialised(npu, words[1], words[2]);
+    const auto& table = graph_table(npu);
     const Model model{npu, table, bytes};
     auto queue = npu.queue();
     const auto shared = model.compile();
