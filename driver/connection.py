@@ -39,12 +39,19 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+Late = Callable[[msg.Answer, list[int]], None]
+"""Takes an answer that came when its caller had gone, with its descriptors; called with locks held: it only
+notes."""
+
+
 class _Pending:
-    """One request that waits for its answer."""
+    """One request that waits for its answer; `given_up` when its caller has gone before that."""
 
-    __slots__ = ("answer", "events", "packet")
+    __slots__ = ("answer", "events", "given_up", "late", "packet")
 
-    def __init__(self) -> None:
+    def __init__(self, late: Late | None) -> None:
+        self.late = late
+        self.given_up = False
         self.packet: Packet | None = None
         self.answer: msg.Answer | None = None
         self.events: deque[msg.Progress] = deque()
@@ -110,15 +117,17 @@ class Connection:
         kind: type[A],
         fds: Sequence[int] = (),
         progress: Callable[[msg.Progress], None] | None = None,
+        late: Late | None = None,
     ) -> tuple[A, list[int]]:
         """Sends a request and waits for its answer; the descriptors of the answer become the caller's.
 
         Raises `ZeError`: what the daemon refused, or ERROR_DEVICE_LOST when it is gone or silent.
-        If `progress` raises, the request is cancelled and the exception goes on.
+        If `progress` raises, the request is cancelled and the exception goes on. When something else ends
+        the wait, such as KeyboardInterrupt, the request goes on and `late` gets its answer.
         """
         self.check(call)
         with self.section():
-            return self._request(call, message, kind, fds, progress)
+            return self._request(call, message, kind, fds, progress, late)
 
     def _request(
         self,
@@ -127,8 +136,9 @@ class Connection:
         kind: type[A],
         fds: Sequence[int],
         progress: Callable[[msg.Progress], None] | None,
+        late: Late | None,
     ) -> tuple[A, list[int]]:
-        pending = _Pending()
+        pending = _Pending(late)
         number = self._next_number()
         with self._changed:
             self._pending[number] = pending
@@ -136,10 +146,14 @@ class Connection:
             self._send(call, number, message, fds)
             if failpoints.active is not None:
                 failpoints.hit_request("client", type(message))
-            self._await(call, number, message, pending, progress)
-        finally:
-            with self._changed:
-                del self._pending[number]
+            self._await(call, message, pending, progress)
+        except BaseException:
+            self._give_up(number, pending)
+            if isinstance(message, _OF_THE_COMPILER):
+                self.post(msg.Cancel(request=number))
+            raise
+        with self._changed:
+            del self._pending[number]
         assert pending.packet is not None
         with pending.packet as packet:
             if isinstance(pending.answer, msg.Failed):
@@ -192,6 +206,10 @@ class Connection:
             ),
         )
 
+    def give_up(self, call: str, reason: str) -> ZeError:
+        """The two sides do not agree any more: no request is made from now on; the error to raise."""
+        return self._mark_lost(call, reason)
+
     def close(self) -> None:
         """Ends the session: the daemon gives back everything that it owned. Harmless when repeated."""
         if not self._closed:
@@ -204,6 +222,26 @@ class Connection:
 
     # ------------------------------------------------------------
 
+    def _give_up(self, number: int, pending: _Pending) -> None:
+        """Nobody waits for this answer any more; whoever reads the socket next deals with it."""
+        with self._changed:
+            pending.given_up = True
+            if number not in self._pending:
+                return
+            if pending.packet is not None or self._lost is not None or self._closed:
+                self._settle_late(number, pending)
+
+    def _settle_late(self, number: int, pending: _Pending) -> None:
+        """Called with `_changed` held."""
+        del self._pending[number]
+        packet, answer = pending.packet, pending.answer
+        if packet is None or answer is None:
+            return
+        if pending.late is None or isinstance(answer, msg.Failed):
+            packet.close()
+        else:
+            pending.late(answer, packet.take_fds(packet.fd_count))
+
     def _next_number(self) -> int:
         # 32 bits on the wire, and 0 is for events
         return next(self._numbers) % 0xFFFFFFFF + 1
@@ -213,6 +251,7 @@ class Connection:
             with self._send_lock:
                 self._channel.send(number, msg.encode(message), fds)
         except Refused as refused:
+            self._pending.pop(number, None)  # it was not sent: there will be no answer
             raise ZeError(call, refused.fault) from refused
         except OSError as failure:
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
@@ -220,7 +259,6 @@ class Connection:
     def _await(
         self,
         call: str,
-        number: int,
         message: msg.Message,
         pending: _Pending,
         progress: Callable[[msg.Progress], None] | None,
@@ -236,19 +274,19 @@ class Connection:
             if events:
                 end = time.monotonic() + limit
                 if progress is not None:
-                    self._report(number, events, progress)
+                    for event in events:
+                        progress(event)
             if done:
                 return
             if self._lost is not None or self._closed:
                 raise self.lost_error(call)
             if time.monotonic() >= end:
-                raise self._silence(call, number, message, limit)
+                raise self._silence(call, message, limit)
 
-    def _silence(self, call: str, number: int, message: msg.Message, limit: float) -> ZeError:
+    def _silence(self, call: str, message: msg.Message, limit: float) -> ZeError:
         """The error of a request that nobody answers. A compiler that hangs is not the end of the session."""
         if not isinstance(message, _OF_THE_COMPILER):
             return self._mark_lost(call, f"no answer within {limit:g} s")
-        self.post(msg.Cancel(request=number))
         return error(
             call,
             ZeResult.ERROR_MODULE_BUILD_FAILURE,
@@ -257,16 +295,6 @@ class Connection:
             "an answer, or progress",
             "try again; the daemon's log may say more",
         )
-
-    def _report(
-        self, number: int, events: list[msg.Progress], progress: Callable[[msg.Progress], None]
-    ) -> None:
-        try:
-            for event in events:
-                progress(event)
-        except BaseException:
-            self.post(msg.Cancel(request=number))
-            raise
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
         """Returns when something happened to `pending`, or at `end`. Called with `_changed` held."""
@@ -287,6 +315,8 @@ class Connection:
         reason = ""
         try:
             if self._channel.wait_readable(timeout_s):
+                # until the frame is here: whatever interrupts this thread now may have cost us an answer
+                reason = "this process was interrupted while it read an answer"
                 packet = self._channel.receive()
                 reason = "" if packet else "it has ended"
         except (OSError, ValueError) as failure:
@@ -297,8 +327,8 @@ class Connection:
             self._changed.acquire()
             self._reading = False
             self._changed.notify_all()
-        if reason:
-            self._lost = self._lost or reason
+            if reason:
+                self._lost = self._lost or reason
         if packet is not None:
             self._dispatch(packet)
 
@@ -315,10 +345,13 @@ class Connection:
         if pending is None:
             packet.close()
         elif isinstance(answer, msg.Progress):
-            pending.events.append(answer)
+            if not pending.given_up:
+                pending.events.append(answer)
         else:
             pending.answer = answer
             pending.packet = packet
+            if pending.given_up:
+                self._settle_late(packet.request, pending)
 
     def _mark_lost(self, call: str, reason: str) -> ZeError:
         with self._changed:

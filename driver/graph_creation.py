@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from softnpu.driver import serialized
 from softnpu.driver.build_log import BuildLog, failure_text, note_failure
@@ -197,7 +198,16 @@ def _request(
     call: str,
 ) -> Graph:
     report = None if progress is None else lambda event: progress(event.stage, event.done)
-    created, (blob,) = context.connection.request(call, request, msg.GraphCreated, fds, report)
+    connection = context.connection
+
+    def late(answer: msg.Answer, blobs: list[int]) -> None:
+        """Nobody waits for the graph any more."""
+        for fd in blobs:
+            os.close(fd)
+        if isinstance(answer, msg.GraphCreated):
+            connection.at_leisure(partial(connection.post, msg.GraphDestroy(graph=answer.graph)))
+
+    created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, late)
     return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
 
 

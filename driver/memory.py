@@ -140,6 +140,8 @@ class MemoryPool:
         self._garbage: deque[tuple[int, int, int]] = deque()
         self._freed: deque[tuple[int, int, int]] = deque()
         self._exported: dict[int, int] = {}
+        # answers to requests whose caller was interrupted: what they place is in the daemon's books
+        self._late: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
 
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
@@ -151,7 +153,7 @@ class MemoryPool:
             request = msg.MemAlloc(
                 context=self._context, kind=kind, size=size, alignment=alignment, exportable=exportable
             )
-            answer, fds = self._connection.request(call, request, msg.MemAllocated)
+            answer, fds = self._connection.request(call, request, msg.MemAllocated, late=self._allocated_late)
             if exportable:
                 self._exported[answer.segment] = os.dup(fds[0])
             return self._adopt(call, answer, fds, size, self._garbage)
@@ -161,7 +163,9 @@ class MemoryPool:
         with self._connection.section(), self._lock:
             self.flush()
             request = msg.MemImport(context=self._context, kind=kind)
-            answer, fds = self._connection.request(call, request, msg.MemAllocated, [fd])
+            answer, fds = self._connection.request(
+                call, request, msg.MemAllocated, [fd], late=self._allocated_late
+            )
             return self._adopt(call, answer, fds, answer.segment_size, self._garbage)
 
     def export_segment(self, call: str, block: Block) -> int:
@@ -181,14 +185,37 @@ class MemoryPool:
         """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
         with self._connection.section(), self._lock:
             self.flush()
-            answer, fds = self._connection.request(call, request, msg.QueueCreated)
+            answer, fds = self._connection.request(call, request, msg.QueueCreated, late=self._queue_late)
             try:
                 return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
             except BaseException:
                 self._connection.post(msg.QueueDestroy(queue=answer.queue))
                 raise
 
+    def _allocated_late(self, answer: msg.Answer, fds: list[int]) -> None:
+        assert isinstance(answer, msg.MemAllocated)
+        self._late.append((answer, fds, self._garbage))
+
+    def _queue_late(self, answer: msg.Answer, fds: list[int]) -> None:
+        assert isinstance(answer, msg.QueueCreated)
+        self._late.append((answer.ring, fds, self._freed))
+        self._connection.at_leisure(lambda: self._connection.post(msg.QueueDestroy(queue=answer.queue)))
+
     def _adopt(
+        self,
+        call: str,
+        answer: msg.MemAllocated,
+        fds: list[int],
+        size: int,
+        end: deque[tuple[int, int, int]],
+    ) -> Block:
+        while self._late:
+            # the daemon placed these before: a later answer may lie in their segment
+            placed, its_fds, its_end = self._late.popleft()
+            self._place(call, placed, its_fds, 1, its_end)
+        return self._place(call, answer, fds, size, end)
+
+    def _place(
         self,
         call: str,
         answer: msg.MemAllocated,
@@ -237,6 +264,9 @@ class MemoryPool:
             self._closed = True
             self._garbage.clear()
             self._freed.clear()
+            while self._late:
+                for fd in self._late.popleft()[1]:
+                    os.close(fd)
             self._segments.clear()
             while self._exported:
                 os.close(self._exported.popitem()[1])
@@ -298,7 +328,10 @@ class MemoryPool:
 
     def _map(self, call: str, answer: msg.MemAllocated, fds: list[int]) -> tuple[SharedMapping, int]:
         if not answer.fresh:
-            return self._segments[answer.segment]
+            known = self._segments.get(answer.segment)
+            if known is None:
+                raise self._connection.give_up(call, f"segment {answer.segment} was lost by an interruption")
+            return known
         (fd,) = fds
         try:
             if failpoints.active is not None:
