@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from softnpu.emulator import access
 from softnpu.emulator.interface import places
 from softnpu.emulator.interface.places import DaemonRecord
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
@@ -31,6 +32,28 @@ log = logging.getLogger(__name__)
 
 START_DEADLINE_S = 30.0
 _READY = re.compile(rb"ready (\d+)\n")
+
+
+class LineLimit(logging.Filter):
+    """Lets a bounded number of lines through: clients that come and go must not fill a disk."""
+
+    def __init__(self, lines: int = 2000, period_s: float = 10.0) -> None:
+        super().__init__()
+        self._lines = lines
+        self._period_s = period_s
+        self._begun = 0.0
+        self._counts: dict[int, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return True
+        if not 0 <= record.created - self._begun < self._period_s:
+            left_out = sum(max(0, count - self._lines) for count in self._counts.values())
+            self._begun, self._counts = record.created, {}
+            if left_out:
+                record.msg = f"({left_out} lines were left out before this one) {record.msg}"
+        self._counts[record.levelno] = count = self._counts.get(record.levelno, 0) + 1
+        return count <= self._lines
 
 
 class DaemonLock:
@@ -90,6 +113,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
     settings.check()
     path = Path(settings.socket)
     raise_descriptor_limit()
+    _make_folder(settings)
     lock = DaemonLock(path)
     try:
         listener = _listen(path)
@@ -97,6 +121,8 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
         lock.release()
         raise
     try:
+        if settings.allow_users or settings.allow_groups:
+            access.open_socket_to(path, settings.allow_users, settings.allow_groups)
         supervisor = Supervisor(settings, listener)
         lock.record(supervisor.status_path)
         _stop_on_signals(supervisor)
@@ -124,6 +150,7 @@ def start_background(settings: DaemonSettings) -> int:
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
     settings.check()
+    _make_folder(settings)
     read_end, write_end = os.pipe()
     log_file = places.log_path(Path(settings.socket))
     try:
@@ -191,11 +218,18 @@ def run_as_program(arguments: list[str]) -> int:
     return 0
 
 
+def _make_folder(settings: DaemonSettings) -> None:
+    if settings.allow_users or settings.allow_groups:
+        access.make_folder(Path(settings.socket), settings.allow_users, settings.allow_groups)
+
+
 def configure_logging(level: str) -> None:
-    """Log lines of the daemon go to stderr."""
+    """Log lines of the daemon go to stderr, of each level at most 2000 in 10 s below `error`."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LineLimit())
 
 
 def _read_answer(fd: int, deadline_s: float) -> bytes:

@@ -12,6 +12,7 @@ import struct
 
 import msgspec
 
+from softnpu.emulator.interface.injections import Injection
 from softnpu.emulator.interface.messages import Message, WeightSource
 from softnpu.emulator.interface.result import Fault
 
@@ -19,13 +20,14 @@ from softnpu.emulator.interface.result import Fault
 
 
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
-    """First message. Descriptors: the queue states, the status page."""
+    """First message. Descriptors: queue states, status page. `careful`: an engine has died before it."""
 
     device: int
     platform: str
     devices: int
     tdr_ms: int
     spin_us: int
+    careful: bool = False
 
 
 class ContextAdd(Message, frozen=True, kw_only=True, tag="context_add"):
@@ -152,9 +154,25 @@ class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
     graph: int
 
 
+class InjectionAdd(Message, frozen=True, kw_only=True, tag="injection_add"):
+    """A fault that a user asks for. Descriptor: the counters, of which two at 2 * `place` are its own."""
+
+    id: int
+    place: int
+    counters: int
+    injection: Injection
+
+
+class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
+    """This fault is not wanted any more; harmless if the engine does not know it."""
+
+    id: int
+
+
 Order = (  # every message to an engine
     Setup | ContextAdd | ContextDrop | SegmentAdd | SegmentDrop | MemoryAdd | MemoryDrop | QueueAdd
     | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload | GraphAdd | GraphDrop
+    | InjectionAdd | InjectionDrop
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor
@@ -219,4 +237,6 @@ VITAL_ANSWERED = 0
 VITAL_OTHERS_CPU = 1
 """Index of the u64 "nanoseconds of CPU that the engine's other threads had used by then"."""
 VITAL = struct.Struct("=QQ")
+ORDERS_WAIT = 2
+"""Index, from `VITALS` on, of the u64 "orders wait in the supervisor because the socket is full" (0 or 1)."""
 STATES_SIZE = VITALS + 64

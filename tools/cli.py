@@ -10,6 +10,7 @@ import typer
 from softnpu.tools import compiling, daemon, doctor, infer, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import RootGroup
+from softnpu.tools.stress import cli as stress
 
 app = typer.Typer(
     name="softnpu",
@@ -25,6 +26,7 @@ app.command("infer")(infer.infer)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)
 app.command("doctor")(doctor.doctor)
+app.command("stress")(stress.stress)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
 app.command("stop")(daemon.stop)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import select
 import signal
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -19,8 +22,15 @@ from softnpu.tools.status import SocketOption, connect, device_name, place_of
 if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus, StatusIs
     from softnpu.emulator.interface.places import DaemonRecord
+    from softnpu.emulator.supervisor.limits import ResourceLimits
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
+# spelt out: the help must not need what the daemon imports; a test compares it
+_LIMITS: Final = (
+    "session-contexts, session-allocations, session-queues, session-graphs, session-compiles, "
+    "session-segments, user-connections, user-handshakes, user-sessions, user-memory, user-handles, "
+    "user-queues, user-graphs, user-compiles, user-segments"
+)
 _ANSWER_S: Final = 5.0
 # The supervisor gives each engine and worker two seconds to end before it kills them.
 _END_S: Final = 15.0
@@ -49,6 +59,28 @@ def daemon(
     idle_timeout: Annotated[
         float, typer.Option(help="End after this many seconds without a client; 0: stay.")
     ] = 0.0,
+    command_limit: Annotated[
+        float | None, typer.Option(help="Abort a command that computes for so many seconds [600]; 0: never.")
+    ] = None,
+    max_clients: Annotated[int | None, typer.Option(help="Connections of all users together [4096].")] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help=f"What a session or a user may hold: {_LIMITS}. Repeat."),
+    ] = None,
+    allow_user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|UID", help="Let this user in, beside the owner and root. Repeat."),
+    ] = None,
+    allow_group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME|GID", help="Let the members of this group in. Repeat.")
+    ] = None,
+    inject: Annotated[
+        str | None,
+        typer.Option(metavar="FAULTS", help="Provoke faults, like 'hang:after=3, slow=20ms:count=*'."),
+    ] = None,
+    failpoints: Annotated[
+        str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
+    ] = None,
 ) -> None:
     """Start a daemon with emulated NPUs, in the background unless told otherwise."""
     import msgspec
@@ -63,6 +95,13 @@ def daemon(
         "session_memory": session_memory,
         "tdr_ms": tdr_ms,
         "spin_us": spin_us,
+        "command_limit_s": command_limit,
+        "max_clients": max_clients,
+        "limits": _limits(limit or []),
+        "allow_users": _numbers_of(allow_user or [], "--allow-user", "user", _uid),
+        "allow_groups": _numbers_of(allow_group or [], "--allow-group", "group", _gid),
+        "failpoints": failpoints,
+        "inject": inject,
     }
     settings = msgspec.structs.replace(
         DaemonSettings(socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout),
@@ -102,6 +141,41 @@ def stop(
 
 
 # ------------------------------------------------------------ starting
+
+
+def _limits(entries: list[str]) -> ResourceLimits:
+    """`NAME=VALUE` entries as limits; `ToolError` for one that says something else."""
+    import msgspec
+
+    from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
+
+    fields = {option_name(field): field for field in ResourceLimits.__struct_fields__}
+    chosen = {}
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        if name not in fields:
+            raise ToolError(f"--limit {entry}", f"no limit {name!r}", "one of " + ", ".join(fields))
+        try:
+            chosen[fields[name]] = parse_size(value) if name.endswith("memory") else int(value)
+        except (ValueError, typer.BadParameter):
+            raise ToolError(f"--limit {entry}", f"the value {value!r}", "a number") from None
+    return msgspec.structs.replace(ResourceLimits(), **chosen)
+
+
+def _numbers_of(names: list[str], option: str, kind: str, find: Callable[[str], int]) -> tuple[int, ...]:
+    """The numbers of users or groups that are given by name or number."""
+    try:
+        return tuple(int(name) if name.isdigit() else find(name) for name in names)
+    except KeyError as error:
+        raise ToolError(option, str(error.args[0]), f"the name or number of a {kind}") from error
+
+
+def _uid(name: str) -> int:
+    return pwd.getpwnam(name).pw_uid
+
+
+def _gid(name: str) -> int:
+    return grp.getgrnam(name).gr_gid
 
 
 def _serve(settings: DaemonSettings) -> None:

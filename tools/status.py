@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from softnpu.driver import Driver
+    from softnpu.driver.faults import FaultState
     from softnpu.emulator.interface.messages import EngineStatus, StatusIs
 
 SocketOption = Annotated[
@@ -31,6 +33,7 @@ def status(
     """Show the running daemon, its devices and their counters, and who uses them."""
     with connect(place_of(socket)) as driver:
         state = driver.status()
+        injections = _injected(driver)
     if json_output:
         typer.echo(as_json(state))
         return
@@ -40,10 +43,33 @@ def status(
     )
     out.print(line, markup=False, highlight=False, soft_wrap=True)
     out.print(_devices(state))
+    if told := _injections(injections):
+        out.print(told, markup=False, highlight=False, soft_wrap=True)
     if state.session_count:
         out.print(_sessions(state))
     else:
         out.print("no sessions")
+    if len(state.users) > 1 or any(user.refusals for user in state.users):
+        out.print(_users(state))
+
+
+def _injected(driver: Driver) -> list[FaultState]:
+    """What was injected, as far as this user may know."""
+    from softnpu.driver import ZeError, ZeResult
+    from softnpu.driver.faults import status_of
+
+    try:
+        return status_of(driver)
+    except ZeError as error:
+        if error.result != ZeResult.ERROR_INSUFFICIENT_PERMISSIONS:
+            raise
+        return []
+
+
+def _injections(states: list[FaultState]) -> str:
+    active = sum(state.state == "active" for state in states)
+    hits = sum(state.hits for state in states)
+    return f"injected faults: {active} active, {hits} hits ('softnpu inject status')" if states else ""
 
 
 def place_of(socket: Path | None) -> Path:
@@ -116,6 +142,7 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
         "inferences": str(engine.inferences),
         "faults": str(engine.faults),
         "busy": format_time(engine.busy_ns / 1e9),
+        "begun early": str(engine.overlapped),
         "tile time": format_time(engine.tile_busy_ns / 1e9),
         "staged bytes": str(engine.staged_bytes),
         "last active": f"{format_time(quiet_s)} ago" if engine.heartbeat_ns else "-",
@@ -138,6 +165,28 @@ def _sessions(state: StatusIs) -> Table:
             *map(str, (session.contexts, session.allocations, session.queues, session.graphs)),
         )
     return table
+
+
+def _users(state: StatusIs) -> Table:
+    table = _table("users", "user")
+    for heading in ("connected", "sessions", "memory", "handles", "compiling", "refused"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for user in state.users:
+        table.add_row(
+            _name_of(user.uid),
+            str(user.connections),
+            str(user.sessions),
+            format_bytes(user.memory_used),
+            *map(str, (user.handles, user.compiles, user.refusals)),
+        )
+    return table
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _table(title: str, *headings: str) -> Table:

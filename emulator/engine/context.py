@@ -28,15 +28,23 @@ _PROGRAM_BYTES = (
     16 * 1024 * 1024
 )  # of all command buffers whose programs are kept; a program takes many times that
 _LONGEST_KEPT = 1024 * 1024
+_SESSION_BYTES = 256 * 1024 * 1024
+_FOR_A_BYTE, _FOR_AN_INFERENCE = 16, 4096
+"""What a program takes for each byte of its buffer and for each inference: measured, rounded up."""
 
 
 class Mapping:
-    """A segment in this process. `shared` gives words and address, `array` the bytes for numpy."""
+    """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
 
-    __slots__ = ("array", "shared")
+    `identity` is the same for all mappings of one file.
+    """
+
+    __slots__ = ("array", "identity", "shared")
 
     def __init__(self, fd: int, size: int) -> None:
         try:
+            status = os.fstat(fd)
+            self.identity = (status.st_dev, status.st_ino)
             self.shared = SharedMapping(fd, size)
         finally:
             os.close(fd)
@@ -60,6 +68,7 @@ class EngineContext:
 
     def __init__(self, number: int, doorbell: int, catch_up: Callable[[], None], share: Share) -> None:
         self.number = number
+        self.session = 0  # whose it is
         self.doorbell = doorbell
         self.share = share
         self.mappings: dict[int, Mapping] = {}
@@ -74,9 +83,8 @@ class EngineContext:
     def close(self) -> None:
         """Lets go of everything; mappings end when the last view of them does."""
         os.close(self.doorbell)
-        self._programs.clear()
-        self._program_bytes = 0
-        self._users.clear()
+        while self._programs:
+            self._forget(next(iter(self._programs)))
         self.queues.clear()
         self._memory.clear()
         self._graphs.clear()
@@ -115,10 +123,16 @@ class EngineContext:
             return
         self._programs[key] = program
         self._program_bytes += len(program.data)
+        self.share.kept_bytes += _size(program)
         for handle in (buffer, *program.uses):
             self._users.setdefault(handle, set()).add(key)
-        while len(self._programs) > _PROGRAMS or self._program_bytes > _PROGRAM_BYTES:
+        while self._keeps_too_much():
             self._forget(next(iter(self._programs)))
+
+    def _keeps_too_much(self) -> bool:
+        if len(self._programs) > _PROGRAMS or self._program_bytes > _PROGRAM_BYTES:
+            return True
+        return self.share.kept_bytes > _SESSION_BYTES and bool(self._programs)
 
     def _forget_users(self, handle: int) -> None:
         # programs hold views and infer requests: kept, they would keep freed memory mapped
@@ -129,6 +143,7 @@ class EngineContext:
         # a handle that lives on would otherwise keep the keys of all programs that ever used it
         program = self._programs.pop(key)
         self._program_bytes -= len(program.data)
+        self.share.kept_bytes -= _size(program)
         for handle in (key[0], *program.uses):
             users = self._users.get(handle)
             if users is not None:
@@ -193,3 +208,8 @@ class EngineContext:
                 "call graph initialize first",
             )
         return image
+
+
+def _size(program: Program) -> int:
+    """About how many bytes a decoded program takes."""
+    return _FOR_A_BYTE * len(program.data) + _FOR_AN_INFERENCE * program.inferences

@@ -18,6 +18,7 @@ _FAULTS = int(StatusWord.FAULTS)
 _BUSY = int(StatusWord.BUSY)
 _STAGED = int(StatusWord.STAGED)
 _TILE_BUSY = int(StatusWord.TILE_BUSY)
+_OVERLAPPED = int(StatusWord.OVERLAPPED)
 
 
 class Counters:
@@ -34,6 +35,7 @@ class Counters:
         self.busy_ns = self._words[_BUSY]
         self.staged = self._words[_STAGED]
         self.tile_busy_ns = self._words[_TILE_BUSY]
+        self.overlapped = self._words[_OVERLAPPED]
         self._due_ns = 0
 
     def tick(self, now_ns: int) -> None:
@@ -53,4 +55,5 @@ class Counters:
         words[_BUSY] = self.busy_ns
         words[_STAGED] = self.staged
         words[_TILE_BUSY] = self.tile_busy_ns
+        words[_OVERLAPPED] = self.overlapped
         self._due_ns = now + _EVERY_NS

@@ -15,7 +15,10 @@ import time
 from softnpu.emulator import link
 from softnpu.emulator.engine.context import EngineContext, Mapping
 from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.engine.images import ImageLoader
+from softnpu.emulator.engine.inference import Inference
+from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
@@ -33,6 +36,7 @@ _POLL_EVERY_NS = 20_000
 _FEW = 8  # hot queues: looking at so many costs less than a thought about them
 _COOL_EVERY_NS = 5_000_000
 _COOL_AFTER_NS = 20_000_000
+_ORDERS_S = 0.05
 _STEPS: dict[type[Message], str] = {
     link.ContextAdd: "engine.context",
     link.QueueAdd: "engine.queue",
@@ -61,7 +65,8 @@ class Engine:
         self._doorbells: dict[int, EngineContext] = {}
         self._hot: list[EngineQueue] = []
         self._blocked: list[EngineQueue] = []
-        self._images = ImageLoader(self._image_loaded)
+        self.faults = EngineFaults(setup.tdr_ms)
+        self._images = ImageLoader(self._image_loaded, self.faults)
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)
@@ -71,6 +76,7 @@ class Engine:
         self._cool_due_ns = 0
         platform = check_platform(setup.platform)
         self.ns_per_tick, self.tiles = platform.timer_ns_per_tick, platform.tiles
+        self.overlap = Overlap(self, setup.careful)
         self._runner = Runner(self, setup.tdr_ms)
 
     def run(self) -> None:
@@ -112,14 +118,15 @@ class Engine:
         self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
     def _answer_doorbell(self, context: EngineContext) -> None:
-        try:
-            os.eventfd_read(context.doorbell)
-        except BlockingIOError:
-            return  # the client itself has emptied it
+        if failpoints.active is not None and self.faults.overhears(context, self._asleep_with_work(context)):
+            return
         for queue in context.queues.values():
             if queue.pending() and queue.blocked is None and queue not in self._hot:
                 self._heat(queue)
         self.retry_blocked()
+
+    def _asleep_with_work(self, context: EngineContext) -> list[EngineQueue]:
+        return [queue for queue in context.queues.values() if queue.pending() and queue not in self._hot]
 
     def _heat(self, queue: EngineQueue) -> None:
         queue.set_asleep(False)
@@ -182,7 +189,9 @@ class Engine:
         if not self._blocked:
             return -1.0
         deadlines = [queue.give_up_ns for queue in self._blocked if queue.give_up_ns]
-        return max(0.0, (min(deadlines) - time.monotonic_ns()) / 1e9) if deadlines else -1.0
+        if not deadlines:
+            return -1.0
+        return max(0.0, (min(deadlines) - time.monotonic_ns() + self.counters.busy_ns) / 1e9)
 
     # ------------------------------------------------------------ for the runner and its programs
 
@@ -192,6 +201,19 @@ class Engine:
         self.counters.tick(now)
         self._poll(0)
         self._cool(now)
+
+    def look_for_more(self, inference: Inference) -> bool:
+        """`given_up`, asked while an inference runs beside which others may."""
+        return self._runner.look_for_more(inference)
+
+    def decoding(self, share: Share) -> int:
+        """Queues of a session whose next command buffer is half decoded."""
+        contexts = [context for context in self._contexts.values() if context.share is share]
+        return sum(queue.decoding is not None for c in contexts for queue in c.queues.values())
+
+    def hot(self, level: int) -> list[EngineQueue]:
+        """The queues of a level that may have work."""
+        return [queue for queue in self._hot if queue.level == level and queue.pending()]
 
     def better_claim(self, queue: EngineQueue) -> EngineQueue | None:
         """Who shall run instead of this queue, if anybody."""
@@ -209,11 +231,14 @@ class Engine:
     # ------------------------------------------------------------ queues that wait
 
     def block(self, queue: EngineQueue, give_up_ns: int | None) -> None:
-        """Sets a queue aside until something is signalled; the first deadline of a wait stays."""
+        """Sets a queue aside until something is signalled; the first deadline of a wait stays.
+
+        Time in which the device was busy does not count: what would signal may have waited for its turn.
+        """
         self._hot.remove(queue)
         self._blocked.append(queue)
         if give_up_ns is not None:
-            queue.give_up_ns = queue.give_up_ns or give_up_ns
+            queue.give_up_ns = queue.give_up_ns or give_up_ns - self.counters.busy_ns
 
     def retry_blocked(self) -> None:
         """Something was signalled: lets every waiting queue look again."""
@@ -224,8 +249,8 @@ class Engine:
 
     def _abort_overdue(self) -> None:
         """The watchdog of waits: a submission that waits for too long is aborted, its queue is lost."""
-        now = time.monotonic_ns()
-        for queue in [queue for queue in self._blocked if 0 < queue.give_up_ns <= now]:
+        free = time.monotonic_ns() - self.counters.busy_ns
+        for queue in [queue for queue in self._blocked if 0 < queue.give_up_ns <= free]:
             self._blocked.remove(queue)
             fault = Fault(
                 result=ZeResult.ERROR_DEVICE_LOST,
@@ -236,6 +261,17 @@ class Engine:
             )
             self._runner.end(queue, self._fence_of_next(queue), fault)
             self._heat(queue)
+
+    def _give_up_unheard(self) -> None:
+        """Queues whose doorbell was lost because a user asked for that: as if they had waited too long."""
+        for queue, fault in self.faults.given_up():
+            if queue in self._hot:
+                continue
+            if queue in self._blocked:
+                self._blocked.remove(queue)
+            self._runner.end(queue, self._fence_of_next(queue), fault)
+            self._heat(queue)
+        self.faults.tidy()
 
     def _fence_of_next(self, queue: EngineQueue) -> Signal | None:
         try:
@@ -268,18 +304,26 @@ class Engine:
             with packet:
                 self._obey(packet)
 
+    def catch_up(self) -> None:
+        """Does all that the supervisor wants by now, also what waits there because the socket was full.
+
+        A client may use what the supervisor has given it, whether or not the order has come here yet.
+        """
+        waiting = True
+        while waiting and self.alive:
+            # asked before reading: what waited then may have been sent since
+            waiting = bool(self._vitals[link.ORDERS_WAIT])
+            self.read_orders()
+            if waiting:
+                self._channel.wait_readable(_ORDERS_S)
+
     def _obey(self, packet: Packet) -> None:
         order = link.order_decoder.decode(packet.body)
         if failpoints.active is not None and type(order) in _STEPS:
             failpoints.hit(_STEPS[type(order)])
         match order:
             case link.ContextAdd():
-                (doorbell,) = packet.take_fds(1)
-                share = self._shares.setdefault(order.session or -order.context, Share())
-                context = EngineContext(order.context, doorbell, self.read_orders, share)
-                self._contexts[order.context] = context
-                self._doorbells[doorbell] = context
-                self._poller.register(doorbell, select.EPOLLIN)
+                self._add_context(order, packet.take_fds(1)[0])
             case link.ContextDrop():
                 self._drop_context(self._contexts.pop(order.context))
             case link.SegmentAdd():
@@ -315,13 +359,28 @@ class Engine:
                 context.add_graph(order.graph, self._images.image(order.image))
             case link.GraphDrop():
                 self._contexts[order.context].drop_graph(order.graph)
+            case link.InjectionAdd():
+                self.faults.add(order, packet.take_fds(1)[0])
+            case link.InjectionDrop():
+                self.faults.drop(order)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
     def _answer_ping(self, number: int) -> None:
+        if failpoints.active is not None:
+            self._give_up_unheard()
         # the others first: who sees the number relies on it
         self._vitals[link.VITAL_OTHERS_CPU] = time.process_time_ns() - time.thread_time_ns()
         self._vitals[link.VITAL_ANSWERED] = number
+
+    def _add_context(self, order: link.ContextAdd, doorbell: int) -> None:
+        share = self._shares.setdefault(order.session or -order.context, Share())
+        context = EngineContext(order.context, doorbell, self.catch_up, share)
+        context.session = order.session
+        self._contexts[order.context] = context
+        self._doorbells[doorbell] = context
+        # by edge: every ring is reported once, and nobody has to empty the counter
+        self._poller.register(doorbell, select.EPOLLIN | select.EPOLLET)
 
     def _add_queue(self, order: link.QueueAdd) -> None:
         context = self._contexts[order.context]
@@ -334,6 +393,7 @@ class Engine:
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         queue.closed = True
+        self.overlap.settle(queue)
         if queue in self._hot:
             self._hot.remove(queue)
         if queue in self._blocked:

@@ -35,6 +35,8 @@ _PROPERTIES = (
     "PERF_COUNT",
 )
 _LOOK_MS = 50
+_LOOK_FOR_MORE_MS = 1
+_MOST_STREAMS = 4
 _SHORT_S = 500e-6
 _LARGE = 64 << 20
 _GIVE_BACK_S = 0.005
@@ -54,7 +56,7 @@ def core() -> ov.Core:
 class Binding:
     """One infer request whose inputs and outputs are client memory. `run` is one inference."""
 
-    __slots__ = ("_request", "_short", "views")
+    __slots__ = ("_begun", "_look_ms", "_request", "_short", "views")
 
     def __init__(self, compiled: ov.CompiledModel, meta: GraphMeta, views: Sequence[Bytes]) -> None:
         self._start(compiled, views)
@@ -65,7 +67,28 @@ class Binding:
     def _start(self, compiled: ov.CompiledModel, views: Sequence[Bytes]) -> None:
         self.views = views  # keeps the mappings alive as long as the request may touch them
         self._request = compiled.create_infer_request()
-        self._short = False
+        self._short = self._begun = False
+        self._look_ms = _LOOK_MS
+
+    def overlap(self) -> None:
+        """Others of its image may run beside it: `run` asks often, so that they can begin."""
+        self._look_ms = _LOOK_FOR_MORE_MS
+
+    def begin(self) -> None:
+        """Starts an inference before its turn; `run` then waits for this one. Not for one of under 0.5 ms."""
+        self._request.start_async()
+        self._begun = True
+
+    def call_off(self) -> None:
+        """Ends what `begin` has started; its outputs are void, and not written any more."""
+        if self._begun:
+            self._begun = False
+            self._cancel()
+
+    @property
+    def short(self) -> bool:
+        """Whether an inference takes less time than handing it to another thread is worth."""
+        return self._short
 
     def _place(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
         """Input or output `position` lies in `view` from now on."""
@@ -86,14 +109,16 @@ class Binding:
         if self._short:
             self._request.infer(share_outputs=True)
             return
+        begun, self._begun = self._begun, False
         start = time.perf_counter()
-        self._request.start_async()
-        while not self._request.wait_for(_LOOK_MS):
+        if not begun:
+            self._request.start_async()
+        while not self._request.wait_for(self._look_ms):
             if given_up():
                 self._cancel()
                 return
         self._request.wait()  # raises what went wrong
-        self._short = time.perf_counter() - start < _SHORT_S
+        self._short = not begun and time.perf_counter() - start < _SHORT_S
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """What the last inference spent in each layer; empty unless the image was compiled to profile."""
@@ -110,7 +135,8 @@ class LoadedImage:
     """A compiled model on the device, shared by all graphs of this content.
 
     Constants are used where they lie: sources and blob stay mapped as long as the image lives. `check`
-    compares them with the digests in the blob first, and refuses others by name.
+    compares them with the digests in the blob first, and refuses others by name. `streams`: how many
+    inferences it can do side by side, each with its part of the threads.
     """
 
     def __init__(
@@ -128,6 +154,7 @@ class LoadedImage:
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         with _kept_light(space):
             self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
+        self.streams = int(self.compiled.get_property("NUM_STREAMS"))
 
     def bind(self, views: Sequence[Bytes]) -> Binding:
         """A request on these places: one view for each argument of the metadata, of its size."""
@@ -196,9 +223,10 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
-    # THROUGHPUT would split the threads into streams, of which a device that runs one inference at a time
-    # uses one
-    return chosen | {"PERFORMANCE_HINT": "LATENCY"}
+    threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
+    # each stream takes its part of the threads, also while it is the only one that works
+    streams = min(_MOST_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(streams)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from softnpu.emulator import link
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import Fault, Refused
 
@@ -32,8 +33,9 @@ class ImageLoader:
     `tell(message)` is called in the loader's thread when one is ready; it must be thread-safe.
     """
 
-    def __init__(self, tell: Callable[[link.ImageLoaded], None]) -> None:
+    def __init__(self, tell: Callable[[link.ImageLoaded], None], faults: EngineFaults) -> None:
         self._tell = tell
+        self._faults = faults
         self._jobs: queue.SimpleQueue[tuple[EngineImage, link.ImageLoad, list[int]]] = queue.SimpleQueue()
         self._images: dict[int, EngineImage] = {}
         threading.Thread(target=self._run, name="image-loader", daemon=True).start()
@@ -58,6 +60,7 @@ class ImageLoader:
             load_ms = 0.0
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
+                self._faults.load()
             try:
                 image.loaded, load_ms = timed_load(order, fds)
             except Refused as error:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
 
 Copy = Callable[[], None]
+_MOST_ARGUMENTS = 32  # more are not compared with those of others
+
+
+class Range(NamedTuple):
+    """Bytes of client memory: of which file, from where to where. One file may be mapped twice."""
+
+    file: tuple[int, int]
+    start: int
+    end: int
 
 
 def ready(image: EngineImage) -> object:
@@ -34,18 +43,25 @@ def ready(image: EngineImage) -> object:
 
 
 class Inference:
-    """A step. It binds its infer request when it first runs with the image on the device."""
+    """A step. It binds its infer request when it first runs with the image on the device.
+
+    `streams`: how many inferences may run side by side with this one among them; 0 if it runs alone.
+    """
 
     __slots__ = (
         "_after",
         "_before",
+        "_binding",
         "_command",
         "_context",
         "_engine",
         "_image",
         "_profile",
+        "_reads",
         "_run",
         "_staged",
+        "_writes",
+        "streams",
     )
 
     def __init__(self, context: EngineContext, command: cmd.GraphExecute, engine: Engine) -> None:
@@ -57,6 +73,10 @@ class Inference:
         self._after: list[Copy] = []
         self._staged = 0
         self._run: Callable[[], None] | None = None
+        self._binding: Binding | None = None
+        self._reads: list[Range] = []
+        self._writes: list[Range] = []
+        self.streams = 0
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
@@ -106,11 +126,55 @@ class Inference:
         else:
             binding = image.bind(views)
         given_up = self._engine.given_up
-        if self._profile is None:
+        if self._may_overlap(image, binding):
+            self._run = partial(binding.run, partial(self._engine.look_for_more, self))
+        elif self._profile is None:
             self._run = partial(binding.run, given_up)
         else:
             self._run = partial(_run_profiled, binding, given_up, self._profile)
         return self._run
+
+    # ------------------------------------------------------------ side by side with others
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether others may run beside it, and it is long enough to be worth it."""
+        return self._binding is not None and not self._binding.short
+
+    def begin(self) -> None:
+        """Starts before its turn."""
+        assert self._binding is not None
+        self._binding.begin()
+
+    def call_off(self) -> None:
+        """Undoes `begin`, if it was not waited for yet."""
+        if self._binding is not None:
+            self._binding.call_off()
+
+    def disturbs(self, other: Inference) -> bool:
+        """Whether it makes a difference that this one does not wait for the other's end."""
+        return (
+            _meet(self._writes, other._writes)
+            or _meet(self._writes, other._reads)
+            or _meet(self._reads, other._writes)
+        )
+
+    def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
+        """Whether this inference is nothing but one run of an image with streams, on memory that is known."""
+        meta, places = image.meta, self._command.arguments
+        alone = image.streams < 2 or isinstance(binding, DynamicBinding)
+        if alone or self._staged or self._profile is not None or len(places) > _MOST_ARGUMENTS:
+            return False
+        for at, argument in zip(places, meta.arguments, strict=True):
+            memory = self._context.place(at, argument.byte_size)
+            start = memory.offset + at.offset
+            ranges = self._reads if argument.input else self._writes
+            ranges.append(Range(memory.mapping.identity, start, start + argument.byte_size))
+        self._binding, self.streams = binding, image.streams
+        binding.overlap()
+        return True
+
+    # ------------------------------------------------------------ its memory
 
     def _apart(self, output: Bytes, inputs: Sequence[Bytes]) -> Bytes:
         """An output that overlaps no input: OpenVINO would write it while it still reads.
@@ -132,7 +196,7 @@ class Inference:
         # OpenVINO takes dense tensors only: a strided argument goes through a staging buffer
         item = argument.alignment
         steps = strides[: len(argument.shape)][::-1]
-        if not all(steps):
+        if len(steps) != len(argument.shape) or not all(steps):
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "strides",
@@ -167,6 +231,14 @@ class Inference:
             return None
         memory = self._context.place(at, profiling.HEADER.size)
         return self._context.view(at, memory.size - at.offset)
+
+
+def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
+    return any(
+        one.file == other.file and one.start < other.end and other.start < one.end
+        for one in some
+        for other in others
+    )
 
 
 def _run_profiled(binding: Binding, given_up: Callable[[], bool], memory: Bytes) -> None:

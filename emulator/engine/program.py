@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
     `noted`: whether it is noted after each step how far it came, because the next must not be done twice or
     takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if that may be less
-    than it says, because a graph is still being loaded.
+    than it says, because a graph is still being loaded. `inference`: its only step, if that is one.
     """
 
     data: bytes
@@ -43,6 +43,7 @@ class Program(NamedTuple):
     noted: bool
     tiles: int = 0
     complete: bool = True
+    inference: Inference | None = None
 
 
 class Decoding:
@@ -71,8 +72,18 @@ class Decoding:
                 return None
         steps = tuple(self._steps)
         noted = len(steps) > 1 and (self._events or self._inferences > 0)
-        uses, complete = frozenset(self._uses), self._complete
-        return Program(self._data, uses, steps, self._count, self._inferences, noted, self._tiles, complete)
+        only = steps[0] if len(steps) == 1 else None
+        return Program(
+            data=self._data,
+            uses=frozenset(self._uses),
+            steps=steps,
+            commands=self._count,
+            inferences=self._inferences,
+            noted=noted,
+            tiles=self._tiles,
+            complete=self._complete,
+            inference=only if isinstance(only, Inference) else None,
+        )
 
     def _add(self, number: int, command: cmd.Command) -> None:
         self._count += 1
@@ -126,9 +137,11 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
 def _copy_region(context: EngineContext, command: cmd.CopyRegion) -> Step:
     target = _rows(context, command.target, command.target_pitch, command.width, command.rows)
     source = _rows(context, command.source, command.source_pitch, command.width, command.rows)
-    if target.size > PART_BYTES and not np.may_share_memory(target, source):
-        return partial(_copy_rows_in_parts, target, source)
-    return partial(np.copyto, target, source)
+    if target.size <= PART_BYTES:
+        return partial(np.copyto, target, source)
+    if np.may_share_memory(target, source):
+        return partial(_copy_rows_apart, target, source)
+    return partial(_copy_rows_in_parts, target, source)
 
 
 def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
@@ -140,6 +153,13 @@ def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
     for start in range(0, target.shape[0], rows):
         np.copyto(target[start : start + rows], source[start : start + rows])
         yield
+
+
+def _copy_rows_apart(target: Bytes, source: Bytes) -> Iterator[None]:
+    """As if the source were read before the target is written: rows may overlap in any order."""
+    between = np.empty(source.shape, np.uint8)
+    yield from _copy_rows_in_parts(between, source)
+    yield from _copy_rows_in_parts(target, between)
 
 
 def _fill(context: EngineContext, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
@@ -190,7 +210,8 @@ def _rows(context: EngineContext, at: cmd.MemoryAt, pitch: int, width: int, rows
             "rows, and a width of at most the pitch",
         )
     view = context.view(at, pitch * (rows - 1) + width)
-    return np.lib.stride_tricks.as_strided(view, (rows, width), (pitch, 1))
+    # the pitch of a single row leads nowhere, and may be larger than any address
+    return np.lib.stride_tricks.as_strided(view, (rows, width), (pitch if rows > 1 else width, 1))
 
 
 def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:

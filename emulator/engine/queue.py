@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from softnpu.emulator import link
-from softnpu.emulator.interface import failpoints, linux, records
+from softnpu.emulator.interface import commands, failpoints, linux, records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import Signal
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext, Memory
     from softnpu.emulator.engine.program import Decoding, Program
     from softnpu.emulator.engine.steps import Rest
+
+
+_LARGEST = 2**64 - 1
 
 
 class Submission:
@@ -125,6 +128,28 @@ class EngineQueue:
             )
         return submission
 
+    def peek(self, behind: int) -> Submission | None:
+        """A copy of the submission behind so many others that wait; None if there is none."""
+        sequence = self.completed + 1 + behind
+        if not sequence <= self._longs[self._tail] < sequence + self._slots - behind:
+            return None
+        submission = self._copy_slot(sequence)
+        return submission if submission.sequence == sequence and not submission.flags else None
+
+    def command_buffer(self, submission: Submission) -> bytes:
+        """A private copy of its commands: the client may change the original while they are checked."""
+        offset, size = submission.offset, submission.size
+        memory = self.context.memory(submission.buffer)
+        if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"command buffer in memory {submission.buffer:#018x}",
+                f"bytes {offset} to {offset + size}",
+                f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
+            )
+        start = memory.offset + offset
+        return memory.mapping.shared.buffer[start : start + size]
+
     def fence(self, submission: Submission) -> Signal:
         """The fence that a submission signals."""
         memory = self.context.memory(submission.fence)
@@ -182,10 +207,8 @@ class EngineQueue:
 
     def abandon(self, fault: Fault) -> None:
         """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
-        lost = Fault(
-            result=ZeResult.ERROR_DEVICE_LOST, object=fault.object, found=fault.found, expected=fault.expected
-        )
-        self._write_fault(self.completed + 1, lost)
+        # `completed` may be anything that fits into the word: it came from the tail of an earlier break
+        self._write_fault((self.completed + 1) & _LARGEST, fault)
         self.completed = self._longs[self._tail]
         self._states[self._state + link.STATE_COMPLETED] = self.completed
         self._longs[self._done] = self.completed
@@ -223,6 +246,13 @@ def _encode_fault(fault: Fault) -> bytes:
         if len(data) <= records.RING_TEXT_MAX:
             return data
         cut //= 2
+
+
+def lost_fault(fault: Fault) -> Fault:
+    """What becomes of a queue whose ring is broken, for that reason."""
+    return Fault(
+        result=ZeResult.ERROR_DEVICE_LOST, object=fault.object, found=fault.found, expected=fault.expected
+    )
 
 
 def cancelled_fault() -> Fault:

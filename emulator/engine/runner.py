@@ -7,23 +7,27 @@ with the command that was interrupted, and only that one runs twice.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from softnpu.emulator import link
 from softnpu.emulator.engine import program as programs
-from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault
+from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault, lost_fault
 from softnpu.emulator.engine.scheduler import SLICE_NS
 from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, Rest
-from softnpu.emulator.interface import commands, failpoints
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface import failpoints
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
+    from softnpu.emulator.engine.inference import Inference
 
 _LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
 _LOOK_NS = 2_000_000
 _DECODE_NS = 2_000_000
+_LONG = 64 * 1024  # bytes of commands
+_DECODING_AT_ONCE = 4
 _SHORT_NS = 100_000  # shorter than this is charged as it is: looking at the CPU time takes 0.4 us
 _LEAST_CHARGED = 32
 
@@ -35,6 +39,7 @@ class Runner:
         self._engine = engine
         self._scheduler = engine.scheduler
         self._counters = engine.counters
+        self._overlap = engine.overlap
         self._tdr_ns = tdr_ms * 1_000_000
         self._queue: EngineQueue | None = None
         self._fence: Signal | None = None
@@ -52,9 +57,7 @@ class Runner:
         try:
             submission = queue.next()
         except Refused as error:
-            self.report(queue, error.fault)
-            queue.forget()
-            queue.abandon(error.fault)
+            self._abandon(queue, lost_fault(error.fault))
             return
         fence: Signal | None = None
         fault: Fault | None = None
@@ -97,12 +100,21 @@ class Runner:
             self._charge(queue, now)
         self.end(queue, fence, fault)
 
+    def _abandon(self, queue: EngineQueue, lost: Fault) -> None:
+        """The ring of the queue is broken."""
+        self.report(queue, lost)
+        self._overlap.settle(queue)
+        queue.forget()
+        queue.abandon(lost)
+        self._charge(queue, time.monotonic_ns())  # else a tail that never rests would be served first
+
     def end(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
         """The submission is over: tells everybody who waits for it."""
         if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
             queue.forget()
         self._counters.submissions += 1
         if fault is not None:
+            self._overlap.settle(queue)
             self.report(queue, fault)
         if not queue.closed:
             queue.finish(fence, fault)
@@ -133,6 +145,9 @@ class Runner:
                 if program is None:
                     return AGAIN
                 queue.blocked = program
+            self._overlap.claim(queue, program.inference)
+            if program.inference is not None and program.inference.overlaps:
+                self._overlap.top_up(queue, program.inference)
             if failpoints.active is not None:
                 return self._run_with_failpoints(queue, program)
             return self._run_steps(queue, program) if program.steps else None
@@ -141,7 +156,8 @@ class Runner:
 
     def _run_with_failpoints(self, queue: EngineQueue, program: programs.Program) -> object:
         failpoints.hit("engine.running")
-        waits = self._run_steps(queue, program)
+        run = partial(self._run_steps, queue, program)
+        waits = self._engine.faults.run(queue, program, run, self.given_up)
         if waits is None:
             failpoints.hit("engine.completing")
         return waits
@@ -171,18 +187,17 @@ class Runner:
     # ------------------------------------------------------------ its program
 
     def _program(self, queue: EngineQueue, submission: Submission) -> programs.Program | None:
-        """The decoded command buffer; None when decoding it takes longer than now is time for."""
+        """The decoded command buffer; None when decoding it takes longer than now is time for.
+
+        A long one also waits for others of its session: what is half decoded takes many times its size.
+        """
         if queue.decoding is None:
-            offset, size = submission.offset, submission.size
-            memory = queue.context.memory(submission.buffer)
-            if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
-                raise _outside(submission, memory.size)
-            start = memory.offset + offset
-            # a private copy: the client may change the original while it is checked
-            data = memory.mapping.shared.buffer[start : start + size]
+            data = queue.command_buffer(submission)
             program = queue.context.program(submission.buffer, submission.offset, data)
             if program is not None:
                 return program
+            if len(data) > _LONG and self._engine.decoding(queue.share) >= _DECODING_AT_ONCE:
+                return None
             queue.decoding = programs.Decoding(data, queue.context, self._engine)
         while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
             if self._look(queue, queue.step) is not None:
@@ -256,6 +271,16 @@ class Runner:
         cancelled = self._abort is not None or (fence is not None and fence.cancelled)
         return cancelled or not self._engine.alive or self._queue is None or self._queue.closed
 
+    def look_for_more(self, inference: Inference) -> bool:
+        """`given_up`, asked while an inference runs beside which others may; begins them."""
+        if self.given_up():
+            return True
+        queue = self._queue
+        if queue is not None:
+            self._engine.look_for_doorbells()
+            self._overlap.top_up(queue, inference)
+        return False
+
     def abort(self, order: link.Abort) -> None:
         """The supervisor wants this submission to end, if it is still the one that runs."""
         queue = self._queue
@@ -263,15 +288,6 @@ class Runner:
             return
         if queue.handle == order.queue and queue.context.number == order.context:
             self._abort = order.fault
-
-
-def _outside(submission: Submission, size: int) -> Refused:
-    return refuse(
-        ZeResult.ERROR_INVALID_ARGUMENT,
-        f"command buffer in memory {submission.buffer:#018x}",
-        f"bytes {submission.offset} to {submission.offset + submission.size}",
-        f"at most {commands.MAX_BUFFER} bytes inside its {size} bytes",
-    )
 
 
 def _memory_fault() -> Fault:

@@ -27,11 +27,12 @@ _LAG_NS = SLICE_NS // 10  # how much of what it missed somebody may make up for
 
 
 class Share:
-    """The account of one session: nanoseconds that it has had on each level."""
+    """The account of one session: nanoseconds on each level, bytes of decoded programs."""
 
-    __slots__ = ("spent_ns",)
+    __slots__ = ("kept_bytes", "spent_ns")
 
     def __init__(self) -> None:
+        self.kept_bytes = 0
         self.spent_ns = [0] * LEVELS
 
 

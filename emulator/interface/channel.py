@@ -7,16 +7,18 @@ never leaks one.
 from __future__ import annotations
 
 import array
-import os
 import select
 import socket
 from collections.abc import Sequence
 from types import TracebackType
 
 from softnpu.emulator.interface import frames
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.given import close_given, has_socket
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-_ANCILLARY = socket.CMSG_SPACE(frames.MAX_FDS * array.array("i").itemsize)
+# room for all that the kernel sends at once: what does not fit it closes itself, and we would wait for that
+_ANCILLARY = socket.CMSG_SPACE(253 * array.array("i").itemsize)
+_MOST_UNREAD = 1000
 
 
 class Packet:
@@ -56,11 +58,21 @@ class Packet:
         fds, self._fds = self._fds, []
         return fds
 
+    def refuse_sockets(self) -> None:
+        """Refuses descriptors of sockets, which no message has a use for."""
+        if self._fds and has_socket(self._fds):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "control frame",
+                "the descriptor of a socket",
+                "files and memory files",
+            )
+
     def close(self) -> None:
         """Closes the descriptors that nobody took."""
         fds, self._fds = self._fds, []
-        for fd in fds:
-            os.close(fd)
+        if fds:
+            close_given(fds)
 
 
 class Channel:
@@ -114,6 +126,13 @@ class Channel:
                     "descriptors were lost on the way",
                     f"at most {frames.MAX_FDS} descriptors and room for them in the receiver",
                 )
+            if len(fds) > frames.MAX_FDS:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    "control frame",
+                    f"{len(fds)} descriptors",
+                    f"at most {frames.MAX_FDS}",
+                )
             packet.request, packet.body = frames.decode(data, len(fds))
         except BaseException:
             packet.close()
@@ -140,6 +159,19 @@ class Channel:
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         return bool(poller.poll(0))
+
+    def discard(self) -> None:
+        """Reads away what the peer has sent, so that closing has no descriptors of its to close; closes."""
+        try:
+            self._socket.shutdown(socket.SHUT_RD)
+            for _ in range(_MOST_UNREAD):
+                packet = self.receive()
+                if packet is None:
+                    break
+                packet.close()
+        except (OSError, Refused):
+            pass  # nothing more to read, or nothing that we could read
+        self.close()
 
     def close(self) -> None:
         """Closes the socket; harmless when repeated."""

@@ -17,20 +17,16 @@ An inactive point costs one look at a variable of this module, about 25 ns:
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
 import re
 import resource
 import signal
-import struct
-import threading
 import time
 from typing import NamedTuple
 
-from softnpu.emulator.interface import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.shared_counts import SharedCounts
 from softnpu.emulator.interface.version import ENV_FAILPOINTS
 
 POINTS = {
@@ -116,7 +112,6 @@ _PART = re.compile(
     r"(?P<point>[\w.]+)=(?P<action>\w+)(?:\((?P<value>[^()]*)\))?(?::(?P<count>\d+|\*))?(?::(?P<after>\d+))?"
 )
 _ENV_COUNTS = "SOFTNPU_FAILPOINTS_COUNTS"
-_COUNT = struct.Struct("=Q")
 _EVERY = 2**63
 
 
@@ -134,11 +129,9 @@ class Rule(NamedTuple):
 class Plan:
     """The rules of a process, and how often their points were reached: counters that processes share."""
 
-    def __init__(self, rules: dict[str, Rule], counts_fd: int) -> None:
+    def __init__(self, rules: dict[str, Rule], counts: SharedCounts | None) -> None:
         self.rules = rules
-        self.counts_fd = counts_fd
-        self._counts = mmap.mmap(counts_fd, _COUNT.size * len(rules))
-        self._lock = threading.Lock()
+        self.counts = counts
 
     def hit(self, point: str) -> None:
         """The point is reached."""
@@ -147,17 +140,11 @@ class Plan:
             _act(rule)
 
     def _due(self, rule: Rule) -> bool:
-        at = _COUNT.size * rule.slot
-        with self._lock:
-            # the kernel drops the lock of a process that is killed
-            fcntl.lockf(self.counts_fd, fcntl.LOCK_EX)
-            try:
-                (before,) = _COUNT.unpack_from(self._counts, at)
-                _COUNT.pack_into(self._counts, at, before + 1)
-            finally:
-                fcntl.lockf(self.counts_fd, fcntl.LOCK_UN)
-        hits: int = before
-        return 0 <= hits - rule.after < rule.times
+        assert self.counts is not None
+        with self.counts.locked():
+            before = self.counts.get(rule.slot)
+            self.counts.put(rule.slot, before + 1)
+        return 0 <= before - rule.after < rule.times
 
 
 def parse(text: str) -> dict[str, Rule]:
@@ -185,7 +172,7 @@ def configure(text: str) -> None:
     """Sets the rules of this process and of the children that it starts from now on; none for no text."""
     global active
     rules = parse(text)
-    active = Plan(rules, linux.memfd("failpoints", _COUNT.size * len(rules))) if rules else None
+    active = Plan(rules, SharedCounts.new("failpoints", len(rules))) if rules else None
     if rules:
         os.environ[ENV_FAILPOINTS] = text
 
@@ -205,9 +192,18 @@ def hit_request(process: str, request: type[msg.Message]) -> None:
 
 def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
     """What a child needs to count together with this process: environment, and descriptors to pass on."""
-    if active is None:
+    if active is None or active.counts is None:
         return {}, ()
-    return {_ENV_COUNTS: str(active.counts_fd)}, (active.counts_fd,)
+    return {_ENV_COUNTS: str(active.counts.fd)}, (active.counts.fd,)
+
+
+def stay_awake(wanted: bool) -> None:
+    """Whether `active` is set though there are no rules: others want to be asked at the points as well."""
+    global active
+    if wanted and active is None:
+        active = Plan({}, None)
+    elif not wanted and active is not None and not active.rules:
+        active = None
 
 
 def _act(rule: Rule) -> None:
@@ -257,9 +253,9 @@ def _from_environment() -> Plan | None:
         return None
     counts = os.environ.pop(_ENV_COUNTS, "")
     if counts:
-        return Plan(rules, int(counts))
-    return Plan(rules, linux.memfd("failpoints", _COUNT.size * len(rules)))
+        return Plan(rules, SharedCounts(int(counts), len(rules)))
+    return Plan(rules, SharedCounts.new("failpoints", len(rules)))
 
 
 active: Plan | None = _from_environment()
-"""The rules of this process; None in a process where none were asked for."""
+"""The rules of this process; None where none were asked for, and nobody wants to be asked."""

@@ -124,6 +124,18 @@ def map_shared(fd: int, size: int) -> mmap.mmap:
     return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def can_map_shared(fd: int) -> bool:
+    """Whether a memory file can be mapped for writing: its first page is, for a moment, and is not touched.
+
+    Not if it was opened for reading, is sealed against writing, or has huge pages that this machine lacks.
+    """
+    try:
+        map_shared(fd, mmap.PAGESIZE).close()
+    except OSError:
+        return False
+    return True
+
+
 def address_of(buffer: mmap.mmap) -> int:
     """Address of a mapping in this process (needed for futexes); the mapping must stay alive."""
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

@@ -12,31 +12,17 @@ from typing import TypeVar
 
 import msgspec
 
+from softnpu.emulator.interface import injection_messages as inj
+from softnpu.emulator.interface import message
+from softnpu.emulator.interface import status_messages as status
 from softnpu.emulator.interface.result import Fault, ZeResult, refuse
 
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
-    """Base of all messages. `must` names fields that the receiver has to understand."""
-
-    must: tuple[str, ...] = ()
-
-
-class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes."""
-
-    index: int
-    platform: str
-    name: str
-    device_id: int
-    revision: int
-    tiles: int
-    slices: int
-    simd_width: int
-    eus_per_subslice: int
-    core_clock_mhz: int
-    timer_ns_per_tick: float
-    memory_total: int
-    uuid: bytes
+Message = message.Message
+DeviceInfo = status.DeviceInfo
+EngineStatus = status.EngineStatus
+SessionStatus = status.SessionStatus
+StatusIs = status.StatusIs
+UserStatus = status.UserStatus
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -384,73 +370,16 @@ class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is
     graphs: int = 0
 
 
-class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One device: engine process, counters since the daemon started, memory in bytes.
-
-    `running`: submissions that the engine executes at this moment.
-    """
-
-    device: DeviceInfo
-    engine_pid: int
-    state: str
-    restarts: int
-    memory_used: int
-    contexts: int
-    queues: int
-    graphs: int
-    images: int
-    submissions: int
-    commands: int
-    inferences: int
-    faults: int
-    busy_ns: int
-    staged_bytes: int
-    heartbeat_ns: int
-    hangs: int = 0
-    aborted: int = 0
-    offences: int = 0
-    refusals: int = 0
-    tile_busy_ns: int = 0
-    running: int = 0
-
-
-class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One session: whose it is and what it holds."""
-
-    session: int
-    pid: int
-    client: str
-    role: str
-    memory_used: int
-    contexts: int
-    allocations: int
-    queues: int
-    graphs: int
-
-
-class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
-    """The state of the daemon. At most 200 sessions are listed; `session_count` counts all."""
-
-    pid: int
-    server: str
-    socket: str
-    uptime_s: float
-    interface: str
-    compiler_pids: tuple[int, ...]
-    engines: tuple[EngineStatus, ...]
-    session_count: int
-    sessions: tuple[SessionStatus, ...]
-
-
 Request = (
     Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemFree | QueueCreate | QueueWorkload
     | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport | GraphQuery | CompilerOptions
     | GraphInitialize | GraphDestroy | Cancel | ContextMemory | Status | Stop
+    | inj.Inject | inj.InjectStatus | inj.InjectClear
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobIs | GraphExported | GraphQueried | CompilerOptionsAre | GraphInitialized | ContextMemoryIs
-    | StatusIs
+    | StatusIs | inj.Injected | inj.InjectedAre | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -110,6 +110,7 @@ class StatusWord(enum.IntEnum):
     OFFENCES = 18  # s: engine resets that a submission was to blame for
     REFUSALS = 19  # s: requests refused because their process had caused too many of them
     TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles that each occupied
+    OVERLAPPED = 25  # e: inferences that began before their turn, beside others
 
 
 class DeviceState(enum.IntEnum):

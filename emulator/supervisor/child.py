@@ -21,7 +21,8 @@ _BACKLOG = 200_000  # frames: a restarted engine is told of every object of ever
 class Child:
     """`python -m MODULE FD PARENT_PID`, with a channel on FD. It dies with the supervisor (kernel's promise).
 
-    `on_packet(body, fds...)` is called for every frame, `on_end` once, when the process has ended.
+    `on_packet(body, fds...)` is called for every frame, `on_end` once, when the process has ended, and
+    `on_full(True)` before messages have to wait because it does not read, `on_full(False)` when none waits.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class Child:
         reactor: Reactor,
         on_frame: Callable[[int, memoryview, list[int]], None],
         on_end: Callable[[str], None],
+        on_full: Callable[[bool], None] = lambda _full: None,
     ) -> None:
         self._reactor = reactor
         self._on_frame = on_frame
         self._on_end = on_end
+        self._on_full = on_full
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables, more_fds = failpoints.inherited()
         with theirs:
@@ -54,6 +57,11 @@ class Child:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def full(self) -> bool:
+        """Whether messages wait because it does not read."""
+        return self._outbox.waiting_bytes > 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends a message in order; never waits."""
@@ -77,6 +85,7 @@ class Child:
             self.process.wait()
 
     def _watch(self, full: bool) -> None:
+        self._on_full(full)
         self._reactor.watch(self._channel.fileno(), self._read, self._outbox.flush if full else None)
 
     def _read(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,13 @@ from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.faults import FaultRequest
+from softnpu.emulator.supervisor.graph_requests import cancelled_fault
+from softnpu.emulator.supervisor.late_requests import LateRequests
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session import Session
+from softnpu.emulator.supervisor.users import User
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.supervisor import Supervisor
@@ -26,22 +31,29 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 256
 _FRAMES_A_ROUND = 32
+_ROUND_S = 0.003
+_UNREAD_BYTES = 1024 * 1024
 _HANDSHAKE_S = 5.0
 
 
 class Client:
     """A connected process; it has a `session` once the handshake was made for one."""
 
-    def __init__(self, number: int, pid: int, channel: Channel, supervisor: Supervisor) -> None:
+    def __init__(self, number: int, pid: int, user: User, channel: Channel, supervisor: Supervisor) -> None:
         self.number = number
         self.pid = pid
+        self.user = user
         self.session: Session | None = None
         self._supervisor = supervisor
         self._reactor = supervisor.reactor
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
+        self._unread = 0
+        self._late = LateRequests(self._reactor, self._serve_late)
         self._greeted = False
         self._open = True
+        user.connections.take()
+        user.handshakes.take()
         self._deadline: Timer | None = self._reactor.after(
             _HANDSHAKE_S, lambda: self.close("no handshake in time")
         )
@@ -69,13 +81,27 @@ class Client:
             self._reactor.forget(self._pidfd)
             os.close(self._pidfd)
         self._outbox.close()
+        self._late.close()
+        self._count_unread()
         if self.session is not None:
             self.session.close()
-        self._channel.close()
+            self.user.sessions.give()
+        if not self._greeted:
+            self.user.handshakes.give()
+        self.user.connections.give()
+        self._channel.discard()
         self._supervisor.client_gone(self.number)
 
     def _watch(self, full: bool) -> None:
-        self._reactor.watch(self._channel.fileno(), self._read, self._outbox.flush if full else None)
+        self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
+
+    def _flush(self) -> None:
+        self._outbox.flush()
+        self._count_unread()
+
+    def _count_unread(self) -> None:
+        self.user.unread.take(self._outbox.waiting_bytes - self._unread)
+        self._unread = self._outbox.waiting_bytes
 
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
         if not self._open:
@@ -84,15 +110,23 @@ class Client:
             message = msg.Failed(fault=message.fault.shortened())
         try:
             self._outbox.post(request, message, fds)
+            if self._outbox.waiting_bytes != self._unread:
+                self._count_unread()
+                self._check_unread()
         except BufferError as error:
             # closing here would pull the session from under the request that is being served
             log.warning("client %d: %s", self.number, error)
             self._reactor.after(0, lambda: self.close("it does not read its answers"))
 
+    def _check_unread(self) -> None:
+        if self._unread > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:
+            raise BufferError(f"{self._unread} bytes wait for a peer that does not read")
+
     def _read(self) -> None:
-        # a bound on the frames of one round keeps a flooding client from starving the others
+        # a bound on the frames and the time of one round keeps a flooding client from starving the others
+        end = time.monotonic() + _ROUND_S
         for _ in range(_FRAMES_A_ROUND):
-            if not self._open:
+            if not self._open or time.monotonic() > end:
                 return
             try:
                 packet = self._channel.receive()
@@ -112,19 +146,36 @@ class Client:
             with packet:
                 self._serve(packet)
 
-    def _serve(self, packet: Packet) -> None:
+    def serve_later(self, packet: Packet, seconds: float) -> None:
+        """Takes a request over and serves it after so many seconds, if the client is still there."""
+        self._late.hold(packet, seconds)
+
+    def _serve_late(self, packet: Packet) -> None:
+        self._serve(packet, late=True)
+
+    def _serve(self, packet: Packet, late: bool = False) -> None:
         try:
+            packet.refuse_sockets()
             request = msg.decode_request(packet.body)
             if failpoints.active is not None:
                 failpoints.hit_request("supervisor", type(request))
+            faults = self._supervisor.faults
+            if faults.armed and not late and not faults.pass_on(self, packet, request):
+                return
+            if isinstance(request, msg.Cancel) and self._late.cancel(request.request):
+                self._post(request.request, msg.Failed(fault=cancelled_fault()))
             if not self._greeted:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
-                self._post(packet.request, self._supervisor.status())
+                self._post(packet.request, self._supervisor.status(self.user))
             elif isinstance(request, msg.Stop):
+                self.user.check_commands("request Stop")
                 log.info("client %d (pid %d) asks to stop", self.number, self.pid)
                 self._post(packet.request, msg.Ok())
                 self._supervisor.stop()
+            elif isinstance(request, FaultRequest):
+                self.user.check_commands(f"request {type(request).__name__}")
+                self._post(packet.request, faults.answer(request))
             elif self.session is not None:
                 self.session.handle(packet, request)
             else:
@@ -164,12 +215,18 @@ class Client:
                 "session or monitor",
             )
         welcome = self._supervisor.greet(request, self.number)
+        if request.role == "session":
+            self.user.sessions.check()
         self._greeted = True
+        self.user.handshakes.give()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         if request.role == "session":
-            self.session = Session(self.number, self.pid, request.client, self._supervisor, self._post)
+            self.session = Session(
+                self.number, self.pid, request.client, self._supervisor, self.user, self._post
+            )
+            self.user.sessions.take()
         log.info(
             "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
         )

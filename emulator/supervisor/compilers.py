@@ -38,7 +38,8 @@ class Compilation:
     """One job and who waits for it. Owns the descriptors of the job until it ends.
 
     Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
-    `on_failed(fault)` is called, unless the compilation is abandoned.
+    `on_failed(fault)` is called, unless the compilation is abandoned. `owner`: user and session.
+    `harm`: a signal for the worker that begins with it, because a user asked for such a fault.
     """
 
     job: Job
@@ -46,6 +47,8 @@ class Compilation:
     on_progress: Callable[[Progress], None]
     on_done: Callable[[Result, list[int]], None]
     on_failed: Callable[[Fault], None]
+    owner: tuple[int, int] = (0, 0)
+    harm: int = 0
     worker: _Worker | None = None
     attempts: int = 0
     ended: bool = False
@@ -77,11 +80,14 @@ class Compilation:
 
 
 class CompilerPool:
-    """Hands compilations to workers, in the order in which they came."""
+    """Hands compilations to workers: those of the user, then of the session that has the fewest at work and
+    whose turn is longest ago; else in the order in which they came."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._waiting: deque[Compilation] = deque()
+        self._turns: dict[tuple[int, int], int] = {}  # of those who wait, and of the last
+        self._next_turn = 1
         self._workers: list[_Worker] = []
         self._spare = _Spare(reactor, self._start_spare)
 
@@ -126,9 +132,31 @@ class CompilerPool:
 
     def _assign(self) -> None:
         while self._waiting and (worker := self._free_worker()) is not None:
-            worker.begin(self._waiting.popleft())
+            worker.begin(self._take_next())
         if self._spare_missing():
             self._spare.wanted()
+
+    def _take_next(self) -> Compilation:
+        if len(self._waiting) == 1:
+            return self._waiting.popleft()
+        at_work = [worker.current.owner for worker in self._workers if worker.current is not None]
+        users = [uid for uid, _ in at_work]
+        turns = self._turns
+        turns_of_users: dict[int, int] = {}
+        for (uid, _), turn in turns.items():
+            turns_of_users[uid] = max(turn, turns_of_users.get(uid, 0))
+
+        def claim(compilation: Compilation) -> tuple[int, int, int, int]:
+            owner = compilation.owner
+            user = users.count(owner[0]), turns_of_users.get(owner[0], 0)
+            return *user, at_work.count(owner), turns.get(owner, 0)
+
+        chosen = min(self._waiting, key=claim)
+        self._waiting.remove(chosen)
+        self._turns = {entry.owner: turns[entry.owner] for entry in self._waiting if entry.owner in turns}
+        self._turns[chosen.owner] = self._next_turn
+        self._next_turn += 1
+        return chosen
 
     def _free_worker(self) -> _Worker | None:
         """A worker for the next job: one that has OpenVINO loaded, else the spare, else a new one."""
@@ -262,6 +290,8 @@ class _Worker:
         self.began = False
         self._watch.begin()
         self._child.post(self.jobs, compilation.job, compilation.fds)
+        if compilation.harm:
+            os.kill(self.pid, compilation.harm)
 
     def kill(self) -> None:
         self.killed = True

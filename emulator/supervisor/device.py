@@ -12,13 +12,15 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from softnpu.emulator import link
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult, refuse
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, Waiter
-from softnpu.emulator.supervisor.judgement import judge_images, judge_queues
+from softnpu.emulator.supervisor.judgement import judge_image, judge_queues
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.offenders import Offenders
 from softnpu.emulator.supervisor.penalties import Penalties
@@ -54,9 +56,10 @@ class Device:
         self.state = DeviceState.STARTING
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_start: Callable[[], None] = lambda: None
         self._leaving: dict[int, tuple[int, Callable[[], None]]] = {}
         self._leaving_queues: dict[tuple[int, int], Callable[[], None]] = {}
-        self._loads: set[int] = set()
+        self._loads: dict[int, None] = {}  # the engine loads one after the other, in this order
         self._reactor = reactor
         self._page = page
         self._setup = link.Setup(
@@ -81,12 +84,23 @@ class Device:
     def start(self) -> None:
         """Starts the engine and tells it of everything that exists."""
         self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
-        engine = Child(ENGINE_MODULE, self._reactor, self._on_frame, self._on_engine_end)
+        engine = Child(
+            ENGINE_MODULE,
+            self._reactor,
+            self._on_frame,
+            self._on_engine_end,
+            self.states.set_orders_wait,
+        )
         self._engine = engine
         self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
         self.states.clear_vitals()
+        # what clients have is told in many orders: until all are sent it may meet a handle that comes later
+        self.states.set_orders_wait(True)
         self._watchdog.begin(engine.pid)
-        self._post(self._setup, [self.states.fd, self._page.fd])
+        self._post(
+            msgspec.structs.replace(self._setup, careful=self.restarts > 0), [self.states.fd, self._page.fd]
+        )
+        self.on_start()
         # also what failed to load last time: the engine has to know every image that a graph names
         named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
@@ -94,6 +108,7 @@ class Device:
                 self._post_image(image)
         for context in self.contexts.values():
             self._announce_context(context)
+        self.states.set_orders_wait(engine.full)
 
     def close(self, timeout_s: float) -> None:
         """Ends the engine and closes all descriptors of the device."""
@@ -112,6 +127,10 @@ class Device:
         if self._engine is not None:
             self._engine.post(0, order, fds or [])
 
+    def order(self, order: link.Order, fds: list[int] | None = None) -> None:
+        """Tells the engine, if there is one."""
+        self._post(order, fds)
+
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
         report = link.report_decoder.decode(body)
         match report:
@@ -125,7 +144,7 @@ class Device:
             case link.QueueDropped(context=number, queue=queue):
                 self._forget_queue((number, queue))
             case link.ImageLoaded(image=number, load_ms=load_ms, fault=fault):
-                self._loads.discard(number)
+                self._loads.pop(number, None)
                 image = self.images.find(number)
                 if image is not None:
                     image.attempts = 0
@@ -150,20 +169,35 @@ class Device:
         for number in list(self._leaving):
             self._forget_context(number)
         self._watchdog.end()
+        alone = self.state is DeviceState.READY and self.suspect() is None
+        loading = self.images.find(next(iter(self._loads), 0))
         self._loads.clear()
         verdict, self._verdict = self._verdict, None
         for queue in judge_queues(self.contexts.values(), self.states, verdict, reason):
             self.penalties.blame(queue, reason if verdict is None else verdict.fault.found)
-        judge_images(self.images.all(), reason)
+        if loading is not None and alone:
+            self._blame_image(loading, reason)
         settled = self.state is DeviceState.READY and time.monotonic() - self._ready_at > _SETTLED_S
         self._early_deaths = 0 if settled else self._early_deaths + 1
         if self._early_deaths > _EARLY_DEATHS and not self.contexts:
             self._fail()
             return
         self.restarts += 1
+        self._set_state(DeviceState.RESETTING)
         self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts)
         pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
         self._reactor.after(pause, self.start)
+
+    def _blame_image(self, image: Image, reason: str) -> None:
+        first_time = image.state is ImageState.LOADING
+        if not judge_image(image, reason):
+            return
+        # the next engine is not told of it: its graphs have to be initialised again
+        for graph in self._initialized_graphs():
+            if graph.image is image:
+                graph.initialized = False
+        if first_time and image.loader:
+            self.penalties.blame_loader(image.loader, f"{reason} while it loaded a graph")
 
     def _fail(self) -> None:
         self._set_state(DeviceState.FAILED)
@@ -341,9 +375,10 @@ class Device:
         if image.state is ImageState.LOADED:
             tell(None, 0.0)
             return
+        self.penalties.check(graph.context.owner, "graph")
         image.waiting.append(tell)
         if image.state is ImageState.COMPILED:
-            image.state = ImageState.LOADING
+            image.state, image.loader = ImageState.LOADING, graph.context.owner
             self._post_image(image)
 
     def announce_graph(self, graph: Graph) -> None:
@@ -354,11 +389,11 @@ class Device:
         self._release_image(graph.image)
 
     def _release_image(self, image: Image) -> None:
-        loaded = image.state is not ImageState.COMPILED
+        told = image.state is not ImageState.COMPILED or bool(image.loader)
         if not self.images.release(image):
             return
-        if loaded:
-            self._loads.discard(image.number)
+        if told:
+            self._loads.pop(image.number, None)
             self._post(link.ImageUnload(image=image.number))
         if image.waiting:
             fault = Fault(
@@ -381,7 +416,7 @@ class Device:
             weights=image.weights,
             check=image.deferred,
         )
-        self._loads.add(image.number)
+        self._loads[image.number] = None
         self._post(order, image.fds)
 
     # ------------------------------------------------------------ all at once, and status
@@ -425,5 +460,6 @@ class Device:
             offences=word(StatusWord.OFFENCES),
             refusals=word(StatusWord.REFUSALS),
             tile_busy_ns=word(StatusWord.TILE_BUSY),
+            overlapped=word(StatusWord.OVERLAPPED),
             running=int(self.suspect() is not None),
         )

@@ -28,17 +28,20 @@ from softnpu.emulator.supervisor.session_state import SessionState
 class GraphRequests:
     """Graphs, and the compilations of this session that are under way."""
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState, session: int) -> None:
         self._state = state
+        self._owner = (state.user.uid, session)
         self._compilations: dict[int, Compilation] = {}
 
     def close(self) -> None:
         """The client is gone: abandons its compilations."""
         for compilation in self._compilations.values():
             self._state.supervisor.compilers.abandon(compilation)
+        self._state.user.compiles.give(len(self._compilations))
         self._compilations.clear()
 
     def create(self, number: int, request: msg.GraphCreate, packet: Packet) -> None:
+        harm = self._state.supervisor.faults.take_harm()
         context = self._check_compile(number, request.context)
         check_sources(request.weights, f"model '{request.name}'")
         fds = packet.take_fds(1 + len(request.weights))
@@ -52,13 +55,18 @@ class GraphRequests:
             build_flags=request.build_flags,
             flags=request.flags,
             input_hash=request.input_hash,
-            cache=request.cache,
+            # workers have the rights of the daemon's owner: files of its cache are no business of others
+            cache=request.cache if self._state.user.commands else None,
         )
-        self._compile(number, context, job, fds)
+        self._compile(number, context, job, fds, harm)
 
     def import_blob(self, number: int, request: msg.GraphImport, packet: Packet) -> None:
         context = self._check_compile(number, request.context)
         check_sources(request.weights, "blob")
+        if request.placement_length < 0:
+            raise refuse(
+                ZeResult.ERROR_INVALID_SIZE, "placement", f"{request.placement_length} bytes", "0 or more"
+            )
         fds = packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
         job = ImportJob(
             platform=context.device.info.platform,
@@ -137,8 +145,9 @@ class GraphRequests:
                 "graph",
                 f"{limit} compilations of this session are under way",
                 f"at most {limit}",
-                "wait for one to end",
+                "wait for one to end, or start the daemon with a larger --limit session-compiles",
             )
+        self._state.user.compiles.check()
         if number in self._compilations:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -147,7 +156,9 @@ class GraphRequests:
                 "a fresh request id",
             )
 
-    def _compile(self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
+    def _compile(
+        self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int], harm: int = 0
+    ) -> None:
         started = self._state.supervisor.clock()
 
         def on_done(answer: Result, made: list[int]) -> None:
@@ -175,7 +186,7 @@ class GraphRequests:
             )
             self._state.post(number, created, image.fds[:1])
 
-        compilation = self._start_job(number, job, fds, on_done)
+        compilation = self._start_job(number, job, fds, on_done, harm)
 
     def _run_job(self, number: int, job: Job, fds: list[int]) -> None:
         """A job whose answer is the answer to the request."""
@@ -190,39 +201,47 @@ class GraphRequests:
         self._start_job(number, job, fds, on_done)
 
     def _start_job(
-        self, number: int, job: Job, fds: list[int], on_done: Callable[[Result, list[int]], None]
+        self,
+        number: int,
+        job: Job,
+        fds: list[int],
+        on_done: Callable[[Result, list[int]], None],
+        harm: int = 0,
     ) -> Compilation:
+        _check_size(job, fds)
+
         def done(answer: Result, made: list[int]) -> None:
-            del self._compilations[number]
+            self._pop(number)
             on_done(answer, made)
 
         def failed(fault: Fault) -> None:
-            del self._compilations[number]
+            self._pop(number)
             self._state.post(number, msg.Failed(fault=fault), ())
 
         compilation = Compilation(
-            job, fds, lambda progress: self._state.post(number, progress, ()), done, failed
+            job, fds, lambda progress: self._state.post(number, progress, ()), done, failed, self._owner, harm
         )
         self._compilations[number] = compilation
+        self._state.user.compiles.take()
         try:
             self._state.supervisor.compilers.submit(compilation)
         except OSError:
-            del self._compilations[number]
+            self._pop(number)
             self._state.supervisor.compilers.abandon(compilation)
             raise
         return compilation
 
+    def _pop(self, number: int) -> Compilation | None:
+        compilation = self._compilations.pop(number, None)
+        if compilation is not None:
+            self._state.user.compiles.give()
+        return compilation
+
     def cancel(self, number: int, request: msg.Cancel) -> None:
-        compilation = self._compilations.pop(request.request, None)
+        compilation = self._pop(request.request)
         if compilation is not None:
             self._state.supervisor.compilers.abandon(compilation)
-            fault = Fault(
-                result=ZeResult.ERROR_NOT_AVAILABLE,
-                object="compilation",
-                found="cancelled by the client",
-                hint="compile again",
-            )
-            self._state.post(request.request, msg.Failed(fault=fault), ())
+            self._state.post(request.request, msg.Failed(fault=cancelled_fault()), ())
         self._state.post(number, msg.Ok(), ())
 
     def initialize(self, number: int, graph: Graph) -> None:
@@ -252,3 +271,25 @@ class GraphRequests:
     def destroy(self, graph: Graph) -> None:
         del graph.context.graphs[graph.handle]
         graph.context.device.drop_graph(graph)
+
+
+def cancelled_fault() -> Fault:
+    """The answer to a compilation that was cancelled."""
+    return Fault(
+        result=ZeResult.ERROR_NOT_AVAILABLE,
+        object="compilation",
+        found="cancelled by the client",
+        hint="compile again",
+    )
+
+
+def _check_size(job: Job, fds: list[int]) -> None:
+    """Refuses a job that is longer than a frame, and closes `fds`: it says a little more than the request."""
+    size = len(msg.encode(job))
+    if size <= frames.MAX_BODY:
+        return
+    for fd in fds:
+        os.close(fd)
+    raise refuse(
+        ZeResult.ERROR_INVALID_SIZE, "graph", f"a job of {size} bytes", f"at most {frames.MAX_BODY} bytes"
+    )

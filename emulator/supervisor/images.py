@@ -35,6 +35,7 @@ class Image:
     """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors.
 
     `deferred`: its weights are compared with the digests in the blob whenever an engine loads it.
+    `loader`: the process that asked for it to be loaded, as `offenders` knows it.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Image:
     users: int = 0
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
+    loader: str = ""
     waiting: list[Waiter] = field(default_factory=list)
 
     @property

@@ -16,6 +16,7 @@ from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.watchdog import Verdict
 
 _ATTEMPTS = 2
+_ATTEMPTS_AGAIN = 4  # of an image that was loaded well before: somebody may kill the engines from outside
 _ATTEMPTS_IN_ALL = 8  # of one submission, wherever in it
 
 
@@ -48,21 +49,24 @@ def judge_queues(
     return condemned
 
 
-def judge_images(images: Iterable[Image], reason: str) -> None:
-    """Gives up images under which the engine ended while it loaded them."""
-    for image in images:
-        if image.state is not ImageState.LOADING:
-            continue
-        image.attempts += 1
-        if image.attempts >= _ATTEMPTS:
-            image.attempts = 0
-            fault = Fault(
-                result=ZeResult.ERROR_DEVICE_LOST,
-                object="graph",
-                found=f"the engine {reason} while it loaded this graph, {_ATTEMPTS} times",
-                hint="the model cannot be loaded on this device",
-            )
-            image.finish_loading(fault, 0.0)
+def judge_image(image: Image, reason: str) -> bool:
+    """Gives up the image that the engine was loading when it ended, the second time; whether it did.
+
+    Later also one that engines have loaded before: its weights may have changed since, and end all others.
+    """
+    attempts = _ATTEMPTS if image.state is ImageState.LOADING else _ATTEMPTS_AGAIN
+    image.attempts += 1
+    if image.attempts < attempts:
+        return False
+    image.attempts = 0
+    fault = Fault(
+        result=ZeResult.ERROR_DEVICE_LOST,
+        object="graph",
+        found=f"the engine {reason} while it loaded this graph, {attempts} times",
+        hint="the model cannot be loaded on this device",
+    )
+    image.finish_loading(fault, 0.0)
+    return True
 
 
 def _died(reason: str) -> Fault:

@@ -7,7 +7,7 @@ import os
 from softnpu.emulator.interface import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_request
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.session_state import Owned, SessionState
@@ -39,13 +39,11 @@ class MemoryRequests:
             size = os.fstat(fd).st_size
             check_request(request.kind, size, 0)
             if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
-                raise refuse(
-                    ZeResult.ERROR_INVALID_ARGUMENT,
-                    "memory import",
-                    f"a descriptor of {size} bytes that may change its size",
-                    "the descriptor of an exportable allocation",
-                )
+                raise _no_segment(f"a descriptor of {size} bytes that may change its size")
             self.check(context, size)
+            if not linux.can_map_shared(fd):
+                # the engine would fail to map it, and every engine after it
+                raise _no_segment(f"a descriptor of {size} bytes that cannot be mapped for writing")
             allocation = context.memory.adopt(os.dup(fd), size, request.kind)
             handle = self.keep(context, allocation, fresh=True)
             self._state.post(number, self.answer(context, handle, True), [fd])
@@ -65,6 +63,9 @@ class MemoryRequests:
                 "free memory, or start the daemon with a larger --session-memory",
             )
         context.device.check_memory(size, "memory allocation")
+        self._state.user.memory.check(size)
+        self._state.segments.check()
+        self._state.user.check_segment()
 
     def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
         """Gives an allocation its handle, counts it, and tells the engine."""
@@ -72,7 +73,7 @@ class MemoryRequests:
         handle = self._state.memory.add(Owned(context, allocation))
         allocation.handle = handle
         context.allocations[handle] = allocation
-        self._state.memory_used += size
+        self._state.count_memory(size, int(fresh))
         context.device.account(size)
         if fresh:
             context.device.announce_segment(context, allocation.segment.number)
@@ -111,8 +112,15 @@ class MemoryRequests:
         context, allocation = item.context, item.allocation
         self._state.memory.pop(handle)
         del context.allocations[handle]
-        self._state.memory_used -= allocation.size
+        ended = context.memory.free(allocation)
+        self._state.count_memory(-allocation.size, -int(ended))
         context.device.account(-allocation.size)
         context.device.drop_memory(context, (handle,))
-        if context.memory.free(allocation):
+        if ended:
             context.device.drop_segment(context, allocation.segment.number)
+
+
+def _no_segment(found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT, "memory import", found, "the descriptor of an exportable allocation"
+    )

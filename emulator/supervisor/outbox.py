@@ -21,6 +21,7 @@ class Outbox:
         self._watch = watch
         self._limit = limit
         self._waiting: deque[tuple[int, bytes, list[int]]] = deque()
+        self.waiting_bytes = 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
         """Sends now or keeps for later; descriptors stay the caller's (kept frames hold duplicates)."""
@@ -36,6 +37,7 @@ class Outbox:
         if len(self._waiting) >= self._limit:
             raise BufferError(f"{len(self._waiting)} frames wait for a peer that does not read")
         self._waiting.append((request, body, [os.dup(fd) for fd in fds]))
+        self.waiting_bytes += len(body)
 
     def flush(self) -> None:
         """Sends what waits, as far as the socket takes it."""
@@ -49,6 +51,7 @@ class Outbox:
                 self.close()
                 return
             self._waiting.popleft()
+            self.waiting_bytes -= len(body)
             for fd in fds:
                 os.close(fd)
         self._watch(False)
@@ -59,3 +62,4 @@ class Outbox:
             for fd in fds:
                 os.close(fd)
         self._waiting.clear()
+        self.waiting_bytes = 0

@@ -34,10 +34,16 @@ class Penalties:
 
     def blame(self, queue: Queue, found: str) -> None:
         """A submission of this queue cost an engine, or a command that had to be ended."""
-        owner = queue.context.owner
+        self._blame(queue.context.owner, f"queue {queue.handle:#x}", found)
+
+    def blame_loader(self, owner: str, found: str) -> None:
+        """A graph that this process wanted loaded cost two engines."""
+        self._blame(owner, "graph", found)
+
+    def _blame(self, owner: str, object: str, found: str) -> None:
         times = self._offenders.note(owner)
         self._count(StatusWord.OFFENCES)
-        log.error("queue %#x, %s: %s; %d times within %g s", queue.handle, owner, found, times, WINDOW_S)
+        log.error("%s, %s: %s; %d times within %g s", object, owner, found, times, WINDOW_S)
         if not self._offenders.slowed(owner):
             return
         for each in self._queues_of(owner):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import NamedTuple
 
 from softnpu.emulator import link
 from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
+
+_WORD = struct.Struct("=Q")
 
 
 class Running(NamedTuple):
@@ -67,6 +70,10 @@ class QueueStates:
     def clear_vitals(self) -> None:
         """A new engine begins."""
         link.VITAL.pack_into(self._map, link.VITALS, 0, 0)
+
+    def set_orders_wait(self, wait: bool) -> None:
+        """Whether the engine has yet to be told of something that clients know already."""
+        _WORD.pack_into(self._map, link.VITALS + 8 * link.ORDERS_WAIT, wait)
 
     def close(self) -> None:
         self._map.close()

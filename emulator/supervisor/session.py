@@ -10,32 +10,36 @@ from typing import TYPE_CHECKING
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.offenders import identity
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.session_state import Post, SessionState
+from softnpu.emulator.supervisor.users import User
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.supervisor import Supervisor
 
-_CLIENT_NAME = 64  # characters: a name must not make the status answer too large for a frame
+_CLIENT_NAME = 64  # bytes: a name must not make the status answer too large for a frame
 
 
 class Session:
     """The session of one client; hands its requests to the parts that serve them."""
 
-    def __init__(self, number: int, pid: int, client: str, supervisor: Supervisor, post: Post) -> None:
+    def __init__(
+        self, number: int, pid: int, client: str, supervisor: Supervisor, user: User, post: Post
+    ) -> None:
         self.number = number
         self.pid = pid
-        self.client = client[:_CLIENT_NAME]
+        self.client = client.encode()[:_CLIENT_NAME].decode(errors="ignore")
         self._owner = identity(pid, number)
-        self._state = SessionState(supervisor, post)
+        self.user = user
+        self._state = SessionState(supervisor, user, post)
         self._memory = MemoryRequests(self._state)
         self._queues = QueueRequests(self._state, self._memory)
-        self._graphs = GraphRequests(self._state)
+        self._graphs = GraphRequests(self._state, number)
 
     def handle(self, packet: Packet, request: msg.Request) -> None:
         """Serves one request; raises `Refused` before any effect."""
@@ -96,6 +100,37 @@ class Session:
         self._graphs.close()
         for context in self._state.contexts:
             self._destroy_context(context)
+            self._state.contexts.pop(context.handle)
+
+    def device_of(self, request: msg.Request) -> int | None:
+        """The device on which a request acts, None if on none, or on nothing that there is."""
+        state = self._state
+        try:
+            match request:
+                case msg.ContextCreate() | msg.CompilerOptions():
+                    return request.device
+                case msg.QueueWorkload() | msg.QueueDestroy():
+                    context = state.queues.get(request.queue).context
+                case msg.GraphBlob() | msg.GraphExport() | msg.GraphInitialize() | msg.GraphDestroy():
+                    context = state.graphs.get(request.graph).context
+                case msg.MemFree():
+                    context = state.memory.get(request.memory[0] if request.memory else 0).context
+                case (
+                    msg.ContextDestroy()
+                    | msg.ContextMemory()
+                    | msg.MemAlloc()
+                    | msg.MemImport()
+                    | msg.QueueCreate()
+                    | msg.GraphCreate()
+                    | msg.GraphImport()
+                    | msg.GraphQuery()
+                ):
+                    context = state.contexts.get(request.context)
+                case _:
+                    return None
+        except Refused:
+            return None
+        return context.device.info.index
 
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
@@ -110,6 +145,7 @@ class Session:
             allocations=len(state.memory),
             queues=len(state.queues),
             graphs=len(state.graphs),
+            uid=self.user.uid,
         )
 
     def _create_context(self, number: int, request: msg.ContextCreate) -> None:
@@ -155,9 +191,12 @@ class Session:
             state.memory.pop(handle)
         # a queue of this context may still be on its way out: its ring is gone with the rest
         context.allocations.clear()
-        size = context.memory.allocated
+        size, segments = context.memory.allocated, len(context.memory.segments)
 
         def gone() -> None:
-            state.memory_used -= size
+            state.count_memory(-size, -segments)
+            state.supervisor.users.forget_idle()
 
         context.device.drop_context(context, gone)
+        # an image that others use may be loaded only now: the engine must not hear of a graph of this context
+        context.graphs.clear()

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.handles import HandleKind, HandleTable
+from softnpu.emulator.interface.handles import HandleKind
+from softnpu.emulator.supervisor.limits import CountedTable, Quota
 from softnpu.emulator.supervisor.memory import Allocation
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
+from softnpu.emulator.supervisor.users import User
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.supervisor import Supervisor
@@ -29,13 +31,36 @@ class Owned:
 class SessionState:
     """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for."""
 
-    def __init__(self, supervisor: Supervisor, post: Post) -> None:
+    def __init__(self, supervisor: Supervisor, user: User, post: Post) -> None:
         limits = supervisor.limits
         self.supervisor = supervisor
+        self.user = user
         self.post = post
         self.open = True
         self.memory_used = 0
-        self.contexts: HandleTable[Context] = HandleTable(HandleKind.CONTEXT, limits.contexts)
-        self.memory: HandleTable[Owned] = HandleTable(HandleKind.MEMORY, limits.allocations)
-        self.queues: HandleTable[Queue] = HandleTable(HandleKind.QUEUE, limits.queues)
-        self.graphs: HandleTable[Graph] = HandleTable(HandleKind.GRAPH, limits.graphs)
+        self.segments = Quota(
+            supervisor.settings.limits.session_segments,
+            "session-segments",
+            "segments",
+            "this session",
+            "memory allocation",
+        )
+        self.contexts: CountedTable[Context] = CountedTable(
+            HandleKind.CONTEXT, limits.contexts, "session-contexts", user.handles
+        )
+        self.memory: CountedTable[Owned] = CountedTable(
+            HandleKind.MEMORY, limits.allocations, "session-allocations", user.handles
+        )
+        self.queues: CountedTable[Queue] = CountedTable(
+            HandleKind.QUEUE, limits.queues, "session-queues", user.handles, user.queues
+        )
+        self.graphs: CountedTable[Graph] = CountedTable(
+            HandleKind.GRAPH, limits.graphs, "session-graphs", user.handles, user.graphs
+        )
+
+    def count_memory(self, size: int, segments: int) -> None:
+        """Counts `size` more bytes and memory files (fewer if negative) as held."""
+        self.memory_used += size
+        self.segments.take(segments)
+        self.user.memory.take(size)
+        self.user.take_segments(segments)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.interface import commands, failpoints, records
+from softnpu.emulator.interface import commands, failpoints, injections, records
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.limits import ResourceLimits
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_SPIN_US = 50
 DEFAULT_TDR_MS = 2000
 DEFAULT_COMMAND_LIMIT_S = 600.0
 _MAX_DEVICES = 8
+_MAX_ID = 2**32 - 2  # the last one stands for "no user"
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
     `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `interface.failpoints`.
+    `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
+    `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
     socket: str
@@ -34,6 +38,10 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_clients: int = 4096
     command_limit_s: float = DEFAULT_COMMAND_LIMIT_S
     failpoints: str = ""
+    inject: str = ""
+    limits: ResourceLimits = ResourceLimits()
+    allow_users: tuple[int, ...] = ()
+    allow_groups: tuple[int, ...] = ()
 
     def check(self) -> None:
         """Refuses settings that cannot work, naming the setting."""
@@ -46,9 +54,30 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("idle_timeout_s", "memory", "session_memory", "spin_us", "command_limit_s"):
             if getattr(self, name) < 0:
                 raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
-        if self.tdr_ms < 1:
-            raise _bad("--tdr-ms", f"{self.tdr_ms}", "1 or more")
+        for name in ("tdr_ms", "max_clients"):
+            if getattr(self, name) < 1:
+                raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "1 or more")
+        for name in ("allow_users", "allow_groups"):
+            for number in getattr(self, name):
+                if not 0 <= number <= _MAX_ID:
+                    raise _bad(f"--{name[:-1]}".replace("_", "-"), f"{number}", f"0 to {_MAX_ID}")
+        self.limits.check()
         failpoints.parse(self.failpoints)
+        self._check_injections()
+
+    def injections(self) -> tuple[injections.Injection, ...]:
+        """The faults that are provoked from the start on."""
+        return injections.parse(self.inject or injections.from_environment())
+
+    def _check_injections(self) -> None:
+        for injection in self.injections():
+            if injection.device is not None and not 0 <= injection.device < len(self.devices):
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    f"injection of {injection.kind.value}",
+                    f"device {injection.device}",
+                    f"0 to {len(self.devices) - 1}",
+                )
 
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""
@@ -60,11 +89,11 @@ def limits_for(settings: DaemonSettings) -> Limits:
     """What one session may hold under these settings."""
     return Limits(
         session_memory=settings.session_memory or settings.memory or platforms.usable_memory(),
-        contexts=64,
-        allocations=65536,
-        queues=1024,
-        graphs=1024,
-        compiles=64,
+        contexts=settings.limits.session_contexts,
+        allocations=settings.limits.session_allocations,
+        queues=settings.limits.session_queues,
+        graphs=settings.limits.session_graphs,
+        compiles=settings.limits.session_compiles,
         queue_slots=records.MAX_SLOTS,
         command_buffer=commands.MAX_BUFFER,
         tdr_ms=settings.tdr_ms,

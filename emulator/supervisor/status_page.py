@@ -24,6 +24,9 @@ class StatusPage:
         self.fd = linux.memfd("status", size)
         linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
         self.reader_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        # a memory file is open to everybody who holds a descriptor of it: who got the one for reading could
+        # open it anew for writing. Clients of the daemon's own user could change this back
+        os.fchmod(self.fd, 0o400)
         self._map = linux.map_shared(self.fd, size)
         records.STATUS_HEADER.pack_into(
             self._map, 0, records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns()

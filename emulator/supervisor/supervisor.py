@@ -6,8 +6,8 @@ import logging
 import os
 import resource
 import socket
-import struct
 import time
+from functools import partial
 
 import psutil
 
@@ -15,15 +15,18 @@ from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
-from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.faults import Faults
 from softnpu.emulator.supervisor.offenders import Offenders
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.turned_away import TurnedAway
+from softnpu.emulator.supervisor.users import Peer, User, Users
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,9 @@ SERVER_NAME = "softnpu 0.1"
 _LISTED_SESSIONS = 200
 _HEADROOM = 256 * 1024 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
-_CREDENTIALS = struct.Struct("3i")
+_LISTED_USERS = 64
+_ACCEPTED_A_ROUND = 32
+_KEPT_FOR_THE_OWNER = 16
 _CLOSE_S = 2.0
 
 
@@ -52,7 +57,15 @@ class Supervisor:
         self.devices = [
             Device(info, self.reactor, self._page, settings, offenders) for info in settings.device_infos()
         ]
+        memory = sum(device.info.memory_total for device in self.devices)
+        self.users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
+        self._turned_away = TurnedAway(self.reactor)
         self._clients: dict[int, Client] = {}
+        self.faults = Faults(self.devices, self._processes)
+        for device in self.devices:
+            device.on_start = partial(self.faults.announce_all, device)
+        for injection in settings.injections():
+            self.faults.add(injection)
         self._next_session = 1
         self._context_number = 0
         self._started = time.monotonic()
@@ -88,9 +101,11 @@ class Supervisor:
     def _close(self) -> None:
         for client in list(self._clients.values()):
             client.close("the daemon stops")
+        self._turned_away.close()
         self.compilers.close(_CLOSE_S)
         for device in self.devices:
             device.close(_CLOSE_S)
+        self.faults.close()
         self._listener.close()
         self._page.close()
         self.reactor.close()
@@ -98,7 +113,8 @@ class Supervisor:
     # ------------------------------------------------------------ clients
 
     def _accept(self) -> None:
-        while True:
+        # what waits longer is accepted in the next round: a flood of connections must not keep the others out
+        for _ in range(_ACCEPTED_A_ROUND):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
@@ -119,36 +135,42 @@ class Supervisor:
 
     def _welcome(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(raw)
         channel = Channel(connection)
-        if uid not in (os.getuid(), 0):
-            self._turn_away(
-                channel, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS, f"user {uid}", f"user {os.getuid()}"
-            )
+        try:
+            peer = Peer.of(connection)
+            user = self.users.admit(peer, connection)
+            self._check_room(user)
+        except Refused as error:
+            self._turned_away.refuse(channel, error.fault)
             return
-        if len(self._clients) >= self.settings.max_clients:
-            self._turn_away(
-                channel, ZeResult.ERROR_NOT_AVAILABLE, f"{len(self._clients)} connections", "fewer"
-            )
+        except OSError as error:
+            log.error("accept: %s", error)
+            channel.close()
             return
         number = self._next_session
         self._next_session += 1
-        self._clients[number] = Client(number, pid, channel, self)
+        self._clients[number] = Client(number, peer.pid, user, channel, self)
         self.watch_idle()
 
-    def _turn_away(self, channel: Channel, result: ZeResult, found: str, expected: str) -> None:
-        fault = Fault(result=result, object="connection", found=found, expected=expected)
-        log.warning("refused a connection: %s", fault)
-        try:
-            channel.send(0, msg.encode(msg.Failed(fault=fault)))
-        except OSError:
-            log.debug("the refused client is gone already")
-        channel.close()
+    def _check_room(self, user: User) -> None:
+        user.connections.check()
+        user.handshakes.check()
+        most = self.settings.max_clients
+        kept = 0 if user.commands else min(_KEPT_FOR_THE_OWNER, most // 2)
+        if len(self._clients) >= most - kept:
+            raise refuse(
+                ZeResult.ERROR_NOT_AVAILABLE,
+                "connection",
+                f"{len(self._clients)} connections of all users",
+                f"at most {most - kept}",
+                "close some, or start the daemon with a larger --max-clients",
+            )
 
     def client_gone(self, number: int) -> None:
         """A connection has ended and everything it owned is given back."""
         del self._clients[number]
+        self.faults.session_gone(number)
+        self.users.forget_idle()
         self.watch_idle()
 
     def watch_idle(self) -> None:
@@ -160,6 +182,10 @@ class Supervisor:
             return
         if self.settings.idle_timeout_s > 0 and not self._clients:
             self._idle = self.reactor.after(self.settings.idle_timeout_s, self._end_idle)
+
+    def _processes(self) -> dict[int, int]:
+        """The process of each session."""
+        return {number: client.pid for number, client in self._clients.items() if client.session is not None}
 
     def _end_idle(self) -> None:
         log.info("no client for %g s", self.settings.idle_timeout_s)
@@ -205,8 +231,14 @@ class Supervisor:
             limits=self.limits,
         )
 
-    def status(self) -> msg.StatusIs:
-        sessions = [client.session for client in self._clients.values() if client.session is not None]
+    def status(self, asker: User) -> msg.StatusIs:
+        """The state of the daemon, of other users only what the asker may see."""
+        sessions = [
+            client.session
+            for client in self._clients.values()
+            if client.session is not None and (asker.commands or client.user is asker)
+        ]
+        users = self.users.status(lambda user: asker.commands or user is asker)
         return msg.StatusIs(
             pid=os.getpid(),
             server=SERVER_NAME,
@@ -217,6 +249,7 @@ class Supervisor:
             engines=tuple(device.status() for device in self.devices),
             session_count=len(sessions),
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
+            users=users[:_LISTED_USERS],
         )
 
 

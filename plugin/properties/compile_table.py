@@ -41,9 +41,10 @@ COMPILE_PROPERTIES = (
         default=PerformanceMode.LATENCY,
         use=Use.COMPILER,
         cached=True,
-        doc="chooses tiles, DMA engines and the number of requests by the tables. OpenVINO's CPU runtime"
-        " always computes for LATENCY, one inference at a time with all threads. UNDEFINED is accepted"
-        " and means LATENCY: this OpenVINO has no such value to return",
+        doc="chooses tiles, DMA engines and the number of requests by the tables. LATENCY computes one"
+        " inference at a time with all threads, THROUGHPUT up to four side by side that share them, which"
+        " takes several requests in flight. UNDEFINED is accepted and means LATENCY: this OpenVINO has no"
+        " such value to return",
     ),
     Property(
         name="INFERENCE_NUM_THREADS",

@@ -21,9 +21,11 @@ from softnpu.emulator.interface.blob import (
 )
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
+from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.records import DeviceState, SignalState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult
 from softnpu.emulator.interface.weights import Placement
+from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
 
 _TEXT = (Path(__file__).parents[2] / "docs" / "interface.md").read_text()
 _MESSAGES = [*get_args(messages.Request), *get_args(messages.Answer)]
@@ -35,6 +37,8 @@ _RECORDS = [
     messages.Limits,
     messages.EngineStatus,
     messages.SessionStatus,
+    FaultState,
+    messages.UserStatus,
     GraphMeta,
     ArgumentMeta,
     StateMeta,
@@ -227,3 +231,16 @@ def test_limits_are_documented() -> None:
         records.RING_TEXT_MAX,
         blob._MAX_SECTIONS,
     }
+
+
+def test_limits_of_sessions_and_users() -> None:
+    rows = _rows(_section("5.1 Sessions and users"), "| `softnpu daemon --limit` |")
+    documented: dict[str, str] = {}
+    for names, values, *_ in rows:
+        fields = re.findall(r"`([\w-]+)`", names)
+        numbers = values.split(", ") if len(fields) > 1 else [values]
+        documented.update(zip(fields, numbers, strict=True))
+    defaults = msgspec.to_builtins(ResourceLimits())
+    assert set(documented) == {option_name(field) for field in defaults}
+    for field, value in defaults.items():
+        assert not value or documented[option_name(field)] == str(value), field

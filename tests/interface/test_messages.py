@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from tests.interface.injection_cases import INJECTION_CASES
 
 _VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "vectors.json").read_text())[
     "messages"
@@ -74,6 +75,7 @@ _ENGINE = messages.EngineStatus(
     offences=14,
     refusals=15,
     tile_busy_ns=10**11,
+    overlapped=16,
     running=1,
 )
 _SESSION = messages.SessionStatus(
@@ -86,6 +88,18 @@ _SESSION = messages.SessionStatus(
     allocations=2,
     queues=3,
     graphs=4,
+    uid=1000,
+)
+_USER = messages.UserStatus(
+    uid=1000,
+    connections=9,
+    sessions=8,
+    memory_used=8192,
+    handles=7,
+    queues=6,
+    graphs=5,
+    compiles=4,
+    refusals=3,
 )
 _WEIGHTS = messages.WeightSource(offset=4096, length=65536)
 _RING = messages.MemAllocated(memory=_MEMORY, segment=5, segment_size=2**21, offset=8192, fresh=False)
@@ -277,6 +291,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
             engines=(_ENGINE,),
             session_count=1,
             sessions=(_SESSION,),
+            users=(_USER,),
         ),
         messages.StatusIs(
             pid=1,
@@ -290,6 +305,7 @@ _CASES: dict[str, tuple[Message, Message]] = {
             sessions=(),
         ),
     ),
+    **INJECTION_CASES,
 }
 _REQUEST_TAGS = [cls.__struct_config__.tag for cls in get_args(messages.Request)]
 _ANSWER_TAGS = [cls.__struct_config__.tag for cls in get_args(messages.Answer)]

@@ -117,6 +117,7 @@ def test_status_words() -> None:
         "OFFENCES": 18,
         "REFUSALS": 19,
         "TILE_BUSY": 24,
+        "OVERLAPPED": 25,
     }
     assert max(StatusWord) * 8 < records.STATUS_DEVICE_SIZE
 

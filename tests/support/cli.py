@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,17 @@ class Finished:
 
 def softnpu(*arguments: str | Path, **environment: str) -> Finished:
     """Runs `softnpu ARGUMENTS` to its end."""
+    return _finished(["-m", "softnpu.tools.cli", *map(str, arguments)], environment)
+
+
+def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:
+    """Runs a Python program that calls the command's `main` in an altered surrounding."""
+    return _finished([str(program), *map(str, arguments)], environment)
+
+
+def _finished(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "softnpu.tools.cli", *map(str, arguments)],
+        [sys.executable, "-P", *command],
         env={**os.environ, **_PLAIN, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -34,9 +34,10 @@ def main(arguments: list[str]) -> int:
         if not hasattr(target, name):
             raise AttributeError(f"{module} has no {name} to patch")
         setattr(target, name, value)
-    daemon.configure_logging("info")
+    decoded = msgspec.json.decode(settings, type=DaemonSettings)
+    daemon.configure_logging(decoded.log_level)
     try:
-        daemon.serve(msgspec.json.decode(settings, type=DaemonSettings), int(ready))
+        daemon.serve(decoded, int(ready))
     except Refused as error:
         os.write(int(ready), msgspec.json.encode(error.fault))
         return 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +92,11 @@ def failure(call: Callable[[], object], result: ZeResult) -> ZeError:
 class Loaded:
     """A graph on the device, memory for its arguments, and a list that executes it `times` times."""
 
-    def __init__(self, context: Context, xml: Path, times: int = 1) -> None:
+    def __init__(
+        self, context: Context, xml: Path, times: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
         with GraphSource.from_ir(xml) as source:
-            self.graph = context.create_graph(source)
+            self.graph = context.create_graph(source, config)
         self.graph.initialize()
         self.memory = [context.alloc_host(a.byte_size) for a in self.graph.meta.arguments]
         for index, memory in enumerate(self.memory):

@@ -1,0 +1,115 @@
+"""Which users reach the socket: the file modes and access lists that let the allowed ones in and nobody else.
+
+The daemon asks the kernel who connects (`SO_PEERCRED`) in any case; this is what comes before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+_ATTRIBUTE = "system.posix_acl_access"
+_VERSION = struct.pack("<I", 2)
+_ENTRY = struct.Struct("<HHI")
+_OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHERS = 1, 2, 4, 8, 0x10, 0x20
+_NOBODY = 0xFFFFFFFF
+_READ_WRITE, _SEARCH = 6, 1
+
+
+def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
+    """Makes the directory of a socket, if it is missing, for its owner and those who are allowed."""
+    folder = path.parent
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        # one with a list of ours is from an earlier daemon, which may have let in others
+        if folder.stat().st_uid == os.getuid() and any(_entries(folder)):
+            _let_in(folder, 7, _SEARCH, users, groups)
+        _check_folders(folder, users, groups)
+        return
+    except OSError as error:
+        raise refuse(
+            ZeResult.ERROR_UNINITIALIZED,
+            f"directory {folder}",
+            error.strerror or str(error),
+            "a directory that can be made",
+            "choose another place with --socket",
+        ) from error
+    try:
+        _let_in(folder, 7, _SEARCH, users, groups)
+        _check_folders(folder, users, groups)
+    except Refused:
+        folder.rmdir()
+        raise
+
+
+def open_socket_to(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
+    """Lets the allowed users connect to a socket of mode 600."""
+    _let_in(path, _READ_WRITE, _READ_WRITE, users, groups)
+
+
+def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
+    entries = [
+        (_OWNER, owner, _NOBODY),
+        *((_USER, others, uid) for uid in sorted(set(users))),
+        (_OWNING_GROUP, 0, _NOBODY),
+        *((_GROUP, others, gid) for gid in sorted(set(groups))),
+        (_MASK, others, _NOBODY),
+        (_OTHERS, 0, _NOBODY),
+    ]
+    try:
+        os.setxattr(path, _ATTRIBUTE, _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries))
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            f"{path}",
+            "a file system without access lists",
+            "one that can let single users in",
+            "choose another place with --socket, such as one in /tmp or /run",
+        ) from error
+
+
+def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
+    """Refuses a place that an allowed user or group cannot come to."""
+    for name in (folder.resolve(), *folder.resolve().parents):
+        for kind, number in [*((_USER, uid) for uid in users), *((_GROUP, gid) for gid in groups)]:
+            if not _may_enter(name, kind, number):
+                who = f"user {number}" if kind == _USER else f"group {number}"
+                raise refuse(
+                    ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                    f"directory {name}",
+                    f"{who} cannot enter it (mode {stat.S_IMODE(name.stat().st_mode):o})",
+                    "a way to the socket for everybody who is allowed",
+                    "choose a place in a new directory, such as --socket /tmp/npu-shared/npu.sock",
+                )
+
+
+def _may_enter(folder: Path, kind: int, number: int) -> bool:
+    """Whether a user or group, by itself, may search a directory; a user's groups are not looked at."""
+    info = folder.stat()
+    if kind == _USER and number in (0, info.st_uid):
+        return number == 0 or bool(info.st_mode & stat.S_IXUSR)
+    entries = list(_entries(folder))
+    mask = next((rights for tag, rights, _ in entries if tag == _MASK), 7)
+    for tag, rights, identity in entries:
+        if tag == kind and identity == number:
+            return bool(rights & mask & _SEARCH)
+    if kind == _GROUP and number == info.st_gid:
+        return bool(info.st_mode & stat.S_IXGRP)
+    return bool(info.st_mode & stat.S_IXOTH)
+
+
+def _entries(path: Path) -> Iterator[tuple[int, int, int]]:
+    try:
+        data = os.getxattr(path, _ATTRIBUTE)
+    except OSError:
+        return  # no list, or none can be: the mode is all there is
+    yield from _ENTRY.iter_unpack(data[len(_VERSION) :])

@@ -1,0 +1,361 @@
+"""Faults that a user of softnpu asks for: every failure that a device can show, provoked on a running daemon.
+
+A kind of fault acts on one sort of operation: submissions, doorbells, loads of a graph, or requests. Of the
+operations that match, the first `after` pass; of those behind them each is hit with `probability`, until
+`count` were hit. As text, for a daemon that starts:
+
+    SOFTNPU_INJECT="hang:after=3, slow=20ms:count=*:probability=0.1:seed=7"
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.version import ENV_INJECT
+
+
+class FaultKind(enum.StrEnum):
+    """What goes wrong; the values are those of `softnpu inject`."""
+
+    HANG = "hang"
+    STALL = "stall"
+    RESET = "reset"
+    LOST = "lost"
+    ECC = "ecc"
+    FAIL = "fail"
+    SLOW = "slow"
+    DROP_SIGNAL = "drop-signal"
+    DROP_DOORBELL = "drop-doorbell"
+    LOAD_HANG = "load-hang"
+    LOAD_CRASH = "load-crash"
+    LOAD_FAIL = "load-fail"
+    OOM = "oom"
+    COMPILE_FAIL = "compile-fail"
+    COMPILE_CRASH = "compile-crash"
+    COMPILE_HANG = "compile-hang"
+    COMPILE_SLOW = "compile-slow"
+    IMPORT_FAIL = "import-fail"
+    EXPORT_FAIL = "export-fail"
+    REFUSE = "refuse"
+    DELAY = "delay"
+    DISCONNECT = "disconnect"
+    DAEMON_DEATH = "daemon-death"
+
+
+class Operation(enum.Enum):
+    """What a kind acts on."""
+
+    SUBMISSION = "submission"
+    DOORBELL = "doorbell"
+    LOAD = "load"
+    REQUEST = "request"
+
+
+class Value(enum.Enum):
+    """What may stand behind the name of a kind."""
+
+    NONE = "none"
+    TEXT = "the log of the compiler"
+    SLOWNESS = "a time such as 20ms or 1.5s, or a factor such as 3x"
+    TIME = "a time such as 20ms or 1.5s"
+    RESULT = "an error such as ERROR_OUT_OF_HOST_MEMORY"
+    MEMORY = "device or host"
+    REQUEST = "a request such as queue_create, or with an error: queue_create=ERROR_NOT_AVAILABLE"
+    REQUEST_TIME = "a request and a time, such as mem_alloc=200ms"
+
+
+class KindFacts(NamedTuple):
+    """What a kind acts on, what it does, its value, and the value that holds when none is given."""
+
+    operation: Operation
+    summary: str
+    value: Value = Value.NONE
+    default: str = ""
+    requests: tuple[str, ...] = ()
+
+
+KINDS: dict[FaultKind, KindFacts] = {
+    FaultKind.HANG: KindFacts(
+        Operation.SUBMISSION, "it makes no progress, and the engine listens to nobody: the watchdog resets it"
+    ),
+    FaultKind.STALL: KindFacts(
+        Operation.SUBMISSION, "it makes no progress, the engine listens: the watchdog aborts it, no reset"
+    ),
+    FaultKind.RESET: KindFacts(
+        Operation.SUBMISSION, "the engine dies under it and comes back: nothing is lost, it runs again"
+    ),
+    FaultKind.LOST: KindFacts(
+        Operation.SUBMISSION, "it ends with DEVICE_LOST, and so does all else of its queue"
+    ),
+    FaultKind.ECC: KindFacts(
+        Operation.SUBMISSION, "an uncorrectable memory error: it ends with UNKNOWN, its outputs are void"
+    ),
+    FaultKind.FAIL: KindFacts(
+        Operation.SUBMISSION, "it ends with an error, its queue goes on", Value.RESULT, "ERROR_UNKNOWN"
+    ),
+    FaultKind.SLOW: KindFacts(
+        Operation.SUBMISSION, "it takes longer, and the device is busy with it", Value.SLOWNESS, "10ms"
+    ),
+    FaultKind.DROP_SIGNAL: KindFacts(
+        Operation.SUBMISSION, "it is done and nobody is told: the device gives it up as DEVICE_LOST"
+    ),
+    FaultKind.DROP_DOORBELL: KindFacts(
+        Operation.DOORBELL, "it is not heard: the next one is, or the device gives the work up as DEVICE_LOST"
+    ),
+    FaultKind.LOAD_HANG: KindFacts(
+        Operation.LOAD,
+        "loading a graph makes no progress: the engine is reset and tries again; twice: refused",
+    ),
+    FaultKind.LOAD_CRASH: KindFacts(
+        Operation.LOAD, "the engine dies while it loads a graph and tries again; twice: refused"
+    ),
+    FaultKind.LOAD_FAIL: KindFacts(
+        Operation.REQUEST,
+        "initialising a graph fails",
+        Value.RESULT,
+        "ERROR_MODULE_BUILD_FAILURE",
+        ("graph_initialize",),
+    ),
+    FaultKind.OOM: KindFacts(
+        Operation.REQUEST, "an allocation is out of memory", Value.MEMORY, "device", ("mem_alloc",)
+    ),
+    FaultKind.COMPILE_FAIL: KindFacts(
+        Operation.REQUEST,
+        "a compilation ends with MODULE_BUILD_FAILURE and a build log",
+        Value.TEXT,
+        "error: injected fault: the compiler does not like this model",
+        ("graph_create",),
+    ),
+    FaultKind.COMPILE_CRASH: KindFacts(
+        Operation.REQUEST, "the compiler dies over a model", requests=("graph_create",)
+    ),
+    FaultKind.COMPILE_HANG: KindFacts(
+        Operation.REQUEST, "the compiler makes no progress, and is ended in 10 s", requests=("graph_create",)
+    ),
+    FaultKind.COMPILE_SLOW: KindFacts(
+        Operation.REQUEST, "a compilation begins later", Value.TIME, "1s", ("graph_create",)
+    ),
+    FaultKind.IMPORT_FAIL: KindFacts(
+        Operation.REQUEST,
+        "importing a blob or memory of another process fails",
+        Value.RESULT,
+        requests=("graph_import", "mem_import"),
+    ),
+    FaultKind.EXPORT_FAIL: KindFacts(
+        Operation.REQUEST,
+        "exporting a blob, or allocating memory for other processes, fails",
+        Value.RESULT,
+        requests=("graph_export", "graph_blob", "mem_alloc"),
+    ),
+    FaultKind.REFUSE: KindFacts(Operation.REQUEST, "any request is refused", Value.REQUEST),
+    FaultKind.DELAY: KindFacts(Operation.REQUEST, "any request is served later", Value.REQUEST_TIME),
+    FaultKind.DISCONNECT: KindFacts(
+        Operation.REQUEST, "the daemon ends the connection instead of serving a request"
+    ),
+    FaultKind.DAEMON_DEATH: KindFacts(
+        Operation.REQUEST, "the daemon dies (SIGKILL) instead of serving a request"
+    ),
+}
+"""Every kind, in the order in which a person should read of them."""
+
+REQUESTS = (
+    "hello", "context_create", "context_destroy", "context_memory", "mem_alloc", "mem_import", "mem_free",
+    "queue_create", "queue_workload", "queue_destroy", "graph_create", "graph_import", "graph_blob",
+    "graph_export", "graph_query", "graph_initialize", "graph_destroy", "compiler_options", "cancel",
+    "status",
+)  # fmt: skip
+"""What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""
+
+_DEVICELESS = {FaultKind.DISCONNECT, FaultKind.DAEMON_DEATH}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_LONGEST_S = 3600.0
+_LARGEST_FACTOR = 1000.0
+_MOST = 2**63 - 1
+_LONGEST_TEXT = 800
+
+
+class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fault that was asked for. `count` None: as often as it matches. No `sessions`: any.
+
+    `device` None: any. `value` as the kind takes it, empty for its default.
+    """
+
+    kind: FaultKind
+    value: str = ""
+    device: int | None = None
+    sessions: tuple[int, ...] = ()
+    after: int = 0
+    count: int | None = 1
+    probability: float = 1.0
+    seed: int = 0
+
+    @property
+    def facts(self) -> KindFacts:
+        """What its kind does."""
+        return KINDS[self.kind]
+
+    @property
+    def effective(self) -> str:
+        """Its value, or the default of its kind."""
+        return self.value or self.facts.default
+
+    @property
+    def result(self) -> ZeResult | None:
+        """The error that its value names, if it does."""
+        name = self.effective.rpartition("=")[2]
+        return ZeResult[name] if name in ZeResult.__members__ else None
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """Tags of the requests on which it acts; empty: all of a session, once it is open."""
+        if self.facts.value in (Value.REQUEST, Value.REQUEST_TIME):
+            return (self.value.partition("=")[0],)
+        return self.facts.requests
+
+    @property
+    def seconds(self) -> float:
+        """The time of its value; 0 if that is none."""
+        found = _TIME.fullmatch(self.effective.rpartition("=")[2])
+        return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+    @property
+    def factor(self) -> float:
+        """How many times as long; 1 if its value is no factor."""
+        found = _FACTOR.fullmatch(self.effective)
+        return float(found[1]) if found else 1.0
+
+    def chosen(self, number: int) -> bool:
+        """Whether operation `number` (from 1) of those that match is one that `probability` picks."""
+        if self.probability >= 1.0:
+            return True
+        drawn = hashlib.blake2b(f"{self.seed}:{number}".encode(), digest_size=8).digest()
+        return int.from_bytes(drawn, "little") / 2**64 < self.probability
+
+    def check(self) -> None:
+        """Refuses what contradicts itself or cannot be, by the name of the option."""
+        facts, name = self.facts, f"injection of {self.kind.value}"
+        if not 0 <= self.after <= _MOST:
+            raise _bad(name, f"after {self.after}", "0 or more operations that pass")
+        if self.count is not None and not 1 <= self.count <= _MOST:
+            raise _bad(name, f"count {self.count}", "1 or more operations that are hit, or * for every")
+        if not 0.0 < self.probability <= 1.0:
+            raise _bad(name, f"probability {self.probability:g}", "above 0, at most 1")
+        if not 0 <= self.seed <= _MOST:
+            raise _bad(name, f"seed {self.seed}", f"0 to {_MOST}")
+        if self.device is not None and self._has_no_device():
+            raise _bad(name, f"device {self.device}", "none: it acts on connections, not on devices")
+        if self.sessions and facts.operation is Operation.LOAD:
+            raise _bad(name, "a session", "none: sessions share what is loaded")
+        if self.sessions and self.requests == ("hello",):
+            raise _bad(name, "a session", "none: it has no number before the handshake")
+        self._check_value(name)
+
+    def _has_no_device(self) -> bool:
+        return self.kind in _DEVICELESS or self.requests in (("hello",), ("status",), ("cancel",))
+
+    def _check_value(self, name: str) -> None:
+        kind, text = self.facts.value, self.value
+        if kind is Value.NONE:
+            if text:
+                raise _bad(name, f"value {text!r}", "no value")
+            return
+        if len(text) > _LONGEST_TEXT:
+            raise _bad(name, f"a value of {len(text)} characters", f"at most {_LONGEST_TEXT}")
+        if not text and kind not in (Value.REQUEST, Value.REQUEST_TIME):
+            return
+        request, _, behind = text.partition("=")
+        good = {
+            Value.TEXT: True,
+            Value.TIME: _is_time(text),
+            Value.SLOWNESS: _is_time(text) or _is_factor(text),
+            Value.RESULT: _is_error(text),
+            Value.MEMORY: text in ("device", "host"),
+            Value.REQUEST: request in REQUESTS and ("=" not in text or _is_error(behind)),
+            Value.REQUEST_TIME: request in REQUESTS and _is_time(behind),
+        }[kind]
+        if not good:
+            hint = f"requests: {', '.join(REQUESTS)}" if kind in (Value.REQUEST, Value.REQUEST_TIME) else ""
+            raise _bad(name, f"value {text!r}", kind.value, hint)
+
+
+def kind_of(name: str) -> FaultKind:
+    """The kind of this name; refuses an unknown one with all that there are."""
+    try:
+        return FaultKind(name)
+    except ValueError:
+        raise _bad("injection", f"no fault {name!r}", f"one of {', '.join(FaultKind)}") from None
+
+
+def parse(text: str) -> tuple[Injection, ...]:
+    """The injections in `text`, checked. Refuses what it does not understand, naming the part."""
+    parts = (part.strip() for part in text.split(","))
+    return tuple(_parse_part(part) for part in parts if part)
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """What `SOFTNPU_INJECT` asks for."""
+    return environment.get(ENV_INJECT, "")
+
+
+def _parse_part(part: str) -> Injection:
+    head, *parts = part.split(":")
+    name, _, value = head.partition("=")
+    given: dict[str, str] = {}
+    for option in parts:
+        key, equals, what = option.partition("=")
+        if not equals or key not in _OPTIONS or key in given:
+            known = ", ".join(f"{name}=" for name in _OPTIONS)
+            raise _bad(f"injection {part!r}", repr(option), f"once each: {known}")
+        given[key] = what
+    if "seed" in given and "probability" not in given:
+        raise _bad(f"injection {part!r}", "seed without probability", "both, or no seed")
+    kind = kind_of(name.strip())
+    try:
+        options = {key: _OPTIONS[key](what) for key, what in given.items()}
+        injection = Injection(kind=kind, value=value, **options)
+    except ValueError as error:
+        raise _bad(f"injection {part!r}", str(error), "a number") from error
+    injection.check()
+    return injection
+
+
+def count_of(text: str) -> int | None:
+    """How often: a number, or None for `*`. `ValueError` for anything else."""
+    return None if text == "*" else int(text)
+
+
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "after": int,
+    "count": count_of,
+    "probability": float,
+    "seed": int,
+    "device": int,
+}
+
+
+def _is_time(text: str) -> bool:
+    found = _TIME.fullmatch(text)
+    return found is not None and 0 < float(found[1]) * _UNITS[found[2]] <= _LONGEST_S
+
+
+def _is_factor(text: str) -> bool:
+    found = _FACTOR.fullmatch(text)
+    return found is not None and 1.0 < float(found[1]) <= _LARGEST_FACTOR
+
+
+def _is_error(text: str) -> bool:
+    return text.startswith("ERROR_") and text in ZeResult.__members__
+
+
+def _bad(object: str, found: str, expected: str, hint: str = "") -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, found, expected, hint)

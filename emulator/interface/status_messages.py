@@ -1,0 +1,103 @@
+"""What a device is, and the answer to `Status`: devices, sessions and users of a daemon."""
+
+from __future__ import annotations
+
+import msgspec
+
+from softnpu.emulator.interface.message import Message
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes."""
+
+    index: int
+    platform: str
+    name: str
+    device_id: int
+    revision: int
+    tiles: int
+    slices: int
+    simd_width: int
+    eus_per_subslice: int
+    core_clock_mhz: int
+    timer_ns_per_tick: float
+    memory_total: int
+    uuid: bytes
+
+
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One device: engine process, counters since the daemon started, memory in bytes.
+
+    `running`: submissions that the engine executes at this moment.
+    """
+
+    device: DeviceInfo
+    engine_pid: int
+    state: str
+    restarts: int
+    memory_used: int
+    contexts: int
+    queues: int
+    graphs: int
+    images: int
+    submissions: int
+    commands: int
+    inferences: int
+    faults: int
+    busy_ns: int
+    staged_bytes: int
+    heartbeat_ns: int
+    hangs: int = 0
+    aborted: int = 0
+    offences: int = 0
+    refusals: int = 0
+    tile_busy_ns: int = 0
+    overlapped: int = 0
+    running: int = 0
+
+
+class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One session: whose it is and what it holds."""
+
+    session: int
+    pid: int
+    client: str
+    role: str
+    memory_used: int
+    contexts: int
+    allocations: int
+    queues: int
+    graphs: int
+    uid: int = 0
+
+
+class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One user (uid) over all of its connections: what it holds, and how often a limit refused it more."""
+
+    uid: int
+    connections: int
+    sessions: int
+    memory_used: int
+    handles: int
+    queues: int
+    graphs: int
+    compiles: int
+    refusals: int
+
+
+class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
+    """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
+
+    A user who may not command the daemon sees itself and its sessions only. At most 64 users are listed.
+    """
+
+    pid: int
+    server: str
+    socket: str
+    uptime_s: float
+    interface: str
+    compiler_pids: tuple[int, ...]
+    engines: tuple[EngineStatus, ...]
+    session_count: int
+    sessions: tuple[SessionStatus, ...]
+    users: tuple[UserStatus, ...] = ()

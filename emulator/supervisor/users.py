@@ -1,0 +1,177 @@
+"""The users behind the connections: who may connect, what each holds, and how much of it one may have.
+
+A user is a uid, as the kernel tells it of the peer of a socket (`SO_PEERCRED`). The owner of the daemon and
+root may always connect and may command it; other users may if the owner allows them, and they only use it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from softnpu.emulator.interface.messages import UserStatus
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
+
+_CREDENTIALS = struct.Struct("3i")
+_SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
+_LONGEST_OPTION = 1024  # bytes; Python asks for no more
+_UNREAD_BYTES = 64 * 1024 * 1024
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a socket, as it was when it connected."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Peer:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return cls(*_CREDENTIALS.unpack(raw))
+
+    def groups(self, connection: socket.socket) -> set[int]:
+        """All of its groups."""
+        try:
+            more = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
+        except OSError as error:
+            # more than 256 of them: what the accounts say must do
+            if error.errno != errno.ERANGE:
+                raise
+            return {self.gid, *_groups_of_account(self.uid, self.gid)}
+        return {self.gid, *memoryview(more).cast("I")}
+
+
+def _groups_of_account(uid: int, gid: int) -> list[int]:
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        return [gid]
+
+
+class User:
+    """What one user holds, counted over all of its connections. `commands`: it may command the daemon.
+
+    `memory` is its limit in bytes, `everybody` counts the segments of all users.
+    """
+
+    def __init__(
+        self, uid: int, commands: bool, limits: ResourceLimits, memory: int, everybody: Quota
+    ) -> None:
+        whose = f"user {uid}"
+
+        def quota(name: str, what: str, object: str, result: ZeResult, limit: int = 0) -> Quota:
+            return Quota(limit or getattr(limits, name), name.replace("_", "-"), what, whose, object, result)
+
+        host, busy = ZeResult.ERROR_OUT_OF_HOST_MEMORY, ZeResult.ERROR_NOT_AVAILABLE
+        self.uid = uid
+        self.commands = commands
+        self.unread = Quota(_UNREAD_BYTES, "", "bytes of unread answers", whose, "connection", busy)
+        self.connections = quota("user_connections", "connections", "connection", busy)
+        self.handshakes = quota("user_handshakes", "connections without a hello", "connection", busy)
+        self.sessions = quota("user_sessions", "sessions", "session", busy)
+        self.handles = quota("user_handles", "handles", "handle", host)
+        self.queues = quota("user_queues", "queues", "command queue", host)
+        self.graphs = quota("user_graphs", "graphs", "graph", host)
+        self.compiles = quota("user_compiles", "jobs of the compiler under way", "graph", host)
+        self.memory = quota(
+            "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory
+        )
+        self.segments = quota(
+            "user_segments", "segments", "memory allocation", host, limits.segments_of_user()
+        )
+        self._everybody = everybody
+
+    @property
+    def _quotas(self) -> list[Quota]:
+        mine = [value for value in vars(self).values() if isinstance(value, Quota)]
+        return [quota for quota in mine if quota is not self._everybody]
+
+    @property
+    def idle(self) -> bool:
+        """Whether this user holds nothing at all."""
+        return not any(quota.used for quota in self._quotas)
+
+    def check_segment(self) -> None:
+        """Refuses one more memory file."""
+        self.segments.check()
+        self._everybody.check()
+
+    def take_segments(self, count: int) -> None:
+        """Counts memory files; fewer if negative."""
+        self.segments.take(count)
+        self._everybody.take(count)
+
+    def check_commands(self, what: str) -> None:
+        """Refuses what only the owner of the daemon and root may ask for."""
+        if not self.commands:
+            raise refuse(
+                ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                what,
+                f"user {self.uid}",
+                f"user {os.getuid()}, the owner of the daemon, or root",
+                "ask the owner of the daemon",
+            )
+
+    def status(self) -> UserStatus:
+        """What the user holds."""
+        return UserStatus(
+            uid=self.uid,
+            connections=self.connections.used,
+            sessions=self.sessions.used,
+            memory_used=self.memory.used,
+            handles=self.handles.used,
+            queues=self.queues.used,
+            graphs=self.graphs.used,
+            compiles=self.compiles.used,
+            refusals=sum(quota.refusals for quota in self._quotas),
+        )
+
+
+class Users:
+    """The users of one daemon that hold anything, and who is allowed to be one."""
+
+    def __init__(
+        self, limits: ResourceLimits, memory: int, allowed: tuple[int, ...], groups: tuple[int, ...]
+    ) -> None:
+        self._limits = limits
+        self._allowed = frozenset(allowed)
+        self._groups = frozenset(groups)
+        self._memory = limits.user_memory or (memory * 3 // 4 if allowed or groups else memory)
+        self._users: dict[int, User] = {}
+        self._segments = Quota(SEGMENTS_IN_ALL, "", "segments", "all users", "memory allocation")
+
+    def admit(self, peer: Peer, connection: socket.socket) -> User:
+        """The user of a new connection; refuses one whom the owner has not allowed."""
+        commands = peer.uid in (os.getuid(), 0)
+        if not commands and peer.uid not in self._allowed and not self._by_group(peer, connection):
+            raise refuse(
+                ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                "connection",
+                f"user {peer.uid}",
+                f"user {os.getuid()}, the owner of the daemon, root, or a user whom the owner allowed",
+                f"have its owner start it with --allow-user {peer.uid}, or start a daemon of your own",
+            )
+        user = self._users.get(peer.uid)
+        if user is None:
+            user = User(peer.uid, commands, self._limits, self._memory, self._segments)
+            self._users[peer.uid] = user
+        return user
+
+    def _by_group(self, peer: Peer, connection: socket.socket) -> bool:
+        return bool(self._groups) and not self._groups.isdisjoint(peer.groups(connection))
+
+    def forget_idle(self) -> None:
+        """Forgets users who hold nothing."""
+        for user in [user for user in self._users.values() if user.idle]:
+            del self._users[user.uid]
+
+    def status(self, visible: Callable[[User], bool]) -> tuple[UserStatus, ...]:
+        """What they hold, by uid."""
+        return tuple(self._users[uid].status() for uid in sorted(self._users) if visible(self._users[uid]))

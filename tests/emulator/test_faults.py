@@ -1,0 +1,453 @@
+"""Faults that a user asks for, as the Python driver shows them, and that everything goes on afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver import CommandQueue, Context, Driver, GraphSource, ZeResult, faults
+from softnpu.driver.faults import FaultKind, FaultState
+from softnpu.driver.graph_creation import import_blob
+from softnpu.emulator.interface import messages as msg
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.models import Array, on_cpu
+from tests.support.waiting import Stopwatch, wait_until
+from tests.support.wire import Wire, WireContext
+from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, fill, run, same
+
+ERRORS = [result for result in ZeResult if result.name.startswith("ERROR_")]
+_QUICK = {
+    "softnpu.emulator.supervisor.watchdog:_LEAST_HANG_S": 0.4,
+    "softnpu.emulator.supervisor.watchdog:_LEAST_START_S": 1.0,
+    "softnpu.emulator.supervisor.compilers:_STALLED_S": 1.0,
+}
+
+
+@pytest.fixture
+def image() -> Array:
+    """An input of the small network."""
+    return np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Daemon:
+    """A daemon whose watchdogs are quicker than those of users."""
+    return start_daemon(tdr_ms=600, patches=_QUICK)
+
+
+def only() -> FaultState:
+    """The one injection that there is."""
+    (state,) = faults.status()
+    return state
+
+
+# ------------------------------------------------------------ submissions
+
+
+def test_reset_loses_nothing(daemon: Daemon, context: Context, digits: Path, image: Array) -> None:
+    queue, loaded = context.create_command_queue(), Loaded(context, digits)
+    faults.inject("reset", after=1)
+
+    assert all(same(loaded.infer(queue, image), on_cpu(digits, image)) for _ in range(3))
+
+    assert (only().hits, only().state) == (1, "used up")
+    engine = daemon.engine()
+    assert (engine.restarts, engine.aborted, engine.offences) == (1, 0, 0)
+
+
+def test_reset_twice_under_one_submission_loses_its_queue(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    faults.inject("reset", count=2)
+    fence = execute(queue, barrier(context))
+    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    assert "engine died" in error.fault.found
+    assert queue.lost
+    check_works(context)
+    assert daemon.engine().restarts == 2
+
+
+def test_hang_costs_an_engine_and_the_queue_and_nobody_else(
+    daemon: Daemon, context: Context, digits: Path, image: Array
+) -> None:
+    with Driver.open() as other:
+        innocent = other.devices[0].create_context()
+        queue, loaded = innocent.create_command_queue(), Loaded(innocent, digits)
+        loaded.infer(queue, image)
+        guilty = context.create_command_queue()
+        faults.inject("hang", session=context.device.driver.session)
+
+        hung = execute(guilty, barrier(context))
+        assert same(loaded.infer(queue, image), on_cpu(digits, image))
+
+        error = failure(lambda: hung.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        assert "no progress" in error.fault.found
+        assert guilty.lost
+        check_works(context)
+        engine = daemon.engine()
+        assert (engine.restarts, engine.hangs, engine.aborted, engine.offences) == (1, 1, 1, 1)
+
+
+def test_stall_is_aborted_without_a_reset(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    faults.inject(FaultKind.STALL)
+    fence = execute(queue, barrier(context))
+    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    assert "no progress" in error.fault.found
+    assert queue.lost
+    check_works(context)
+    engine = daemon.engine()
+    assert (engine.restarts, engine.hangs, engine.aborted, engine.offences) == (0, 1, 1, 1)
+
+
+def test_lost(daemon: Daemon, context: Context) -> None:
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    faults.inject("lost")
+    fence = execute(queue, fill(context, memory, 7))
+    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    assert "injected fault" in error.fault.found
+    assert queue.lost
+    behind = execute(queue, fill(context, memory, 7))
+    failure(lambda: behind.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    assert not memory.view().any(), "nothing of it ran"
+    check_works(context)
+    engine = daemon.engine()
+    assert (engine.restarts, engine.aborted, engine.offences) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "result"),
+    [
+        ("ecc", None, ZeResult.ERROR_UNKNOWN),
+        ("fail", None, ZeResult.ERROR_UNKNOWN),
+        ("fail", "ERROR_OUT_OF_HOST_MEMORY", ZeResult.ERROR_OUT_OF_HOST_MEMORY),
+        ("fail", "ERROR_INVALID_SIZE", ZeResult.ERROR_INVALID_SIZE),
+    ],
+)
+def test_a_submission_that_fails_leaves_its_queue_usable(
+    daemon: Daemon, context: Context, kind: str, value: str | None, result: ZeResult
+) -> None:
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    faults.inject(kind, value=value)
+    fence = execute(queue, fill(context, memory, 7))
+    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).fault.found
+    run(queue, fill(context, memory, 8))
+    assert np.all(memory.view() == 8)
+    assert daemon.engine().restarts == 0
+
+
+@pytest.mark.parametrize("result", ERRORS)
+def test_every_error_can_be_the_end_of_a_submission(context: Context, result: ZeResult) -> None:
+    queue = context.create_command_queue()
+    faults.inject("fail", value=result.name)
+    fence = execute(queue, barrier(context))
+    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).fault.found
+    assert queue.lost == (result == ZeResult.ERROR_DEVICE_LOST)
+    check_works(context)
+
+
+def test_slow_by_a_time_computes_the_same(context: Context, digits: Path, image: Array) -> None:
+    queue, loaded = context.create_command_queue(), Loaded(context, digits)
+    loaded.infer(queue, image)
+    with faults.injected("slow", value="300ms"):
+        watch = Stopwatch()
+        assert same(loaded.infer(queue, image), on_cpu(digits, image))
+        assert watch.seconds >= 0.3
+    assert faults.status() == []
+
+
+def test_slow_is_progress_for_the_watchdog(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    faults.inject("slow", value=2000)
+    watch = Stopwatch()
+    run(queue, barrier(context))
+    assert watch.seconds >= 2, "three times the limit of the watchdog"
+    engine = daemon.engine()
+    assert (engine.hangs, engine.aborted, engine.restarts) == (0, 0, 0)
+
+
+def test_slow_by_a_factor(context: Context) -> None:
+    queue, memory = context.create_command_queue(), context.alloc_host(1 << 28)
+    commands = fill(context, memory, 1)
+    run(queue, commands)
+    watch = Stopwatch()
+    run(queue, commands)
+    plain = watch.seconds
+    with faults.injected("slow", value="20x"):
+        watch = Stopwatch()
+        run(queue, commands)
+        assert watch.seconds > 3 * plain
+
+
+def test_slow_is_cancelled_like_all_work(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    faults.inject("slow", value="600s")
+    fence = execute(queue, barrier(context))
+    wait_until(lambda: daemon.engine().running == 1, what="it runs")
+    fence.cancel()
+    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    run(queue, barrier(context))
+
+
+def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Context) -> None:
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    other = context.create_command_queue()
+    faults.inject("drop-signal")
+    fence = execute(queue, fill(context, memory, 7))
+    wait_until(lambda: bool(np.all(memory.view() == 7)), what="it has been done")
+    run(other, barrier(context))  # its doorbell lets everything that waits look again
+    assert not fence.query_status()
+    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    assert queue.lost
+    check_works(context)
+    assert daemon.engine().restarts == 0
+
+
+# ------------------------------------------------------------ doorbells
+
+
+def asleep(queue: CommandQueue) -> None:
+    """Waits until the engine needs the doorbell of this queue."""
+    wait_until(lambda: queue._words[queue._asleep_at] == 1, what="an engine that sleeps")
+
+
+def test_a_doorbell_that_is_dropped_is_made_good_by_the_next(start_daemon: StartDaemon) -> None:
+    start_daemon(tdr_ms=60_000, spin_us=0)
+    with Driver.open() as driver, driver.devices[0].create_context() as context:
+        queue = context.create_command_queue()
+        run(queue, barrier(context))
+        asleep(queue)
+        faults.inject("drop-doorbell")
+        first = execute(queue, barrier(context))
+        wait_until(lambda: only().hits == 1, what="the doorbell is dropped")
+        assert not first.query_status()
+
+        second = execute(queue, barrier(context))
+
+        assert first.host_synchronize(LONG)
+        assert second.host_synchronize(LONG)
+
+
+def test_a_doorbell_that_nobody_repeats_costs_the_queue(start_daemon: StartDaemon) -> None:
+    start_daemon(tdr_ms=300, spin_us=0)
+    with Driver.open() as driver, driver.devices[0].create_context() as context:
+        queue, memory = context.create_command_queue(), context.alloc_host(64)
+        run(queue, barrier(context))
+        asleep(queue)
+        faults.inject("drop-doorbell")
+        fence = execute(queue, fill(context, memory, 7))
+        error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        assert "doorbell" in error.fault.found
+        assert queue.lost
+        assert not memory.view().any()
+        check_works(context)
+
+
+# ------------------------------------------------------------ loads
+
+
+def test_load_crash_is_tried_again(daemon: Daemon, context: Context, digits: Path, image: Array) -> None:
+    queue = context.create_command_queue()
+    faults.inject("load-crash")
+    assert same(Loaded(context, digits).infer(queue, image), on_cpu(digits, image))
+    assert daemon.engine().restarts == 1
+
+
+@pytest.mark.parametrize("kind", ["load-crash", "load-hang"])
+def test_a_load_that_takes_two_engines_is_refused(context: Context, digits: Path, kind: str) -> None:
+    faults.inject(kind, count=2)
+    error = failure(lambda: Loaded(context, digits), ZeResult.ERROR_DEVICE_LOST)
+    assert "while it loaded this graph" in error.fault.found
+    check_works(context)
+    Loaded(context, digits)
+
+
+def test_load_fail(context: Context, digits: Path) -> None:
+    with GraphSource.from_ir(digits) as source, context.create_graph(source) as graph:
+        faults.inject("load-fail")
+        faults.inject("load-fail", value="ERROR_OUT_OF_DEVICE_MEMORY")
+        failure(graph.initialize, ZeResult.ERROR_MODULE_BUILD_FAILURE)
+        failure(graph.initialize, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        graph.initialize()
+
+
+# ------------------------------------------------------------ memory
+
+
+def test_oom(context: Context) -> None:
+    faults.inject("oom", after=1)
+    faults.inject("oom", after=1, value="host")
+    context.alloc_host(4096)
+    failure(lambda: context.alloc_host(4096), ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+    failure(lambda: context.alloc_device(4096), ZeResult.ERROR_OUT_OF_HOST_MEMORY)
+    context.alloc_host(4096)
+
+
+def test_oom_is_about_allocations_of_the_program_only(context: Context) -> None:
+    faults.inject("oom")
+    run(context.create_command_queue(), barrier(context))
+    assert only().matched == 0
+
+
+def test_import_and_export_of_memory(context: Context) -> None:
+    faults.inject("export-fail")
+    context.alloc_host(4096)
+    failure(lambda: context.alloc_host(4096, export=True), ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+    memory = context.alloc_host(4096, export=True)
+    faults.inject("import-fail")
+    with open(context.export_memory(memory), "rb") as exported:
+        failure(lambda: context.import_memory(exported.fileno()), ZeResult.ERROR_INVALID_ARGUMENT)
+        context.import_memory(exported.fileno())
+
+
+# ------------------------------------------------------------ compiling
+
+
+@pytest.fixture
+def compile_digits(context: Context, digits: Path) -> Callable[[], object]:
+    """Compiles the small network."""
+
+    def compiled() -> object:
+        with GraphSource.from_ir(digits) as source:
+            return context.create_graph(source)
+
+    return compiled
+
+
+def test_compile_fail_has_a_build_log(context: Context, compile_digits: Callable[[], object]) -> None:
+    with faults.injected(FaultKind.COMPILE_FAIL, value="no way: line 3"):
+        failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
+        assert "no way: line 3" in context.device.driver.get_last_error_description()
+        assert only().hits == 1
+    compile_digits()
+
+
+def test_compile_crash(compile_digits: Callable[[], object]) -> None:
+    faults.inject("compile-crash")
+    error = failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
+    assert "signal 9" in error.fault.found
+    compile_digits()
+
+
+def test_compile_hang(compile_digits: Callable[[], object]) -> None:
+    faults.inject("compile-hang")
+    error = failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
+    assert "no progress" in error.fault.found
+    compile_digits()
+
+
+def test_compile_slow(compile_digits: Callable[[], object]) -> None:
+    compile_digits()
+    faults.inject("compile-slow", value="700ms")
+    watch = Stopwatch()
+    compile_digits()
+    assert watch.seconds >= 0.7
+
+
+def test_import_and_export_of_blobs(context: Context, digits: Path) -> None:
+    with GraphSource.from_ir(digits) as source:
+        graph = context.create_graph(source)
+    faults.inject("export-fail")
+    failure(graph.get_native_binary, ZeResult.ERROR_UNKNOWN)
+    blob = graph.get_native_binary()
+    faults.inject("import-fail")
+    failure(lambda: import_blob(context, blob), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    import_blob(context, blob)
+
+
+# ------------------------------------------------------------ requests and connections
+
+
+def test_any_request_can_be_refused_with_any_error(context: Context) -> None:
+    faults.inject("refuse", value="queue_create=ERROR_NOT_AVAILABLE")
+    faults.inject("refuse", value="status")
+    failure(context.create_command_queue, ZeResult.ERROR_NOT_AVAILABLE)
+    failure(context.device.get_status, ZeResult.ERROR_DEVICE_LOST)
+    context.create_command_queue()
+    context.device.get_status()
+
+
+@pytest.mark.parametrize("result", ERRORS)
+def test_every_error_can_be_the_answer_to_a_request(context: Context, result: ZeResult) -> None:
+    faults.inject("refuse", value=f"context_memory={result.name}")
+    failure(context.query_graph_memory, result)
+    context.query_graph_memory()
+
+
+def test_a_handshake_can_be_refused_and_that_of_monitors_goes_on(daemon: Daemon) -> None:
+    faults.inject("refuse", value="hello=ERROR_UNSUPPORTED_VERSION")
+    assert daemon.engine().state == "ready"
+    failure(Driver.open, ZeResult.ERROR_UNSUPPORTED_VERSION)
+    Driver.open().destroy()
+
+
+def test_any_request_can_be_late_and_others_are_not(context: Context) -> None:
+    faults.inject("delay", value="mem_alloc=500ms", session=context.device.driver.session)
+    with Driver.open() as other:
+        other.devices[0].create_context().alloc_host(64)
+    watch = Stopwatch()
+    context.alloc_host(64).view()[:] = 1
+    assert watch.seconds >= 0.5
+
+
+def compile_late(wire: Wire, xml: Path) -> int:
+    """Sends a model that is compiled some time; the number of the request."""
+    context = WireContext(wire)
+    with open(xml, "rb") as model:
+        request = msg.GraphCreate(context=context.handle, name="late", xml_length=xml.stat().st_size)
+        return wire.send(request, [model.fileno()])
+
+
+def test_what_a_late_client_has_sent_goes_with_it(daemon: Daemon, digits: Path) -> None:
+    def held() -> bool:
+        found = set()
+        for path in Path(f"/proc/{daemon.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # others come and go
+                found.add(os.readlink(path))
+        return str(digits) in found
+
+    number = faults.inject("compile-slow", value="600s")
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        compile_late(wire, digits)
+        wait_until(lambda: only().hits == 1, what="it is late")
+        assert held()
+    wait_until(lambda: not held(), what="nothing is kept for it")
+    assert faults.clear([number]) == 1
+
+
+def test_a_late_compilation_can_be_cancelled(daemon: Daemon, digits: Path) -> None:
+    faults.inject("compile-slow", value="600s")
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        number = compile_late(wire, digits)
+        cancel = wire.send(msg.Cancel(request=number))
+        answered, answer = wire.receive()
+        assert answered == number
+        assert isinstance(answer, msg.Failed)
+        assert answer.fault.result == ZeResult.ERROR_NOT_AVAILABLE
+        assert wire.receive() == (cancel, msg.Ok())
+
+
+def test_disconnect_is_a_lost_device_for_one_client(context: Context) -> None:
+    with Driver.open() as victim:
+        hurt = victim.devices[0].create_context()
+        faults.inject("disconnect", session=victim.session)
+        failure(lambda: hurt.alloc_host(64), ZeResult.ERROR_DEVICE_LOST)
+        failure(hurt.create_command_queue, ZeResult.ERROR_DEVICE_LOST)
+    check_works(context)
+    with Driver.open() as again:
+        check_works(again.devices[0].create_context())
+
+
+def test_daemon_death_is_a_lost_device_for_all(daemon: Daemon, context: Context) -> None:
+    queue = context.create_command_queue()
+    faults.inject("daemon-death")
+    failure(lambda: context.alloc_host(64), ZeResult.ERROR_DEVICE_LOST)
+    failure(lambda: queue.execute_command_lists([]), ZeResult.ERROR_DEVICE_LOST)
+    assert daemon.process.wait(10) == -9

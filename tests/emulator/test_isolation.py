@@ -1,0 +1,307 @@
+"""One session can neither read nor disturb what belongs to another, whatever ids and descriptors it sends.
+
+Handles are looked up in the tables of the session that names them; here one session tries those of another in
+every request, in every field of a ring's slot and in every command. What a process of the same user can do to
+the daemon through /proc is the operating system's business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.handles import HandleKind
+from tests.support.daemon import Daemon
+from tests.support.models import Array, on_cpu, write_chain
+from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
+from tests.support.work import Loaded, same
+
+_SECRET = b"\xa7" * 4096
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+@dataclass
+class _Victim:
+    """A session with many objects, so that some of its handles name nothing in a younger session."""
+
+    driver: Driver
+    loaded: Loaded
+    image: Array
+    expected: list[Array]
+    wire: Wire
+    context: WireContext
+    buffer: WireMemory
+    memory: list[WireMemory] = field(default_factory=list)
+    queues: list[WireQueue] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Nothing of it has changed, and it still works."""
+        for memory in self.memory:
+            assert memory.read() == _SECRET, "somebody has written here"
+        for queue in self.queues:
+            assert not queue.lost
+            assert queue.run(_buffer(cmd.Barrier()), self.buffer) == 0
+        with self.loaded.graph.context.create_command_queue() as fresh:
+            assert same(self.loaded.infer(fresh, self.image), self.expected)
+
+
+def _handle(kind: HandleKind, slot: int, generation: int = 1) -> int:
+    return int(kind) << 56 | generation << 32 | slot
+
+
+def _buffer(*commands: cmd.Command) -> bytes:
+    """A command buffer."""
+    return cmd.encode_buffer([cmd.encode_command(command) for command in commands])
+
+
+@pytest.fixture
+def victim(daemon: Daemon, digits: Path) -> Iterator[_Victim]:
+    image = np.random.default_rng(3).random((1, 1, 8, 8), dtype=np.float32)
+    with Driver.open(daemon.socket) as driver, Wire(daemon.socket) as wire:
+        contexts = [driver.devices[0].create_context() for _ in range(4)]
+        loaded = Loaded(contexts[-1], digits)
+        wire.hello()
+        for _ in range(3):
+            WireContext(wire)
+        context = WireContext(wire)
+        found = _Victim(
+            driver, loaded, image, on_cpu(digits, image), wire, context, context.alloc(4096, "control")
+        )
+        found.memory = [context.alloc(4096) for _ in range(40)]
+        found.queues = [context.queue() for _ in range(6)]
+        for memory in found.memory:
+            memory.write(_SECRET)
+        found.check()
+        yield found
+        found.check()
+
+
+@pytest.fixture
+def thief(victim: _Victim, daemon: Daemon) -> Iterator[Wire]:
+    """A younger session, which has one context only."""
+    assert victim.queues
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        yield wire
+
+
+def _requests(victim: _Victim) -> list[msg.Message]:
+    """Every request that names an object, with objects of the victim."""
+    context = victim.context.handle
+    memory, queue = victim.memory[-1].handle, victim.queues[-1].handle
+    graph = _handle(HandleKind.GRAPH, 0)
+    return [
+        msg.ContextDestroy(context=context),
+        msg.ContextMemory(context=context),
+        msg.MemAlloc(context=context, kind="host", size=64),
+        msg.MemFree(memory=(memory,)),
+        msg.MemFree(memory=tuple(entry.handle for entry in victim.memory[5:])),
+        msg.QueueCreate(context=context, slots=2),
+        msg.QueueWorkload(queue=queue, background=True),
+        msg.QueueDestroy(queue=queue),
+        msg.GraphBlob(graph=graph),
+        msg.GraphExport(graph=graph),
+        msg.GraphInitialize(graph=graph),
+        msg.GraphDestroy(graph=graph),
+        msg.GraphCreate(context=context, name="x", xml_length=1),
+        msg.GraphImport(context=context, blob_length=1),
+        msg.GraphQuery(context=context, name="x", xml_length=1),
+        msg.MemImport(context=context, kind="host"),
+    ]
+
+
+def test_no_request_reaches_the_objects_of_another_session(victim: _Victim, thief: Wire) -> None:
+    WireContext(thief)
+    tried = set()
+    for request in _requests(victim):
+        fds = [victim.wire.take_fd()] if "Import" in type(request).__name__ else []
+        fault = thief.fault(request, fds)
+        assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT, (request, fault)
+        assert "unknown handle" in fault.found, (request, fault)
+        tried.add(type(request))
+        victim.check()
+    named = {
+        request
+        for request in msg.Request.__args__
+        if {"context", "memory", "queue", "graph"} & set(request.__struct_fields__)
+    }
+    assert named <= tried, "a request that names objects is not tried here"
+
+
+def test_a_handle_that_both_sessions_have_names_ones_own(victim: _Victim, thief: Wire) -> None:
+    context = WireContext(thief)
+    context.alloc(4096)
+    mine = context.alloc(4096)
+    assert mine.handle == victim.memory[0].handle, "the second of each session"
+    queue, buffer = context.queue(), context.alloc(4096, "control")
+    commands = _buffer(cmd.Fill(MemoryAt(mine.handle, 0), 4096, b"\x11"))
+    assert queue.run(commands, buffer) == 0
+    assert mine.read() == b"\x11" * 4096
+    thief.ask(msg.MemFree(memory=(mine.handle,)), msg.Ok)
+    thief.ask(msg.QueueDestroy(queue=queue.handle), msg.Ok)
+    victim.check()
+    thief.ask(msg.ContextDestroy(context=context.handle), msg.Ok)
+
+
+def _commands(theirs: int, mine: int, graph: int) -> list[cmd.Command]:
+    """Every command with the memory or the graph of another session in one of its places."""
+    at, own = MemoryAt(theirs, 0), MemoryAt(mine, 0)
+    return [
+        cmd.Fill(at, 64, b"\x00"),
+        cmd.Copy(at, own, 64),
+        cmd.Copy(own, at, 64),
+        cmd.CopyRegion(at, 64, own, 64, 16, 2),
+        cmd.CopyRegion(own, 64, at, 64, 16, 2),
+        cmd.Timestamp(at),
+        cmd.EventSignal(at),
+        cmd.EventReset(at),
+        cmd.EventWait(at),
+        cmd.GraphInit(graph),
+        cmd.GraphExecute(graph, 1, (own, own)),
+    ]
+
+
+def test_no_command_reaches_the_memory_or_a_graph_of_another_session(victim: _Victim, thief: Wire) -> None:
+    context = WireContext(thief)
+    mine, buffer, queue = context.alloc(4096), context.alloc(4096, "control"), context.queue()
+    tried = set()
+    for theirs in (victim.memory[-1].handle, victim.memory[20].handle):
+        for command in _commands(theirs, mine.handle, _handle(HandleKind.GRAPH, 0)):
+            result = queue.run(_buffer(command), buffer)
+            expected = ZeResult.ERROR_INVALID_ARGUMENT
+            if isinstance(command, cmd.GraphInit | cmd.GraphExecute):
+                expected = ZeResult.ERROR_UNINITIALIZED
+            assert result == expected, (command, hex(result))
+            tried.add(type(command))
+    assert mine.read() == bytes(4096), "nothing of the other has come here"
+    assert tried == set(cmd.Command.__args__) - {cmd.Barrier}
+
+
+def test_no_inference_reads_or_writes_the_memory_of_another_session(
+    victim: _Victim, thief: Wire, private_dir: Path
+) -> None:
+    xml = write_chain(private_dir, 8, 2)
+    context = WireContext(thief)
+    fd = linux.sealed_copy("xml", xml.read_bytes())
+    order = msg.GraphCreate(context=context.handle, name="chain", xml_length=xml.stat().st_size)
+    graph = thief.ask(order, msg.GraphCreated, [fd]).graph
+    os.close(fd)
+    thief.ask(msg.GraphInitialize(graph=graph), msg.GraphInitialized)
+    source, target = context.alloc(4096), context.alloc(4096)
+    queue, buffer = context.queue(), context.alloc(4096, "control")
+    own, out = MemoryAt(source.handle, 0), MemoryAt(target.handle, 0)
+    theirs = MemoryAt(victim.memory[-1].handle, 0)
+    assert queue.run(_buffer(cmd.GraphExecute(graph, 1, (own, out))), buffer) == 0
+    before = target.read()
+
+    for command in (
+        cmd.GraphExecute(graph, 1, (theirs, out)),
+        cmd.GraphExecute(graph, 1, (own, theirs)),
+        cmd.GraphExecute(graph, 1, (own, out), profiling=theirs),
+    ):
+        assert queue.run(_buffer(command), buffer) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert target.read() == before
+    assert queue.run(_buffer(cmd.GraphExecute(graph, 1, (own, out))), buffer) == 0
+
+
+def test_no_slot_of_a_ring_reaches_another_session(victim: _Victim, thief: Wire) -> None:
+    context = WireContext(thief)
+    queue, buffer = context.queue(), context.alloc(4096, "control")
+    commands = _buffer(cmd.Barrier())
+    buffer.write(commands)
+    victim.memory[-1].write(commands)  # a command buffer of the other, which would run
+    theirs = victim.memory[-1].handle
+    assert queue.wait(queue.submit(theirs, len(commands))) == ZeResult.ERROR_INVALID_ARGUMENT
+    fence = queue.wait(queue.submit(buffer, len(commands), fence=theirs))
+    assert fence in (ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT)
+    assert victim.memory[-1].read(len(commands)) == commands
+    victim.memory[-1].write(_SECRET)
+    assert queue.wait(queue.submit(buffer, len(commands))) == 0
+
+
+def test_contexts_of_one_session_are_apart_as_well(daemon: Daemon) -> None:
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        one, two = WireContext(wire), WireContext(wire)
+        theirs = one.alloc(4096)
+        theirs.write(_SECRET)
+        mine, buffer, queue = two.alloc(4096), two.alloc(4096, "control"), two.queue()
+        for command in _commands(theirs.handle, mine.handle, _handle(HandleKind.GRAPH, 0)):
+            assert queue.run(_buffer(command), buffer) != 0, command
+        assert theirs.read() == _SECRET
+        assert mine.read() == bytes(4096)
+
+
+def test_a_cancel_reaches_no_compilation_of_another_session(daemon: Daemon, private_dir: Path) -> None:
+    xml = write_chain(private_dir, 8, 2).read_bytes()
+    fd = linux.sealed_copy("xml", xml)
+    with Wire(daemon.socket) as mine, Wire(daemon.socket) as other:
+        mine.hello()
+        other.hello()
+        context = WireContext(mine)
+        number = mine.send(msg.GraphCreate(context=context.handle, name="x", xml_length=len(xml)), [fd])
+        for guess in range(number + 2):
+            other.ask(msg.Cancel(request=guess), msg.Ok)
+        assert isinstance(mine.answer(number), msg.GraphCreated)
+    os.close(fd)
+
+
+def _strange_descriptors(victim: _Victim) -> Iterator[tuple[str, int]]:
+    """Descriptors that are no exportable memory; the caller closes them."""
+    yield "doorbell", os.dup(victim.context.doorbell)
+    yield "status page", os.dup(victim.wire._fds[0])
+    yield "socket", os.dup(victim.wire.socket.fileno())
+    yield "device", os.open("/dev/zero", os.O_RDWR)
+    yield "directory", os.open("/proc/self", os.O_RDONLY)
+    yield "blob", linux.sealed_copy("blob", bytes(8192))
+    yield "unsealed", linux.memfd("unsealed", 8192)
+    yield "segment for reading", os.open(f"/proc/self/fd/{victim.wire.take_fd()}", os.O_RDONLY)
+
+
+def test_descriptors_that_are_no_memory_are_refused_and_harm_nobody(
+    victim: _Victim, thief: Wire, daemon: Daemon
+) -> None:
+    context = WireContext(thief)
+    pid = daemon.engine().engine_pid
+    for name, fd in _strange_descriptors(victim):
+        answer = thief.answer(thief.send(msg.MemImport(context=context.handle, kind="host"), [fd]))
+        os.close(fd)
+        assert isinstance(answer, msg.Failed), name
+        assert answer.fault.result in (
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            ZeResult.ERROR_UNSUPPORTED_SIZE,
+        ), (name, answer)
+        victim.check()
+    assert daemon.engine().engine_pid == pid
+    assert thief.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 0
+
+
+def test_only_what_was_exported_is_shared(daemon: Daemon) -> None:
+    with Driver.open(daemon.socket) as one, Driver.open(daemon.socket) as two:
+        mine, theirs = one.devices[0].create_context(), two.devices[0].create_context()
+        private = mine.alloc_host(4096)
+        private.view()[:] = 0x77
+        shared = mine.alloc_host(4096, export=True)
+        fd = mine.export_memory(shared)
+        assert os.fstat(fd).st_size == 4096, "a segment of its own: nothing else lies in it"
+        taken = theirs.import_memory(fd)
+        os.close(fd)
+        taken.view()[:] = 0x55
+        assert (shared.view() == 0x55).all()
+        assert (private.view() == 0x77).all()
+        shared.destroy()
+        assert (taken.view() == 0x55).all(), "it is the importer's as well"

@@ -1,0 +1,265 @@
+"""Images for throughput: inferences that begin before their turn, and that nobody can tell."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softnpu.driver import Context, Driver, ZeResult
+from tests.conftest import StartPython
+from tests.support.daemon import Daemon
+from tests.support.models import Array, on_cpu, write_chain
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, Loaded, execute, failure, fill, recorded, run, same
+
+_SIZE = 256
+_CONFIG = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": "2"}
+_CAREFUL_S = 4.0
+
+
+@pytest.fixture
+def xml(private_dir: Path) -> Path:
+    """A network that takes some 10 ms."""
+    return write_chain(private_dir, _SIZE, 10)
+
+
+def _matrix(seed: int) -> Array:
+    return np.random.default_rng(seed).random((_SIZE, _SIZE), dtype=np.float32)
+
+
+def _several(context: Context, xml: Path, number: int) -> list[Loaded]:
+    """Graphs with memory of their own, fed and executed once each."""
+    queue = context.create_command_queue()
+    loaded = [Loaded(context, xml, config=_CONFIG) for _ in range(number)]
+    for seed, one in enumerate(loaded):
+        one.infer(queue, _matrix(seed))
+    return loaded
+
+
+def _forget_outputs(loaded: list[Loaded]) -> None:
+    for one in loaded:
+        one.memory[-1].view()[:] = 0
+
+
+def _check(loaded: list[Loaded], xml: Path) -> None:
+    for seed, one in enumerate(loaded):
+        assert same(one.outputs, on_cpu(xml, _matrix(seed))), f"inference {seed}"
+
+
+def _overlapped(daemon: Daemon) -> int:
+    return daemon.engine().overlapped
+
+
+def test_submissions_of_one_queue_run_side_by_side(daemon: Daemon, context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 6)
+    before = _overlapped(daemon)
+    _forget_outputs(loaded)
+    queue = context.create_command_queue()
+    fences = [execute(queue, one.commands) for one in loaded]
+    ended: list[int] = []
+    while len(ended) < len(fences):
+        assert fences[len(ended)].host_synchronize(LONG)
+        ended.append(len(ended))
+    _check(loaded, xml)
+    # each waits for nothing but its own turn: all but the first can begin early
+    wait_until(lambda: _overlapped(daemon) - before >= 3)
+
+
+def test_submissions_of_several_queues_run_side_by_side(daemon: Daemon, context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 4)
+    before = _overlapped(daemon)
+    _forget_outputs(loaded)
+    queues = [context.create_command_queue() for _ in loaded]
+    fences = [execute(queue, one.commands) for queue, one in zip(queues, loaded, strict=True)]
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    _check(loaded, xml)
+    wait_until(lambda: _overlapped(daemon) > before)
+
+
+def test_an_image_for_latency_has_the_device_to_itself(daemon: Daemon, context: Context, xml: Path) -> None:
+    loaded = [Loaded(context, xml) for _ in range(3)]
+    queue = context.create_command_queue()
+    for seed, one in enumerate(loaded):
+        one.infer(queue, _matrix(seed))
+    fences = [execute(queue, one.commands) for one in loaded]
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    assert _overlapped(daemon) == 0
+
+
+def test_what_reads_a_result_waits_for_it(daemon: Daemon, context: Context, xml: Path) -> None:
+    chain = [Loaded(context, xml, config=_CONFIG) for _ in range(4)]
+    for before, after in itertools.pairwise(chain):
+        after.graph.set_argument_value(0, before.memory[-1])
+    lists = [recorded(context, lambda c, one=one: c.append_graph_execute(one.graph)) for one in chain]  # type: ignore[misc]
+    queue = context.create_command_queue()
+    chain[0].feed(_matrix(0))
+    for _ in range(2):  # the second time every program is known
+        _forget_outputs(chain)
+        fences = [execute(queue, commands) for commands in lists]
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+        value = _matrix(0)
+        for one in chain:
+            (value,) = on_cpu(xml, value)
+            assert same(one.outputs, [value])
+    assert _overlapped(daemon) == 0
+
+
+def test_one_list_submitted_again_and_again_runs_in_order(
+    daemon: Daemon, context: Context, xml: Path
+) -> None:
+    (one,) = _several(context, xml, 1)
+    queues = [context.create_command_queue() for _ in range(2)]
+    fences = [execute(queues[number % 2], one.commands) for number in range(6)]
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    _check([one], xml)
+    assert _overlapped(daemon) == 0
+
+
+def test_what_stands_between_two_inferences_keeps_its_place(context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 2)
+    queue = context.create_command_queue()
+    wiped = fill(context, loaded[1].memory[0], 0)
+    _forget_outputs(loaded)
+    fences = [execute(queue, commands) for commands in (loaded[0].commands, wiped, loaded[1].commands)]
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    assert same(loaded[0].outputs, on_cpu(xml, _matrix(0)))
+    assert same(loaded[1].outputs, on_cpu(xml, np.zeros((_SIZE, _SIZE), np.float32)))
+
+
+def test_what_was_begun_and_cancelled_writes_nothing_after_its_end(context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 4)
+    queue = context.create_command_queue()
+    for victim in (1, 2, 3):
+        fences = [execute(queue, one.commands) for one in loaded]
+        fences[victim].cancel()
+        result = fences[victim].host_synchronize
+        failure(lambda result=result: result(LONG), ZeResult.ERROR_NOT_AVAILABLE)  # type: ignore[misc]
+        loaded[victim].memory[-1].view()[:] = 0x5A
+        assert fences[-1].host_synchronize(LONG) if victim != 3 else queue.synchronize(LONG)
+        assert np.all(loaded[victim].memory[-1].view() == 0x5A)
+        run(queue, loaded[victim].commands)
+        _check(loaded, xml)
+
+
+def test_a_queue_can_be_destroyed_while_its_inferences_run_early(context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 4)
+    queues = [context.create_command_queue() for _ in loaded]
+    fences = [execute(queue, one.commands) for queue, one in zip(queues, loaded, strict=True)]
+    for queue in queues[1:]:
+        queue.destroy()
+    assert fences[0].host_synchronize(LONG)
+    for one in loaded[1:]:
+        run(queues[0], one.commands)
+    _check(loaded, xml)
+
+
+def test_a_client_that_dies_takes_only_its_own_inferences_along(
+    daemon: Daemon, context: Context, xml: Path, start_python: StartPython
+) -> None:
+    loaded = _several(context, xml, 2)
+    queue = context.create_command_queue()
+    other = start_python(_CLIENT, socket=str(daemon.socket), xml=str(xml), config=_CONFIG)
+    other.hear()
+    fences = [execute(queue, one.commands) for _ in range(5) for one in loaded]
+    other.kill()
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    _check(loaded, xml)
+
+
+_CLIENT = """
+from pathlib import Path
+from softnpu.driver import Driver
+from tests.support.work import Loaded, execute, run
+
+driver = Driver.open(given["socket"])
+context = driver.devices[0].create_context()
+queue = context.create_command_queue()
+loaded = [Loaded(context, Path(given["xml"]), config=given["config"]) for _ in range(4)]
+for one in loaded:
+    run(queue, one.commands)
+say("ready")
+while True:
+    fences = [execute(queue, one.commands) for one in loaded]
+    for fence in fences:
+        fence.host_synchronize(20_000_000_000)
+"""
+
+
+def test_after_an_engine_reset_all_inferences_are_there(daemon: Daemon, context: Context, xml: Path) -> None:
+    loaded = _several(context, xml, 6)
+    queue = context.create_command_queue()
+    _forget_outputs(loaded)
+    fences = [execute(queue, one.commands) for one in loaded]
+    assert fences[0].host_synchronize(LONG)
+    daemon.kill_engine()
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    _check(loaded, xml)
+
+
+def test_after_an_engine_reset_each_runs_alone_for_a_while(
+    daemon: Daemon, context: Context, xml: Path
+) -> None:
+    loaded = _several(context, xml, 4)
+    daemon.kill_engine()
+    queue = context.create_command_queue()
+    run(queue, loaded[0].commands)
+    start, before = time.monotonic(), _overlapped(daemon)
+    fences = [execute(queue, one.commands) for one in loaded for _ in range(2)]
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    run(queue, loaded[0].commands)
+    if time.monotonic() - start < _CAREFUL_S - 1:
+        assert _overlapped(daemon) == before
+
+    def overlaps() -> bool:
+        for fence in [execute(queue, one.commands) for one in loaded]:
+            assert fence.host_synchronize(LONG)
+        return _overlapped(daemon) > before
+
+    wait_until(overlaps)
+
+
+def test_memory_that_is_imported_twice_is_known_as_one(daemon: Daemon, xml: Path) -> None:
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        first, second = (Loaded(context, xml, config=_CONFIG) for _ in range(2))
+        size = first.memory[-1].size
+        shared = context.alloc_host(size, export=True)
+        descriptor = context.export_memory(shared)
+        try:
+            alias = context.import_memory(descriptor)
+        finally:
+            os.close(descriptor)
+        first.graph.set_argument_value(1, shared)
+        second.graph.set_argument_value(0, alias)
+        lists = [
+            recorded(context, lambda c, one=one: c.append_graph_execute(one.graph))  # type: ignore[misc]
+            for one in (first, second)
+        ]
+        first.feed(_matrix(0))
+        queue = context.create_command_queue()
+        (middle,) = on_cpu(xml, _matrix(0))
+        expected = on_cpu(xml, middle)
+        for _ in range(2):
+            shared.view()[:] = 0
+            fences = [execute(queue, commands) for commands in lists]
+            assert all(fence.host_synchronize(LONG) for fence in fences)
+            assert same(second.outputs, expected)
+        assert _overlapped(daemon) == 0
+
+
+def test_inferences_that_are_too_short_to_be_begun_early(context: Context, digits: Path) -> None:
+    images = np.random.default_rng(1).random((4, 1, 1, 8, 8), dtype=np.float32)
+    loaded = [Loaded(context, digits, config=_CONFIG) for _ in images]
+    queue = context.create_command_queue()
+    for one, image in zip(loaded, images, strict=True):
+        one.feed(image)
+    for _ in range(50):
+        fences = [execute(queue, one.commands) for one in loaded]
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+    for one, image in zip(loaded, images, strict=True):
+        assert same(one.outputs, on_cpu(digits, image))

@@ -1,0 +1,165 @@
+"""The whole of it: a daemon, a witness, rounds of attacks, and the judgement at the end."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.tools.demo.digits import model_path
+from tests.fuzz.attack_frames import Target, frames_round, longest_bodies, open_victim
+from tests.fuzz.blobs import blobs_round
+from tests.fuzz.check import Judge
+from tests.fuzz.connection import Closed, Connection, Hang
+from tests.fuzz.coverage import missed
+from tests.fuzz.dice import Dice
+from tests.fuzz.raw import lingering, raw_round, slow_reader
+from tests.fuzz.report import Tally, Violation
+from tests.fuzz.rings import huge_regions, restless_tail, rings_round
+from tests.fuzz.things import Descriptors, make_models
+from tests.fuzz.weights_files import weights_files_round
+from tests.fuzz.witness import Witness
+from tests.support.daemon import Daemon
+
+_TDR_MS = 100  # a wait for an event that nobody signals costs so long
+_CALM_S = 0.3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many cases of each kind; `jobs` scales the share of frames that reach a compiler worker."""
+
+    frames: int = 20_000
+    raw: int = 2_000
+    rings: int = 2_000
+    blobs: int = 500
+    weights_files: int = 2_000
+    seed: str = "0"
+    jobs: float = 1.0
+    only: str = ""
+
+
+Round = Callable[[Dice, int, int], None]
+_SIZES = {"frames": 480, "raw": 200, "rings": 250, "blobs": 48, "weights_files": 1000}
+
+
+class Campaign:
+    """One run against one daemon."""
+
+    def __init__(
+        self, plan: Plan, target: Target, judge: Judge, tally: Tally, say: Callable[[str], None]
+    ) -> None:
+        self._plan = plan
+        self._judge = judge
+        self._tally = tally
+        self._say = say
+        self._rounds: dict[str, Round] = {
+            "frames": lambda dice, count, _: frames_round(target, dice, count, plan.jobs, tally),
+            "raw": lambda dice, count, _: raw_round(target, dice, count, tally),
+            "rings": lambda dice, count, index: rings_round(target, dice, count, tally, index),
+            "blobs": lambda dice, count, _: blobs_round(target, dice, count, tally),
+            "weights_files": lambda dice, count, _: weights_files_round(dice, count, tally),
+        }
+        self._special: dict[str, Callable[[], None]] = {
+            "longest-bodies": lambda: longest_bodies(target, Dice(plan.seed, "longest"), tally),
+            "lingering": lambda: lingering(target, tally),
+            "slow-reader": lambda: slow_reader(target, tally),
+            "restless-tail": lambda: restless_tail(target, tally),
+            "huge-regions": lambda: huge_regions(target, tally),
+        }
+
+    def run(self) -> None:
+        """All rounds, or the one of a replay (`KIND:NUMBER`)."""
+        if self._plan.only:
+            self._one(self._plan.only)
+            return
+        for name in self._special:
+            self._one(name)
+        for kind in self._rounds:
+            count = getattr(self._plan, kind)
+            for index in range(-(-count // _SIZES[kind])):
+                if self._tally.failed_enough:
+                    return
+                self._one(f"{kind}:{index}")
+
+    def _one(self, name: str) -> None:
+        kind, _, index = name.partition(":")
+        start = time.monotonic()
+        restarts = self._judge.restarts()
+        try:
+            if index:
+                count = min(_SIZES[kind], getattr(self._plan, kind) - int(index) * _SIZES[kind])
+                count = count if count > 0 else _SIZES[kind]
+                self._rounds[kind](Dice(self._plan.seed, kind, index), count, int(index))
+                self._tally.cases[kind] += count
+            else:
+                self._special[kind]()
+                self._tally.cases[kind] += 1
+        except (Violation, Hang, Closed, AssertionError, Refused, OSError) as error:
+            self._tally.violate(self._where(name), error)
+            self._say(f"VIOLATION {self._tally.violations[-1]}")
+        self._tally.seconds[kind] += time.monotonic() - start  # type: ignore[assignment]
+        self._look(name, restarts)
+
+    def _look(self, name: str, restarts: int) -> None:
+        try:
+            self._judge.check(restarts)
+            kind = name.partition(":")[0]
+            self._tally.innocent_ms[kind] = max(self._tally.innocent_ms.get(kind, 0.0), self._judge.last_ms)
+        except Violation as error:
+            self._tally.violate(self._where(name), error)
+            self._say(f"VIOLATION {self._tally.violations[-1]}")
+
+    def _where(self, name: str) -> str:
+        jobs = "" if self._plan.jobs == Plan.jobs else f" --jobs {self._plan.jobs:g}"
+        return f"[python -m tests.fuzz --seed {self._plan.seed}{jobs} --replay {name}]"
+
+
+@contextmanager
+def _surroundings(folder: Path) -> Iterator[Daemon]:
+    daemon = Daemon(DaemonSettings(socket=str(folder / "npu.sock"), tdr_ms=_TDR_MS, log_level="warning"))
+    try:
+        yield daemon
+        if daemon.alive:
+            daemon.stop()
+    finally:
+        if daemon.alive:
+            daemon.kill()
+
+
+def run(plan: Plan, say: Callable[[str], None]) -> Tally:
+    """One campaign with a daemon of its own; all that was seen."""
+    tally = Tally()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-fuzz-")))
+        daemon = stack.enter_context(_surroundings(folder))
+        witness = Witness(daemon.socket, model_path(), os.getpid())
+        stack.callback(witness.close)
+        victim = stack.enter_context(Connection(daemon.socket))
+        victim.hello("victim")
+        models = make_models(folder, victim)
+        handles, exports = open_victim(victim)
+        things = Descriptors(folder)
+        stack.callback(things.close)
+        judge = Judge(daemon, witness)
+        stack.callback(judge.close)
+        target = Target(daemon.socket, models, things, handles, exports)
+        Campaign(plan, target, judge, tally, say).run()
+        time.sleep(_CALM_S)  # workers that were killed end
+        try:
+            judge.finish()
+        except (Violation, AssertionError) as error:
+            tally.violate("[the whole run]", error)
+            say(f"VIOLATION {tally.violations[-1]}")
+        tally.sites, tally.sites_missed = missed(tally.faults)
+        tally.engine_restarts = judge.restarts() if daemon.alive else -1
+        tally.witness = {"inferences": judge.inferences, "longest_ms": round(witness.longest_ms, 1)}
+        if tally.violations:
+            say("\n".join(line for line in daemon.log.splitlines() if not line[:4].isdigit())[-4000:])
+    return tally

@@ -1,0 +1,135 @@
+"""The judge: nothing died, nobody else noticed, everything came back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from softnpu.emulator.interface import messages as msg
+from tests.fuzz.connection import Connection
+from tests.fuzz.report import Violation
+from tests.fuzz.witness import Witness
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+
+_ANSWER_S = 20.0
+_INNOCENT_MS = 5000.0
+_SETTLE_S = 30.0
+_ENGINE_GROWTH = 96 << 20
+_SUPERVISOR_GROWTH = 48 << 20
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What the daemon holds: of memory files, descriptors, mappings, threads."""
+
+    memory: int
+    sessions: int
+    contexts: int
+    queues: int
+    graphs: int
+    images: int
+    descriptors: int
+    engine_descriptors: int
+    segments: int
+    threads: int
+
+
+class Judge:
+    """Looks at a daemon from outside. `check` after every round, `finish` when all sessions are gone."""
+
+    def __init__(self, daemon: Daemon, witness: Witness) -> None:
+        self._daemon = daemon
+        self._witness = witness
+        self._monitor = Connection(daemon.socket)
+        self._monitor.hello("judge", "monitor")
+        self._monitor.socket.settimeout(_ANSWER_S)
+        self._pid = daemon.pid
+        self.inferences = 0
+        self.last_ms = 0.0
+        self._engine = self._status().engines[0].engine_pid
+        self._start = self._level()
+        self._resident = self._memory()
+
+    def restarts(self) -> int:
+        """Engine restarts so far."""
+        return self._status().engines[0].restarts if self._daemon.alive else -1
+
+    def check(self, restarts: int) -> None:
+        """The daemon answers, has the engine that it had, and the witness has got all its numbers."""
+        if not self._daemon.alive:
+            raise Violation(f"the daemon died: {self._daemon.log[-1500:]}")
+        engine = self._status().engines[0]
+        if engine.restarts != restarts:
+            raise Violation(f"{engine.restarts - restarts} engines were lost")
+        said = self._witness.ask()
+        self.last_ms = said["longest_ms"]
+        if said["errors"]:
+            raise Violation(f"the witness: {said['errors']}")
+        if said["longest_ms"] > _INNOCENT_MS:
+            raise Violation(f"the witness waited {said['longest_ms']:.0f} ms for one inference")
+        if said["count"] <= self.inferences:
+            raise Violation("the witness has done nothing meanwhile")
+        self.inferences = said["count"]
+
+    def finish(self) -> None:
+        """The level at the end is that of the beginning."""
+        if not self._daemon.alive:
+            raise Violation("the daemon is dead")
+        last: list[_Level] = []
+
+        def back() -> bool:
+            last[:] = [self._level()]
+            return last[0] == self._start
+
+        try:
+            wait_until(back, _SETTLE_S)
+        except AssertionError as error:
+            if last[0] != self._start:
+                raise Violation(f"left behind: {last[0]}, at the beginning {self._start}") from error
+        supervisor, engine = self._memory()
+        if supervisor - self._resident[0] > _SUPERVISOR_GROWTH or engine - self._resident[1] > _ENGINE_GROWTH:
+            raise Violation(f"memory has grown: {self._resident} to {(supervisor, engine)} bytes")
+        if "Traceback" in self._daemon.log:
+            raise Violation(
+                f"something crashed: {self._daemon.log[self._daemon.log.index('Traceback') :][:2000]}"
+            )
+
+    def close(self) -> None:
+        self._monitor.close()
+
+    @property
+    def growth(self) -> tuple[int, int]:
+        """Bytes that supervisor and engine have more than at the beginning."""
+        now = self._memory()
+        return now[0] - self._resident[0], now[1] - self._resident[1]
+
+    def _status(self) -> msg.StatusIs:
+        answer, _ = self._monitor.ask(msg.Status())
+        assert isinstance(answer, msg.StatusIs), answer
+        return answer
+
+    def _level(self) -> _Level:
+        status = self._status()
+        engine = status.engines[0]
+        maps = Path(f"/proc/{engine.engine_pid}/maps").read_text()
+        return _Level(
+            engine.memory_used,
+            status.session_count,
+            engine.contexts,
+            engine.queues,
+            engine.graphs,
+            engine.images,
+            self._daemon.base_fd_count(),
+            len(os.listdir(f"/proc/{engine.engine_pid}/fd")),
+            maps.count("memfd:softnpu-memory") + maps.count("memfd:softnpu-sealed"),
+            psutil.Process(self._pid).num_threads(),
+        )
+
+    def _memory(self) -> tuple[int, int]:
+        engine = self._status().engines[0].engine_pid
+        supervisor = psutil.Process(self._pid).memory_full_info()
+        return int(supervisor.uss), int(psutil.Process(engine).memory_full_info().uss)

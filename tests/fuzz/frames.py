@@ -1,0 +1,410 @@
+"""Structure-aware frames: requests as a driver would send them, of which many are wrong in one place.
+
+The places come from the message types themselves, so a new field is fuzzed without a word here.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.frames import MAX_BODY
+from softnpu.emulator.interface.handles import HandleKind
+from softnpu.emulator.supervisor.memory import KINDS
+from softnpu.emulator.supervisor.objects import PRIORITIES
+from tests.fuzz.dice import Dice
+from tests.fuzz.holdings import HANDLE_FIELDS, Holdings
+from tests.fuzz.things import NO_ROOM, Descriptors, Model
+
+TYPES: dict[str, type[msg.Message]] = {
+    kind.__struct_config__.tag: kind for kind in typing.get_args(msg.Request)
+}
+_FIELDS = {tag: msgspec.structs.fields(kind) for tag, kind in TYPES.items()}
+_encode = msgspec.msgpack.Encoder().encode
+# how often each is sent: jobs of the compiler cost milliseconds, everything else microseconds
+_WEIGHTS = {
+    "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "queue_create": 8, "queue_workload": 4,
+    "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
+    "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
+    "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
+    "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
+}  # fmt: skip
+_JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
+SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}
+"""Requests that must be honoured when nothing is wrong with them and no limit is reached."""
+_MOST_CONTEXTS, _MOST_MEMORY, _MOST_QUEUES, _MOST_GRAPHS = 4, 60, 12, 6
+
+
+@dataclass
+class Frame:
+    """One request. `wrong`: what is wrong for sure; `changed`: something may be wrong."""
+
+    tag: str
+    fields: dict[str, Any]
+    fds: list[int] = field(default_factory=list)
+    wrong: str = ""
+    changed: str = ""
+    body: bytes = b""
+
+
+class FrameMaker:
+    """Makes frames for one session. `foreign`: handles of another session, `exports`: segments to import."""
+
+    def __init__(
+        self,
+        dice: Dice,
+        held: Holdings,
+        models: list[Model],
+        things: Descriptors,
+        foreign: list[int],
+        exports: list[int],
+        jobs: float,
+    ) -> None:
+        self._dice = dice
+        self._held = held
+        self._models = models
+        self._things = things
+        self._foreign = foreign
+        self._exports = exports
+        self._tags = list(TYPES)
+        self._weights = [_WEIGHTS.get(tag, 0.5) * (jobs if tag in _JOBS else 1) for tag in self._tags]
+
+    def make(self) -> Frame:
+        """The next frame, encoded."""
+        tag = self._dice.choices(self._tags, self._weights)[0]
+        held = self._held
+        if tag == "context_create" and len(held.contexts) >= _MOST_CONTEXTS:
+            tag = "context_destroy"
+        elif not held.contexts:
+            tag = "context_create"
+        elif tag == "mem_alloc" and len(held.memory) >= _MOST_MEMORY:
+            tag = "mem_free"
+        elif tag == "queue_create" and len(held.queues) >= _MOST_QUEUES:
+            tag = "queue_destroy"
+        elif tag in ("graph_create", "graph_import") and len(held.graphs) >= _MOST_GRAPHS:
+            tag = "graph_destroy"
+        if tag not in _WEIGHTS or tag == "stop" or (tag == "inject" and self._dice.chance(0.3)):
+            return self._finished(self._softly(tag))
+        frame: Frame = getattr(self, f"_{tag}")()
+        if self._dice.chance(0.5):
+            self._break(frame)
+        return self._finished(frame)
+
+    # ------------------------------------------------------------ requests that are right
+
+    def _live(self, kind: str) -> int:
+        table = getattr(self._held, kind)
+        return self._dice.pick(list(table)) if table else 0
+
+    def _hello(self) -> Frame:
+        return Frame("hello", {"major": 1, "minor": 0, "client": "again"}, wrong="a second hello")
+
+    def _softly(self, tag: str) -> Frame:
+        """A request that would be honoured if it were right: to stop, or to inject faults."""
+        fields = {one.name: self._of_type(one.type) for one in _FIELDS[tag] if one.required}
+        return Frame(tag, fields | {"must": ("softly",)}, wrong="a field that nobody knows")
+
+    def _inject(self) -> Frame:
+        return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
+
+    def _inject_status(self) -> Frame:
+        return Frame("inject_status", {})
+
+    def _inject_clear(self) -> Frame:
+        return Frame("inject_clear", {})
+
+    def _status(self) -> Frame:
+        return Frame("status", {})
+
+    def _cancel(self) -> Frame:
+        return Frame("cancel", {"request": self._dice.integer()})
+
+    def _context_create(self) -> Frame:
+        return Frame("context_create", {"device": 0})
+
+    def _context_destroy(self) -> Frame:
+        return Frame("context_destroy", {"context": self._live("contexts")})
+
+    def _context_memory(self) -> Frame:
+        return Frame("context_memory", {"context": self._live("contexts")})
+
+    def _mem_alloc(self) -> Frame:
+        dice = self._dice
+        size = dice.pick((1, 64, 4096, dice.randint(1, 300_000), dice.randint(1, 8192), 1 << 21))
+        fields: dict[str, Any] = {"context": self._live("contexts"), "kind": dice.pick(KINDS), "size": size}
+        if dice.chance(0.3):
+            fields["alignment"] = dice.pick((0, 1, 2, 64, 1024, 4096))
+        if dice.chance(0.15):
+            fields["exportable"] = True
+        return Frame("mem_alloc", fields)
+
+    def _mem_import(self) -> Frame:
+        fields = {"context": self._live("contexts"), "kind": self._dice.pick(KINDS)}
+        if not self._exports:
+            return Frame("mem_import", fields, [], wrong="no descriptor")
+        return Frame("mem_import", fields, [self._dice.pick(self._exports)])
+
+    def _mem_free(self) -> Frame:
+        usable = [handle for handle, held in self._held.memory.items() if not held.ring]
+        count = min(len(usable), self._dice.pick((1, 1, 1, 2, 5)))
+        return Frame("mem_free", {"memory": self._dice.sample(usable, count)})
+
+    def _queue_create(self) -> Frame:
+        fields: dict[str, Any] = {"context": self._live("contexts"), "slots": 1 << self._dice.randint(1, 6)}
+        if self._dice.chance(0.4):
+            fields["priority"] = self._dice.pick(list(PRIORITIES))
+        return Frame("queue_create", fields)
+
+    def _queue_workload(self) -> Frame:
+        return Frame("queue_workload", {"queue": self._live("queues"), "background": self._dice.chance(0.5)})
+
+    def _queue_destroy(self) -> Frame:
+        return Frame("queue_destroy", {"queue": self._live("queues")})
+
+    def _graph(self, tag: str) -> Frame:
+        return Frame(tag, {"graph": self._live("graphs")})
+
+    def _graph_blob(self) -> Frame:
+        return self._graph("graph_blob")
+
+    def _graph_initialize(self) -> Frame:
+        return self._graph("graph_initialize")
+
+    def _graph_destroy(self) -> Frame:
+        return self._graph("graph_destroy")
+
+    def _graph_export(self) -> Frame:
+        frame = self._graph("graph_export")
+        if self._dice.chance(0.4):
+            frame.fields["offset"] = self._dice.pick((0, 100, 4096))
+            frame.fds = [self._things.by_kind["file"]]
+        return frame
+
+    def _ir(self, tag: str) -> Frame:
+        model = self._dice.pick(self._models)
+        fields = {
+            "context": self._live("contexts"),
+            "name": model.name,
+            "xml_length": len(model.xml),
+            "weights": msgspec.to_builtins(model.sources),
+        }
+        return Frame(tag, fields, [model.xml_fd, *model.weight_fds])
+
+    def _graph_create(self) -> Frame:
+        frame = self._ir("graph_create")
+        if self._dice.chance(0.3):
+            frame.fields["config"] = {"NPU_TILES": "2", "PERF_COUNT": self._dice.pick(("YES", "NO"))}
+        if self._dice.chance(0.2):
+            frame.fields["build_flags"] = '--inputs_precisions="0:FP16"'
+        return frame
+
+    def _graph_query(self) -> Frame:
+        return self._ir("graph_query")
+
+    def _graph_import(self) -> Frame:
+        model = self._dice.pick(self._models)
+        fields = msgspec.to_builtins(model.import_request(self._live("contexts")))
+        del fields["t"]
+        if self._dice.chance(0.2):
+            fields["deferred"] = True
+        return Frame("graph_import", fields, model.import_fds)
+
+    def _compiler_options(self) -> Frame:
+        fields: dict[str, Any] = {"device": 0}
+        if self._dice.chance(0.5):
+            fields["option"] = "NPU_TILES"
+        if self._dice.chance(0.3):
+            fields["value"] = "2"
+        return Frame("compiler_options", fields)
+
+    # ------------------------------------------------------------ and what is done to them
+
+    def _break(self, frame: Frame) -> None:
+        ways = (self._handle, self._value, self._value, self._type, self._missing, self._unknown, self._must,
+                self._descriptors, self._padding)  # fmt: skip
+        self._dice.pick(ways)(frame)
+
+    def _handle(self, frame: Frame) -> None:
+        names = [name for name in (*HANDLE_FIELDS, "memory") if name in frame.fields]
+        if not names:
+            return
+        name = names[0]
+        frame.changed = "handle"
+        if name == "memory":
+            handles = list(frame.fields["memory"])
+            handles.insert(self._dice.randint(0, len(handles)), self._bad_handle(HandleKind.MEMORY))
+            frame.fields["memory"] = handles
+            return
+        frame.fields[name] = self._bad_handle(HandleKind[name.upper()])
+
+    def _bad_handle(self, kind: HandleKind) -> int:
+        """Stale, of another session, of another kind, or forged next to a live one."""
+        dice, held = self._dice, self._held
+        live = [*held.contexts, *held.memory, *held.queues, *held.graphs]
+        way = dice.randrange(7)
+        if way == 0 and held.stale:
+            return dice.pick(held.stale)
+        if way == 1 and self._foreign:
+            return dice.pick(self._foreign)
+        if way == 2 and held.rings:
+            return dice.pick(list(held.rings.values()))
+        if way == 3 and live:
+            return dice.pick(live)
+        if way == 4 and live:
+            return dice.pick(live) + dice.pick((1, -1, 1 << 32, -(1 << 32), 1 << 56, 5 << 32, 1 << 31))
+        if way == 5:
+            return int(kind) << 56 | dice.unsigned(24) << 32 | dice.unsigned(8)
+        return dice.integer()
+
+    def _value(self, frame: Frame) -> None:
+        """Another value of the right type for one field."""
+        one = self._dice.pick(_FIELDS[frame.tag])
+        if one.name == "must":
+            return
+        frame.changed = f"value of {one.name}"
+        frame.fields[one.name] = self._of_type(one.type)
+        if one.name in _RULES and not _RULES[one.name](frame.tag, frame.fields[one.name]):
+            frame.wrong = frame.changed
+
+    def _of_type(self, kind: Any) -> Any:
+        dice = self._dice
+        origin = typing.get_origin(kind)
+        if kind is int:
+            return dice.integer()
+        if kind is str:
+            return dice.text()
+        if kind is float:
+            return dice.pick((0.0, 1.0, -1.0, 0.5, 1e308, float("inf"), float("nan")))
+        if kind is bool:
+            return dice.chance(0.5)
+        if origin in (types.UnionType, typing.Union):
+            return self._of_type(dice.pick(typing.get_args(kind)))
+        if origin is tuple:
+            return [self._of_type(typing.get_args(kind)[0]) for _ in range(dice.pick((0, 1, 2, 14, 15, 40)))]
+        if origin is dict:
+            key, value = typing.get_args(kind)
+            return {self._of_type(key): self._of_type(value) for _ in range(dice.pick((0, 1, 2, 9)))}
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return {each.name: self._of_type(each.type) for each in msgspec.structs.fields(kind)}
+        return None
+
+    def _type(self, frame: Frame) -> None:
+        if not frame.fields:
+            return
+        name = self._dice.pick(list(frame.fields))
+        frame.fields[name] = self._dice.pick(
+            (
+                3.5,
+                b"\xff\xfe",
+                msgspec.Raw(b"\xc1"),
+                {"a": {"b": []}},
+                [[[]]],
+                msgspec.Raw(b"\xd9\x02\xff\xfe"),
+            )
+        )
+        frame.wrong = f"type of {name}"
+
+    def _missing(self, frame: Frame) -> None:
+        required = [one.name for one in _FIELDS[frame.tag] if one.required and one.name in frame.fields]
+        if required:
+            name = self._dice.pick(required)
+            del frame.fields[name]
+            frame.wrong = f"{name} is missing"
+
+    def _unknown(self, frame: Frame) -> None:
+        """A field of a later version: it is skipped."""
+        frame.fields["z" + self._dice.pick(("", "later", "é"))] = self._dice.pick(
+            (1, "x", [1, {"a": 2}], None)
+        )
+
+    def _must(self, frame: Frame) -> None:
+        if self._dice.chance(0.5):
+            frame.fields["must"] = [
+                name for name in frame.fields if name in TYPES[frame.tag].__struct_fields__
+            ]
+            return
+        frame.fields["must"] = ["later"]
+        frame.wrong = "a field that nobody knows"
+
+    def _descriptors(self, frame: Frame) -> None:
+        dice, kinds = self._dice, self._things.by_kind
+        name = dice.pick(list(kinds))
+        way = dice.randrange(4)
+        if way == 0 or not frame.fds:
+            frame.fds = [kinds[name]] * dice.pick((1, 1, 2, 16))
+        elif way == 1:
+            frame.fds = []
+        elif way == 2:
+            frame.fds = [*frame.fds, kinds[name]][:16]
+        else:
+            frame.fds = list(frame.fds)
+            frame.fds[dice.randrange(len(frame.fds))] = kinds[name]
+        frame.changed = f"descriptors: {name}"
+        if frame.tag == "mem_import" and (len(frame.fds) != 1 or name in NO_ROOM):
+            frame.wrong = frame.changed
+        if kinds["socket"] in frame.fds:
+            frame.wrong = "a socket"
+        elif frame.tag in SYNC and frame.tag != "mem_import":
+            frame.changed = ""  # closed, and that is all
+
+    def longest(self) -> list[Frame]:
+        """Every request with a text, at the largest size that there is: what is made of it may be longer."""
+        frames = []
+        for tag in sorted(set(_WEIGHTS) - {"stop"}):
+            for one in _FIELDS[tag]:
+                if one.type is str or one.type == str | None:
+                    frame: Frame = getattr(self, f"_{tag}")()
+                    self._pad(frame, one.name, MAX_BODY)
+                    frame.changed = f"a long {one.name}"
+                    frames.append(self._finished(frame))
+        return frames
+
+    def _pad(self, frame: Frame, name: str, size: int) -> None:
+        frame.fields[name] = ""
+        room = size - len(_encode({"t": frame.tag, **frame.fields})) - 2
+        frame.fields[name] = "x" * room
+
+    def _padding(self, frame: Frame) -> None:
+        """A body of the largest size there is, or next to it, by a text or by a field that is skipped."""
+        texts = [one.name for one in _FIELDS[frame.tag] if one.type is str]
+        name = self._dice.pick(texts) if texts and self._dice.chance(0.5) else "zz"
+        self._pad(frame, name, MAX_BODY - self._dice.pick((0, 0, 1, 2, 3)))
+        if name != "zz":
+            frame.changed = f"a long {name}"
+
+    def _finished(self, frame: Frame) -> Frame:
+        body = _encode({"t": frame.tag, **frame.fields})
+        if len(body) > MAX_BODY:  # several long texts: too long for any frame
+            frame.fields = {
+                name: "x" if isinstance(value, str) else value for name, value in frame.fields.items()
+            }
+            frame.fields = {
+                name: {} if isinstance(value, dict) else value for name, value in frame.fields.items()
+            }
+            frame.changed = frame.changed or "shortened"
+            body = _encode({"t": frame.tag, **frame.fields})[:MAX_BODY]
+        frame.body = body
+        return frame
+
+
+def _power_of_two(value: int) -> bool:
+    return value >= 0 and not value & (value - 1)
+
+
+_RULES: dict[str, Any] = {
+    "device": lambda _tag, value: value == 0,
+    "kind": lambda _tag, value: value in KINDS,
+    "size": lambda _tag, value: 0 < value < 2**46,
+    "alignment": lambda _tag, value: _power_of_two(value) and value <= 4096,
+    "slots": lambda _tag, value: 2 <= value <= 4096 and _power_of_two(value),
+    "priority": lambda _tag, value: value in PRIORITIES,
+    "xml_length": lambda _tag, value: 0 < value < 2**46,
+    "blob_length": lambda _tag, value: 0 < value < 2**46,
+    "placement_length": lambda _tag, value: 0 <= value < 2**46,
+}
+"""Values that must be refused wherever they come, by field: False."""

@@ -1,0 +1,93 @@
+"""What a session holds, by the answers that it got: the judge of what must be refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
+
+HANDLE_FIELDS = {"context": "contexts", "queue": "queues", "graph": "graphs"}
+
+
+@dataclass
+class Held:
+    """A live object: the context that it belongs to, its bytes, and whether it is the ring of a queue."""
+
+    context: int
+    size: int = 0
+    ring: bool = False
+
+
+@dataclass
+class Holdings:
+    """Live objects by handle, and handles that were live once."""
+
+    contexts: dict[int, Held] = field(default_factory=dict)
+    memory: dict[int, Held] = field(default_factory=dict)
+    queues: dict[int, Held] = field(default_factory=dict)
+    graphs: dict[int, Held] = field(default_factory=dict)
+    rings: dict[int, int] = field(default_factory=dict)
+    stale: list[int] = field(default_factory=list)
+    leaving: set[int] = field(default_factory=set)
+    """Rings of queues that are on their way out: they may be freed early."""
+
+    def dead_handle(self, fields: dict[str, Any]) -> bool:
+        """Whether a request with these fields names something that is not there: it has to be refused."""
+        for name, kind in HANDLE_FIELDS.items():
+            if name in fields:
+                value = fields[name]
+                if not isinstance(value, int) or value not in getattr(self, kind):
+                    return True
+        memory = fields.get("memory")
+        if not isinstance(memory, list | tuple):
+            return False
+        return any(
+            not isinstance(handle, int) or (handle not in self.memory and handle not in self.leaving)
+            for handle in memory
+        )
+
+    def apply(self, tag: str, fields: dict[str, Any], answer: msg.Answer) -> None:
+        """A request was honoured."""
+        match answer:
+            case msg.ContextCreated():
+                self.contexts[answer.context] = Held(answer.context)
+            case msg.MemAllocated():
+                size = answer.segment_size if tag == "mem_import" else fields["size"]
+                self.memory[answer.memory] = Held(fields["context"], size)
+            case msg.QueueCreated():
+                size = records.ring_size(fields["slots"])
+                self.queues[answer.queue] = Held(fields["context"])
+                self.memory[answer.ring.memory] = Held(fields["context"], size, ring=True)
+                self.rings[answer.queue] = answer.ring.memory
+            case msg.GraphCreated():
+                if fields["context"] in self.contexts:
+                    self.graphs[answer.graph] = Held(fields["context"])
+            case msg.Ok():
+                self._ended(tag, fields)
+
+    def _ended(self, tag: str, fields: dict[str, Any]) -> None:
+        if tag == "context_destroy":
+            gone = fields["context"]
+            for table in (self.memory, self.queues, self.graphs, self.contexts):
+                for handle in [handle for handle, held in table.items() if held.context == gone]:
+                    del table[handle]
+                    self.stale.append(handle)
+        elif tag == "mem_free":
+            for handle in fields["memory"]:
+                self.memory.pop(handle, None)
+                self.stale.append(handle)
+        elif tag == "queue_destroy":
+            self.queues.pop(fields["queue"])
+            ring = self.rings.pop(fields["queue"])
+            self.memory.pop(ring, None)
+            self.leaving.add(ring)
+            self.stale += [fields["queue"], ring]
+        elif tag == "graph_destroy":
+            self.graphs.pop(fields["graph"], None)
+            self.stale.append(fields["graph"])
+
+    def allocated(self, context: int) -> int:
+        """Bytes of a context that the daemon has to count."""
+        return sum(held.size for held in self.memory.values() if held.context == context)

@@ -1,0 +1,109 @@
+"""What came out: answers, what was reached, and every violation with the command that shows it again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.result import Fault, ZeResult
+
+_KNOWN = {int(result) for result in ZeResult}
+_MOST = 20
+_DIGITS = re.compile("[0-9a-f]{6,}")
+
+
+class Violation(Exception):
+    """The daemon did what it must not do."""
+
+
+@dataclass
+class Tally:
+    """Counts of one run. `accepted` and `refused` by what was sent, `results` by result code."""
+
+    cases: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    results: Counter[str] = field(default_factory=Counter)
+    deep: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    worker_deaths: int = 0
+    engine_restarts: int = 0
+    witness: dict[str, Any] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    innocent_ms: dict[str, float] = field(default_factory=dict)
+    sites: int = 0
+    sites_missed: list[str] = field(default_factory=list)
+    faults: set[tuple[str, str]] = field(default_factory=set)
+
+    def saw(self, what: str, answer: msg.Answer) -> None:
+        """One answer. A refusal must have a code that the interface knows, and must name an object."""
+        if isinstance(answer, msg.Failed):
+            self.refused[what] += 1
+            self.fault(answer.fault)
+        else:
+            self.accepted[what] += 1
+            self.results["SUCCESS"] += 1
+
+    def fault(self, fault: Fault) -> None:
+        if fault.result not in _KNOWN or not fault.object:
+            raise Violation(f"an untyped refusal: {fault}")
+        self.results[ZeResult(fault.result).name] += 1
+        self.worker_deaths += fault.object == "compiler worker"
+        if len(self.faults) < 20_000:
+            self.faults.add((_DIGITS.sub("0", fault.object[:200]), fault.expected[:200]))
+
+    def violate(self, where: str, error: BaseException) -> None:
+        """One more violation."""
+        self.violations.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
+
+    @property
+    def failed_enough(self) -> bool:
+        return len(self.violations) >= _MOST
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = []
+        for kind, count in self.cases.items():
+            seconds = self.seconds[kind]
+            rate = f"{count / seconds:.0f}/s" if seconds else ""
+            deep = f", {self.deep[kind] / count:.0%} behind the first check" if self.deep[kind] else ""
+            most = f", the witness waited at most {self.innocent_ms.get(kind, 0):.0f} ms"
+            lines.append(f"{kind}: {count} cases, {seconds:.1f} s, {rate}{deep}{most}")
+        lines.append(f"results: {dict(self.results.most_common())}")
+        never = sorted(set(self.refused) - set(self.accepted))
+        lines.append(f"never accepted: {', '.join(never) or 'nothing'}")
+        lines.append(f"refusals met: {self.sites - len(self.sites_missed)} of {self.sites} places")
+        lines.append(
+            f"witness: {self.witness}; engine restarts: {self.engine_restarts}; "
+            f"compiler workers that died: {self.worker_deaths}"
+        )
+        lines.append(f"violations: {len(self.violations)}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        total = sum(self.cases.values())
+        return {
+            "cases": dict(self.cases),
+            "accepted": dict(self.accepted),
+            "refused": dict(self.refused),
+            "behind_the_first_check": {
+                kind: round(self.deep[kind] / count, 3) for kind, count in self.cases.items() if count
+            },
+            "results": dict(self.results),
+            "rates": {
+                kind: round(count / self.seconds[kind])
+                for kind, count in self.cases.items()
+                if self.seconds[kind]
+            },
+            "total": total,
+            "worker_deaths": self.worker_deaths,
+            "engine_restarts": self.engine_restarts,
+            "witness": self.witness,
+            "innocent_ms": {kind: round(most, 1) for kind, most in self.innocent_ms.items()},
+            "sites": self.sites,
+            "sites_missed": self.sites_missed,
+            "violations": self.violations,
+        }

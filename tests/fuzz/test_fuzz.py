@@ -1,0 +1,65 @@
+"""The fuzzer against a daemon of its own: in short in every run, with all of its numbers by `-m soak`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softnpu.emulator.interface.commands import CommandType
+from tests.fuzz.frames import TYPES
+
+_ROOT = Path(__file__).parents[2]
+_AT_LEAST = 1 / 3
+_NEVER_HONOURED = {"hello", "stop", "inject"}
+"""Requests that would end or spoil the run if they were right, and what may come once only."""
+_NAMES = {CommandType.MEMORY_FILL: "Fill", CommandType.GRAPH_INITIALIZE: "GraphInit"}
+
+
+def _fuzz(folder: Path, deadline_s: float, **cases: object) -> dict[str, Any]:
+    """One run of the command; what it counted. Fails with what it printed."""
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in cases.items()]
+    found = folder / "fuzz.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *words, "--json", str(found)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=deadline_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    print(done.stdout)
+    counted: dict[str, Any] = json.loads(found.read_text())
+    return counted
+
+
+def _check(found: dict[str, Any]) -> None:
+    assert found["violations"] == []
+    assert found["engine_restarts"] == 0
+    assert found["witness"]["inferences"] > 0
+    for kind in ("frames", "rings", "blobs"):
+        assert found["behind_the_first_check"][kind] > _AT_LEAST, found["behind_the_first_check"]
+    accepted, sent = set(found["accepted"]), set(found["accepted"]) | set(found["refused"])
+    assert set(TYPES) <= sent, f"never sent: {set(TYPES) - sent}"
+    assert set(TYPES) - _NEVER_HONOURED <= accepted, f"never honoured: {set(TYPES) - accepted}"
+    commands = {
+        _NAMES.get(kind, "".join(part.title() for part in kind.name.split("_"))) for kind in CommandType
+    }
+    assert commands - {"Nop"} <= accepted, f"never executed: {commands - accepted}"
+
+
+@pytest.mark.timeout(400)
+def test_a_hostile_client_hurts_nobody(private_dir: Path) -> None:
+    _check(_fuzz(private_dir, 360, frames=10_000, raw=1_500, rings=1_500, blobs=300, seed="short", jobs=3))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_million_frames_hurt_nobody(private_dir: Path) -> None:
+    counts = {"frames": 1_000_000, "raw": 50_000, "rings": 100_000, "blobs": 20_000, "weights_files": 100_000}
+    _check(_fuzz(private_dir, 7000, **counts, seed="soak"))

@@ -1,0 +1,91 @@
+"""Injected faults reach unmodified OpenVINO through the native driver, and it goes on afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import faults
+from tests.conftest import StartDaemon
+from tests.native.conftest import Run
+from tests.native.test_openvino import PROLOGUE
+
+FAILING = """
+from softnpu.driver import faults
+def fails(call, *said):
+    try:
+        call()
+    except RuntimeError as failure:
+        missing = [words for words in said if words not in str(failure)]
+        assert not missing, (missing, str(failure))
+    else:
+        raise AssertionError(f"no failure with {said}")
+def compiled(): return core.compile_model(digits(), "NPU")
+def infer(): check(compiled(), digits(), images())
+"""
+
+CASES = {
+    "compile-fail": """
+faults.inject("compile-fail", value="no way: line 3")
+fails(compiled, "ZE_RESULT_ERROR_MODULE_BUILD_FAILURE", "no way: line 3")
+infer()
+""",
+    "lost": """
+request = compiled().create_infer_request()
+request.infer([images()])
+faults.inject("lost")
+fails(lambda: request.infer([images()]), "zeFenceHostSynchronize", "ZE_RESULT_ERROR_DEVICE_LOST")
+infer()
+""",
+    "ecc": """
+request = compiled().create_infer_request()
+faults.inject("ecc")
+fails(lambda: request.infer([images()]), "zeFenceHostSynchronize", "ZE_RESULT_ERROR_UNKNOWN")
+request.infer([images()])
+""",
+    "oom": """
+faults.inject("oom")
+faults.inject("oom", value="host")
+fails(infer, "ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY")
+fails(infer, "ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY")
+infer()
+""",
+    "import-fail": """
+blob = compiled().export_model()
+data = blob.getvalue() if hasattr(blob, "getvalue") else blob
+faults.inject("import-fail")
+fails(lambda: core.import_model(io.BytesIO(data), "NPU"), "ZE_RESULT_ERROR_INVALID_NATIVE_BINARY")
+check(core.import_model(io.BytesIO(data), "NPU"), digits(), images())
+""",
+    "queue": """
+faults.inject("refuse", value="queue_create=ERROR_NOT_AVAILABLE")
+fails(infer, "zeCommandQueueCreate", "ZE_RESULT_ERROR_NOT_AVAILABLE")
+infer()
+""",
+    "reset": """
+faults.inject("reset", after=3, count=2, probability=0.5, seed=3)
+model, image = compiled(), images()
+expected = on_cpu(digits(), [image])
+request = model.create_infer_request()
+for _ in range(20): same([request.infer([image])[0]], expected)
+assert faults.status()[0].hits == 2, faults.status()
+""",
+    "daemon-death": """
+request = compiled().create_infer_request()
+request.infer([images()])
+faults.inject("daemon-death")
+fails(compiled, "ZE_RESULT_ERROR_DEVICE_LOST")
+fails(lambda: request.infer([images()]), "ZE_RESULT_ERROR_DEVICE_LOST")
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_openvino_meets_a_fault(start_daemon: StartDaemon, run: Run, digits: Path, case: str) -> None:
+    daemon = start_daemon()
+    run(PROLOGUE + FAILING + CASES[case], str(digits))
+    if case != "daemon-death":
+        assert all(state.state == "used up" for state in faults.status())
+    else:
+        assert daemon.process.wait(10) == -9

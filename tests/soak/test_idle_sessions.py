@@ -1,0 +1,129 @@
+"""Many sessions that do nothing: what they cost the daemon, and what they cost who works."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import psutil
+import pytest
+
+from softnpu.driver import CommandQueue, Context, Driver
+from softnpu.emulator.interface.version import ENV_SPIN_US
+from tests.conftest import StartDaemon, StartPython
+from tests.soak.figures import note, sessions
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, barrier
+
+_SHORT = 100
+_ROUNDS, _TIMES = 15, 40
+_PER_PROCESS = 250
+_MOST_CPU = 0.01
+_MOST_SLOWER = 2.0
+
+_IDLERS = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+for _ in range(given["count"]):
+    driver = Driver.open(given["socket"])
+    context = driver.devices[0].create_context()
+    held.append((driver, context, context.create_command_queue(), context.alloc_host(4096)))
+say("idle")
+hear()
+"""
+
+
+class _Worker:
+    """A client that measures round trips of an empty command."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.driver = Driver.open(daemon.socket)
+        self.context: Context = self.driver.devices[0].create_context()
+        self.queue: CommandQueue = self.context.create_command_queue()
+        self.commands = barrier(self.context)
+        self.fence = self.queue.create_fence()
+
+    def median_s(self) -> float:
+        """Of a few round trips."""
+        times = []
+        for _ in range(_TIMES):
+            self.fence.reset()
+            start = time.perf_counter()
+            self.queue.execute_command_lists([self.commands], self.fence)
+            assert self.fence.host_synchronize(LONG)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+@pytest.fixture(autouse=True)
+def no_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a side catches the other awake is luck, and no figure of what idle sessions cost."""
+    monkeypatch.setenv(ENV_SPIN_US, "0")
+
+
+def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, seconds: float) -> None:
+    crowded = start_daemon(spin_us=0)
+    empty = start_daemon(spin_us=0, socket=str(crowded.socket.with_name("empty.sock")))
+    clients = []
+    for first in range(0, count, _PER_PROCESS):
+        number = min(_PER_PROCESS, count - first)
+        clients.append(start_python(_IDLERS, socket=str(crowded.socket), count=number))
+    for client in clients:
+        assert client.hear(120) == "idle"
+    assert crowded.status().session_count == count
+    used, share = _cpu_share(crowded, seconds)
+
+    workers = [_Worker(crowded), _Worker(empty)]
+    found: list[list[float]] = [[], []]
+    for turn in range(_ROUNDS):
+        for index in (0, 1) if turn % 2 else (1, 0):
+            found[index].append(workers[index].median_s())
+    ratio = statistics.median(found[0]) / statistics.median(found[1])
+    for worker in workers:
+        worker.driver.destroy()
+    for client in clients:
+        client.tell()
+        client.finish()
+    wait_until(lambda: crowded.status().session_count == 0, 30, what="all sessions gone")
+    wait_until(lambda: crowded.memory_used() == 0, 30, what="all memory back")
+    loop = f"{count} idle sessions"
+    words = f"{share:.2%} of a core ({used * 1e3:.0f} ms in {seconds:g} s)"
+    note(loop, "processor time of the daemon", words)
+    with_them, without = (statistics.median(values) * 1e6 for values in found)
+    words = f"{with_them:.1f} us, without them {without:.1f} us, {ratio:.2f} times"
+    note(loop, "empty command, median", words)
+    assert share < _MOST_CPU
+    assert ratio < _MOST_SLOWER
+
+
+def _cpu_share(daemon: Daemon, seconds: float) -> tuple[float, float]:
+    """Seconds of processor time that the daemon uses while nobody wants anything, and the share of a core."""
+    tree = [psutil.Process(daemon.pid), psutil.Process(daemon.engine().engine_pid)]
+    time.sleep(0.5)  # the last session has just begun
+    before = sum(_cpu_s(process) for process in tree)
+    start = time.monotonic()
+    time.sleep(seconds)  # what is measured is what happens while nothing does
+    used = sum(_cpu_s(process) for process in tree) - before
+    return used, used / (time.monotonic() - start)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    """Exact to nanoseconds, where `cpu_times` counts in hundredths of a second."""
+    total = 0
+    for thread in process.threads():
+        with open(f"/proc/{process.pid}/task/{thread.id}/schedstat", "rb") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9
+
+
+def test_a_hundred_sessions_idle(start_daemon: StartDaemon, start_python: StartPython) -> None:
+    _measure(start_daemon, start_python, _SHORT, 2.0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_thousand_sessions_idle(start_daemon: StartDaemon, start_python: StartPython) -> None:
+    _measure(start_daemon, start_python, sessions(), 15.0)

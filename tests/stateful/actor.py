@@ -1,0 +1,284 @@
+"""A client by hand, for other processes to direct: one session, its objects by name, nothing kept by chance.
+
+Every allocation is asked for and given back explicitly, so that the model can count to the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.shared import SharedMapping
+from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
+
+BUFFER_BYTES = 64 * 1024
+_SIGNAL = struct.Struct("=IIIIQQ")
+
+
+class Refusal(Exception):
+    """The daemon has refused a request; `fault` says why."""
+
+    def __init__(self, fault: Any) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class _Context(WireContext):
+    """A context that exists already."""
+
+    def __init__(self, wire: Wire, handle: int) -> None:
+        self.wire = wire
+        self.handle = handle
+        self.doorbell = wire.take_fd()
+        self.segments = {}
+
+
+class _Queue(WireQueue):
+    """A queue that exists already."""
+
+    def __init__(self, context: WireContext, created: msg.QueueCreated, slots: int) -> None:
+        self.context = context
+        self.handle = created.queue
+        self.slots = slots
+        self.ring = context.adopt(created.ring, records.ring_size(slots))
+        self.tail = 0
+
+
+class Actor:
+    """The session. Contexts, memory, queues and graphs go by the names that the director gives them."""
+
+    def __init__(self, socket: str) -> None:
+        self.wire = Wire(Path(socket))
+        self.session = self.wire.hello().session
+        self._contexts: dict[str, WireContext] = {}
+        self._memory: dict[str, tuple[WireContext, WireMemory]] = {}
+        self._queues: dict[str, WireQueue] = {}
+        self._graphs: dict[str, int] = {}
+        self._segment_fds: dict[str, int] = {}
+        self._compiling: dict[str, int] = {}
+        self._early: dict[int, msg.Answer] = {}
+
+    def leave(self) -> None:
+        """The orderly end."""
+        self.wire.close()
+
+    # ------------------------------------------------------------ contexts and memory
+
+    def context(self, name: str) -> None:
+        answer = self._ask(msg.ContextCreate(device=0))
+        self._contexts[name] = _Context(self.wire, answer.context)
+
+    def drop_context(self, name: str) -> None:
+        context = self._contexts.pop(name)
+        self._ask(msg.ContextDestroy(context=context.handle))
+        self._memory = {key: entry for key, entry in self._memory.items() if entry[0] is not context}
+        self._queues = {key: queue for key, queue in self._queues.items() if queue.context is not context}
+
+    def allocate(self, context: str, name: str, size: int, kind: str, exportable: bool = False) -> None:
+        owner = self._contexts[context]
+        request = msg.MemAlloc(context=owner.handle, kind=kind, size=size, exportable=exportable)
+        self._keep(owner, name, self._ask(request), size)
+
+    def take(self, context: str, name: str, fd: int) -> None:
+        """Imports memory of another session; the descriptor is closed."""
+        owner = self._contexts[context]
+        try:
+            answer = self._ask(msg.MemImport(context=owner.handle, kind="host"), [fd])
+        finally:
+            os.close(fd)
+        self._keep(owner, name, answer, answer.segment_size)
+
+    def share(self, name: str) -> int:
+        """The descriptor of exportable memory; it stays the actor's."""
+        return self._segment_fds[name]
+
+    def free(self, *names: str) -> None:
+        self._ask(msg.MemFree(memory=tuple(self._memory[name][1].handle for name in names)))
+        for name in names:
+            del self._memory[name]
+
+    def write(self, name: str, offset: int, value: int, size: int) -> None:
+        self._memory[name][1].write(bytes([value]) * size, offset)
+
+    def fill_floats(self, name: str, data: str) -> None:
+        self._memory[name][1].write(bytes.fromhex(data))
+
+    def digest(self, name: str) -> str:
+        return hashlib.blake2b(self._memory[name][1].read()).hexdigest()
+
+    def content(self, name: str) -> str:
+        return self._memory[name][1].read().hex()
+
+    # ------------------------------------------------------------ queues and events
+
+    def queue(self, context: str, name: str, slots: int, priority: str = "normal") -> None:
+        owner = self._contexts[context]
+        answer = self._ask(msg.QueueCreate(context=owner.handle, slots=slots, priority=priority))
+        self._queues[name] = _Queue(owner, answer, slots)
+
+    def drop_queue(self, name: str) -> None:
+        self._ask(msg.QueueDestroy(queue=self._queues.pop(name).handle))
+
+    def submit(
+        self, queue: str, buffer: str, offset: int, orders: list[list[Any]], fences: str, fence: int
+    ) -> int:
+        """A command buffer of these orders (see `_command`) at `offset` of `buffer`, with a fence."""
+        data = cmd.encode_buffer([cmd.encode_command(self._command(*order)) for order in orders])
+        place, signals, target = self._memory[buffer][1], self._memory[fences][1], self._queues[queue]
+        place.write(data, offset)
+        words = _SIGNAL.pack(2, 0, 0, 0, target.tail + 1, 0)
+        signals.write(words, fence * records.SIGNAL_SIZE)
+        return target.submit(
+            place, len(data), offset, fence=signals, fence_offset=fence * records.SIGNAL_SIZE
+        )
+
+    def break_ring(self, queue: str) -> None:
+        """A slot that cannot be right."""
+        target = self._queues[queue]
+        target.submit(0, 64, sequence=target.tail + 77)
+
+    def wait(self, queue: str, number: int) -> int:
+        return self._queues[queue].wait(number)
+
+    def completed(self, queue: str) -> int:
+        return self._queues[queue].completed
+
+    def lost(self, queue: str) -> bool:
+        return self._queues[queue].lost
+
+    def fence(self, fences: str, index: int) -> list[int]:
+        """State and result of a fence."""
+        words = self._memory[fences][1].read(_SIGNAL.size, index * records.SIGNAL_SIZE)
+        state, _, result, *_ = _SIGNAL.unpack(words)
+        return [state, result]
+
+    def cancel(self, queue: str, fences: str, index: int) -> None:
+        self._memory[fences][1].write(struct.pack("=I", 1), index * records.SIGNAL_SIZE + 12)
+        self._ring(queue)
+
+    def signal(self, queue: str, events: str, index: int) -> None:
+        """The host signals an event."""
+        self._memory[events][1].write(struct.pack("=I", 5), index * records.SIGNAL_SIZE)
+        self._ring(queue)
+
+    def reset(self, events: str, index: int) -> None:
+        """The host resets an event."""
+        self._memory[events][1].write(struct.pack("=I", 2), index * records.SIGNAL_SIZE)
+
+    def run(self, context: str, orders: list[list[Any]]) -> int:
+        """One submission on a queue of its own, to its end; its result. Everything is given back."""
+        self.allocate(context, "run", BUFFER_BYTES, "control")
+        self.allocate(context, "run fences", records.SIGNAL_SIZE, "control")
+        self.queue(context, "run", 2)
+        result = self.wait("run", self.submit("run", "run", 0, orders, "run fences", 0))
+        self.drop_queue("run")
+        self.free("run", "run fences")
+        return result
+
+    # ------------------------------------------------------------ graphs
+
+    def compile(self, context: str, name: str, length: int, weights: int, xml: int, data: int) -> None:
+        """Begins to compile; takes both descriptors. `compiled` has the end."""
+        request = msg.GraphCreate(
+            context=self._contexts[context].handle,
+            name="scale",
+            xml_length=length,
+            weights=(msg.WeightSource(offset=0, length=weights),),
+        )
+        self._compiling[name] = self.wire.send(request, [xml, data])
+        os.close(xml)
+        os.close(data)
+
+    def compiled(self, name: str) -> int:
+        """0, or the result of a compilation that was refused or failed."""
+        answer = self._answer(self._compiling.pop(name))
+        if isinstance(answer, msg.Failed):
+            return answer.fault.result
+        assert isinstance(answer, msg.GraphCreated)
+        self._graphs[name] = answer.graph
+        return 0
+
+    def call_off(self, name: str) -> None:
+        """Asks for the end of a compilation; `compiled` has how it ended all the same."""
+        number = self._compiling.pop(name)
+        self._ask(msg.Cancel(request=number))
+        final = self._answer(number)
+        if isinstance(final, msg.GraphCreated):
+            self._graphs[name] = final.graph
+
+    def has_graph(self, name: str) -> bool:
+        return name in self._graphs
+
+    def initialize(self, name: str) -> None:
+        self._ask(msg.GraphInitialize(graph=self._graphs[name]))
+
+    def drop_graph(self, name: str) -> None:
+        self._ask(msg.GraphDestroy(graph=self._graphs.pop(name)))
+
+    # ------------------------------------------------------------ parts of it
+
+    def _command(self, kind: str, *values: Any) -> cmd.Command:
+        match kind:
+            case "barrier":
+                return cmd.Barrier()
+            case "fill":
+                name, offset, size, value = values
+                return cmd.Fill(self._at(name, offset), size, bytes([value]))
+            case "copy":
+                target, to, source, start, size = values
+                return cmd.Copy(self._at(target, to), self._at(source, start), size)
+            case "signal":
+                return cmd.EventSignal(self._at(values[0], values[1] * records.SIGNAL_SIZE))
+            case "wait":
+                return cmd.EventWait(self._at(values[0], values[1] * records.SIGNAL_SIZE))
+            case "infer":
+                graph, source, target = values
+                return cmd.GraphExecute(self._graphs[graph], 1, (self._at(source, 0), self._at(target, 0)))
+        raise ValueError(kind)
+
+    def _at(self, name: str, offset: int) -> MemoryAt:
+        return MemoryAt(self._memory[name][1].handle, offset)
+
+    def _keep(self, context: WireContext, name: str, answer: msg.MemAllocated, size: int) -> None:
+        if answer.fresh:
+            fd = self.wire.take_fd()
+            os.posix_fallocate(fd, 0, answer.segment_size)
+            context.segments[answer.segment] = SharedMapping(fd, answer.segment_size)
+            self._segment_fds[name] = fd
+        self._memory[name] = context, context.adopt(_held(answer), size)
+
+    def _answer(self, number: int) -> msg.Answer:
+        """The final answer to a request; those to others are kept."""
+        while number not in self._early:
+            request, answer = self.wire.receive()
+            if not isinstance(answer, msg.Progress):
+                self._early[request] = answer
+        return self._early.pop(number)
+
+    def _ring(self, queue: str) -> None:
+        linux.memory_fence()
+        os.eventfd_write(self._queues[queue].context.doorbell, 1)
+
+    def _ask(self, request: msg.Message, fds: list[int] | None = None) -> Any:
+        answer = self._answer(self.wire.send(request, fds))
+        if isinstance(answer, msg.Failed):
+            raise Refusal(answer.fault)
+        return answer
+
+
+def _held(answer: msg.MemAllocated) -> msg.MemAllocated:
+    """The same, as for a segment that is mapped already."""
+    return msg.MemAllocated(
+        memory=answer.memory,
+        segment=answer.segment,
+        segment_size=answer.segment_size,
+        offset=answer.offset,
+        fresh=False,
+    )

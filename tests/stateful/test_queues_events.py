@@ -1,0 +1,307 @@
+"""Queues, fences and events of several sessions, while clients and engines are killed.
+
+Lists wait first and signal last, and read only what no list writes: so what comes of them does not depend on
+which queue was quicker, nor on whether an engine died in the middle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from softnpu.driver import ZeResult
+from softnpu.emulator.interface import records
+from tests.conftest import StartDaemon, StartPython
+from tests.stateful.stage import Stage
+from tests.stateful.world import Client, Place, Theatre, World, run, zeros
+from tests.support.models import Array
+from tests.support.waiting import wait_until
+
+_CLIENTS, _QUEUES, _EVENTS, _SLOTS = 3, 4, 6, 8
+_BYTES, _BUFFER = 4096, 4096
+_NEVER_MS = 3_600_000
+_some = st.integers(0, 1000)
+_spans = st.tuples(st.integers(0, _BYTES - 1), st.integers(1, 600), st.integers(0, 255))
+_data = st.lists(st.tuples(st.sampled_from(["fill", "copy", "barrier"]), _spans), max_size=6)
+_events = st.lists(st.integers(0, _EVENTS - 1), max_size=2)
+
+
+@dataclass
+class Submission:
+    """A list: the events that it waits for, what it does, the events that it signals."""
+
+    waits: list[int]
+    data: list[tuple[str, tuple[int, int, int]]]
+    signals: list[int]
+    fence: int
+    cancelled: bool = False
+
+
+@dataclass
+class ModelQueue:
+    """A queue and all of its submissions; `done` of them have ended, with these results."""
+
+    name: str
+    target: Array
+    submissions: list[Submission] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    lost: bool = False
+
+    @property
+    def done(self) -> int:
+        return len(self.results)
+
+    @property
+    def waiting(self) -> list[Submission]:
+        return self.submissions[self.done :]
+
+
+@dataclass
+class Scene:
+    """What one client has beside its accounts."""
+
+    client: Client
+    context: str
+    source: Array
+    events: list[bool] = field(default_factory=lambda: [False] * _EVENTS)
+    queues: list[ModelQueue] = field(default_factory=list)
+
+    def play(self) -> None:
+        """Everything that can go on goes on."""
+        while any(self._step(queue) for queue in self.queues):
+            pass
+
+    def _step(self, queue: ModelQueue) -> bool:
+        if not queue.waiting:
+            return False
+        submission = queue.waiting[0]
+        if queue.lost or submission.cancelled:
+            result = ZeResult.ERROR_DEVICE_LOST if queue.lost else ZeResult.ERROR_NOT_AVAILABLE
+            queue.results.append(int(result))
+            return True
+        if not all(self.events[event] for event in submission.waits):
+            return False
+        for kind, (start, size, value) in submission.data:
+            end = min(_BYTES, start + size)
+            if kind == "fill":
+                queue.target[start:end] = value
+            elif kind == "copy":
+                queue.target[start:end] = self.source[start:end]
+        for event in submission.signals:
+            self.events[event] = True
+        queue.results.append(0)
+        return True
+
+    def refers_to(self, event: int) -> bool:
+        """Whether something that has not ended waits for the event or signals it."""
+        return any(
+            event in (*submission.waits, *submission.signals)
+            for queue in self.queues
+            for submission in queue.waiting
+        )
+
+
+class QueuesAndEvents(World):
+    """Results, fences, events and memory are as the model has them after every step."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scenes: list[Scene] = []
+
+    def scene(self, index: int) -> Scene:
+        return self.scenes[index % len(self.scenes)]
+
+    # ------------------------------------------------------------ coming and going
+
+    @precondition(lambda self: len(self.scenes) < _CLIENTS)
+    @rule()
+    def enter_and_prepare(self) -> None:
+        client = self.enter()
+        client.actor.do("context", "context")
+        client.contexts.append("context")
+        scene = Scene(client, "context", zeros(_BYTES))
+        self._allocate(scene, "source", _BYTES, "host")
+        self._allocate(scene, "events", _EVENTS * records.SIGNAL_SIZE, "control")
+        self.scenes.append(scene)
+        self._add_queue(scene, "normal")
+
+    def _allocate(self, scene: Scene, name: str, size: int, kind: str) -> None:
+        scene.client.actor.do("allocate", scene.context, name, size, kind)
+        scene.client.actor.do("write", name, 0, 0, size)
+        scene.client.places[name] = Place(scene.context, zeros(size))
+
+    @precondition(lambda self: len(self.scenes) > 1)
+    @rule(which=_some, killed=st.booleans())
+    def a_client_leaves(self, which: int, killed: bool) -> None:
+        scene = self.scene(which)
+        if killed:
+            scene.client.actor.kill()
+        else:
+            scene.client.actor.leave()
+        self.scenes.remove(scene)
+        self.clients.remove(scene.client)
+
+    @precondition(lambda self: self.scenes and self.engine_kills < 1)
+    @rule()
+    def the_engine_dies(self) -> None:
+        self.kill_engine()
+
+    # ------------------------------------------------------------ queues
+
+    @precondition(lambda self: self.scenes)
+    @rule(which=_some, priority=st.sampled_from(["low", "normal", "high"]))
+    def create_queue(self, which: int, priority: str) -> None:
+        scene = self.scene(which)
+        if len(scene.queues) < _QUEUES:
+            self._add_queue(scene, priority)
+
+    def _add_queue(self, scene: Scene, priority: str) -> None:
+        queue = ModelQueue(self.name("queue"), zeros(_BYTES))
+        scene.client.actor.do("queue", scene.context, queue.name, _SLOTS, priority)
+        scene.client.queues[queue.name] = (scene.context, _SLOTS)
+        self._allocate(scene, f"{queue.name} target", _BYTES, "device")
+        self._allocate(scene, f"{queue.name} buffer", _SLOTS * _BUFFER, "control")
+        self._allocate(scene, f"{queue.name} fences", _SLOTS * records.SIGNAL_SIZE, "control")
+        scene.queues.append(queue)
+
+    @precondition(lambda self: any(len(scene.queues) > 1 for scene in self.scenes))
+    @rule(which=_some, index=_some)
+    def destroy_queue(self, which: int, index: int) -> None:
+        scene = self.scene(which)
+        if len(scene.queues) < 2:
+            return
+        queue = scene.queues.pop(index % len(scene.queues))
+        scene.client.actor.do("drop_queue", queue.name)
+        names = [f"{queue.name} {part}" for part in ("target", "buffer", "fences")]
+        scene.client.actor.do("free", *names)
+        del scene.client.queues[queue.name]
+        for name in names:
+            del scene.client.places[name]
+
+    # ------------------------------------------------------------ work
+
+    @precondition(lambda self: self.scenes)
+    @rule(which=_some, index=_some, waits=_events, data=_data, signals=_events)
+    def submit(
+        self,
+        which: int,
+        index: int,
+        waits: list[int],
+        data: list[tuple[str, tuple[int, int, int]]],
+        signals: list[int],
+    ) -> None:
+        scene = self.scene(which)
+        queue = scene.queues[index % len(scene.queues)]
+        if len(queue.waiting) == _SLOTS:
+            return
+        slot = len(queue.submissions) % _SLOTS
+        submission = Submission(waits, data, signals, slot)
+        orders: list[list[Any]] = [["wait", "events", event] for event in waits]
+        target = f"{queue.name} target"
+        for kind, (start, size, value) in data:
+            length = min(_BYTES, start + size) - start
+            if kind == "fill":
+                orders.append(["fill", target, start, length, value])
+            elif kind == "copy":
+                orders.append(["copy", target, start, "source", start, length])
+            else:
+                orders.append(["barrier"])
+        orders += [["signal", "events", event] for event in signals]
+        buffer, fences = f"{queue.name} buffer", f"{queue.name} fences"
+        scene.client.actor.do("submit", queue.name, buffer, slot * _BUFFER, orders, fences, slot)
+        queue.submissions.append(submission)
+        scene.play()
+
+    @precondition(lambda self: any(queue.waiting for scene in self.scenes for queue in scene.queues))
+    @rule(which=_some)
+    def signal_what_is_waited_for(self, which: int) -> None:
+        blocked = [(s, q) for s in self.scenes for q in s.queues if q.waiting]
+        scene, queue = blocked[which % len(blocked)]
+        events = [event for event in queue.waiting[0].waits if not scene.events[event]]
+        scene.client.actor.do("signal", queue.name, "events", events[0])
+        scene.events[events[0]] = True
+        scene.play()
+
+    @precondition(lambda self: any(queue.waiting for scene in self.scenes for queue in scene.queues))
+    @rule(which=_some, behind=st.integers(0, 2))
+    def cancel(self, which: int, behind: int) -> None:
+        blocked = [(s, q) for s in self.scenes for q in s.queues if q.waiting]
+        scene, queue = blocked[which % len(blocked)]
+        submission = queue.waiting[behind % len(queue.waiting)]
+        scene.client.actor.do("cancel", queue.name, f"{queue.name} fences", submission.fence)
+        submission.cancelled = True
+        scene.play()
+
+    @precondition(lambda self: self.scenes)
+    @rule(which=_some, event=st.integers(0, _EVENTS - 1))
+    def reset_an_event(self, which: int, event: int) -> None:
+        scene = self.scene(which)
+        if not scene.refers_to(event):
+            scene.client.actor.do("reset", "events", event)
+            scene.events[event] = False
+
+    @precondition(lambda self: self.scenes)
+    @rule(which=_some, value=st.integers(0, 255), start=st.integers(0, _BYTES - 1), size=st.integers(1, 999))
+    def write_the_source(self, which: int, value: int, start: int, size: int) -> None:
+        scene = self.scene(which)
+        if any(queue.waiting for queue in scene.queues):
+            return
+        end = min(_BYTES, start + size)
+        scene.client.actor.do("write", "source", start, value, end - start)
+        scene.source[start:end] = value
+
+    @precondition(lambda self: self.scenes)
+    @rule(which=_some, index=_some)
+    def break_a_ring(self, which: int, index: int) -> None:
+        scene = self.scene(which)
+        queue = scene.queues[index % len(scene.queues)]
+        if queue.waiting or len(scene.queues) < 2:
+            return
+        scene.client.actor.do("break_ring", queue.name)
+        queue.submissions.append(Submission([], [], [], -1))
+        queue.lost = True
+        scene.play()
+
+    # ------------------------------------------------------------ what always holds
+
+    @invariant()
+    def everything_is_as_expected(self) -> None:
+        self.check_accounts()
+        for scene in self.scenes:
+            for queue in scene.queues:
+                self._check_queue(scene, queue)
+            actor = scene.client.actor
+            for event, signalled in enumerate(scene.events):
+                state, _ = actor.do("fence", "events", event)
+                assert (state > records.SignalState.HOST_RESET) == signalled, f"event {event}"
+
+    def _check_queue(self, scene: Scene, queue: ModelQueue) -> None:
+        actor = scene.client.actor
+        completed = wait_until(
+            lambda: max(0, actor.do("completed", queue.name) - queue.done + 1),
+            60.0,
+            f"submission {queue.done} of {queue.name}",
+        )
+        assert completed == 1, "something has ended that cannot"
+        assert actor.do("lost", queue.name) == queue.lost
+        last = list(zip(queue.submissions, queue.results, strict=False))[-_SLOTS:]
+        for submission, result in last:
+            if submission.fence >= 0 and submission.fence not in {w.fence for w in queue.waiting}:
+                assert actor.do("fence", f"{queue.name} fences", submission.fence)[1] == result
+        digest = hashlib.blake2b(queue.target.tobytes()).hexdigest()
+        assert actor.do("digest", f"{queue.name} target") == digest, f"memory of {queue.name}"
+
+
+@pytest.mark.parametrize(
+    "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
+def test_queues_and_events(
+    start_daemon: StartDaemon, start_python: StartPython, private_dir: Any, long: bool
+) -> None:
+    theatre = Theatre(start_daemon, Stage(start_python, private_dir), tdr_ms=_NEVER_MS)
+    run(lambda: QueuesAndEvents(theatre), examples=6, steps=35, long=long)

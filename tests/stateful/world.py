@@ -1,0 +1,233 @@
+"""What a model of the daemon knows: who holds what. And the comparison with what the daemon says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
+from tests.conftest import StartDaemon
+from tests.stateful.stage import RemoteActor, Stage
+from tests.support.daemon import Daemon
+from tests.support.models import Array
+from tests.support.waiting import wait_gone, wait_until
+from tests.support.wire import Wire
+
+_QUIET_S = 20.0
+
+
+def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int, long: bool) -> None:
+    """Runs a model. The short form is the same every time; the long one has other sequences at each run."""
+    phases = (Phase.generate, Phase.shrink) if long else (Phase.generate,)
+    run_state_machine_as_test(
+        cast(type[RuleBasedStateMachine], machine),  # it is only called, so what makes one will do
+        settings=settings(
+            max_examples=examples * (40 if long else 1),
+            stateful_step_count=steps * (2 if long else 1),
+            derandomize=not long,
+            database=None,
+            deadline=None,
+            phases=phases,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+@dataclass
+class Place:
+    """An allocation: its bytes, which the model shares with whoever imports it."""
+
+    context: str
+    data: Array
+    exportable: bool = False
+
+
+@dataclass
+class Client:
+    """A session as the model has it. `queues` and `graphs`: the context of each."""
+
+    actor: RemoteActor
+    contexts: list[str] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+    queues: dict[str, tuple[str, int]] = field(default_factory=dict)
+    graphs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def memory_used(self) -> int:
+        rings = sum(records.ring_size(slots) for _, slots in self.queues.values())
+        return rings + sum(place.data.size for place in self.places.values())
+
+    @property
+    def allocations(self) -> int:
+        return len(self.places) + len(self.queues)
+
+    @property
+    def handles(self) -> int:
+        return len(self.contexts) + self.allocations + len(self.queues) + len(self.graphs)
+
+    def drop_context(self, context: str) -> None:
+        """Everything in it goes with it."""
+        self.contexts.remove(context)
+        self.places = {name: place for name, place in self.places.items() if place.context != context}
+        self.queues = {name: entry for name, entry in self.queues.items() if entry[0] != context}
+        self.graphs = {name: owner for name, owner in self.graphs.items() if owner != context}
+
+
+class Theatre:
+    """A daemon and a stage for one sequence after the other; another daemon after one that went wrong."""
+
+    def __init__(self, start_daemon: StartDaemon, stage: Stage, **settings: Any) -> None:
+        self.stage = stage
+        self.sound = False
+        self._start = start_daemon
+        self._settings = settings
+        self._daemon: Daemon | None = None
+
+    def daemon(self) -> Daemon:
+        """The daemon for the next sequence, which has to say at its end that it is `sound`."""
+        if self._daemon is not None and not self.sound:
+            self._daemon.kill()
+            self._daemon = None
+        if self._daemon is None:
+            self._daemon = self._start(**self._settings)
+        self.sound = False
+        return self._daemon
+
+
+class World(RuleBasedStateMachine):
+    """A daemon, its clients, and the accounts of both after every step."""
+
+    def __init__(self, theatre: Theatre) -> None:
+        super().__init__()
+        self.daemon = daemon = theatre.daemon()
+        self.theatre = theatre
+        self.stage = theatre.stage
+        self._agreed = True
+        self.clients: list[Client] = []
+        self.engine_kills = 0
+        self._names = 0
+        self._monitor = Wire(daemon.socket)
+        self._monitor.hello("monitor")
+        self._descriptors = daemon.base_fd_count()
+        self._restarts = self.status().engines[0].restarts
+
+    def status(self) -> msg.StatusIs:
+        return self._monitor.ask(msg.Status(), msg.StatusIs)
+
+    def name(self, what: str) -> str:
+        self._names += 1
+        return f"{what} {self._names}"
+
+    def pick(self, index: int) -> Client:
+        return self.clients[index % len(self.clients)]
+
+    def enter(self) -> Client:
+        client = Client(self.stage.actor(self.daemon.socket))
+        self.clients.append(client)
+        return client
+
+    def kill_engine(self) -> None:
+        """SIGKILL to the engine. Nobody waits for the next one: that is part of the test."""
+        self.engine_kills += 1
+        pid = wait_until(lambda: self.status().engines[0].engine_pid, what="an engine to kill")
+        os.kill(pid, signal.SIGKILL)
+        wait_gone(pid)
+
+    def check_accounts(self) -> None:
+        """Sessions, memory, handles: exact, as soon as what dies has gone."""
+        self._agreed = False
+        expected = self._expected()
+        found: dict[str, object] = {}
+
+        def agree() -> bool:
+            found.clear()
+            found.update(self._found(self.status()))
+            return found == expected
+
+        try:
+            wait_until(agree, _QUIET_S)
+        except AssertionError:
+            wrong = {
+                key: (found.get(key), value) for key, value in expected.items() if found.get(key) != value
+            }
+            raise AssertionError(f"found and expected: {wrong}") from None
+        self._agreed = True
+
+    def _expected(self) -> dict[str, object]:
+        sessions = {
+            client.actor.session: (
+                client.memory_used,
+                len(client.contexts),
+                client.allocations,
+                len(client.queues),
+                len(client.graphs),
+            )
+            for client in self.clients
+        }
+        return {
+            "sessions": sessions,
+            "device": (
+                sum(client.memory_used for client in self.clients),
+                sum(len(client.contexts) for client in self.clients),
+                sum(len(client.queues) for client in self.clients),
+                sum(len(client.graphs) for client in self.clients),
+            ),
+            "user": (
+                len(self.clients) + 1,
+                len(self.clients),
+                sum(client.memory_used for client in self.clients),
+                sum(client.handles for client in self.clients),
+            ),
+        }
+
+    @staticmethod
+    def _found(state: msg.StatusIs) -> dict[str, object]:
+        (engine,), (user,) = state.engines, state.users
+        sessions = {
+            entry.session: (
+                entry.memory_used,
+                entry.contexts,
+                entry.allocations,
+                entry.queues,
+                entry.graphs,
+            )
+            for entry in state.sessions
+        }
+        return {
+            "sessions": sessions,
+            "device": (engine.memory_used, engine.contexts, engine.queues, engine.graphs),
+            "user": (user.connections, user.sessions, user.memory_used, user.handles),
+        }
+
+    def teardown(self) -> None:
+        """Whoever is left leaves; the daemon is as it was, and nobody has been blamed for anything."""
+        for number, client in enumerate(self.clients):
+            if number % 2 or not self._agreed:
+                client.actor.kill()
+            else:
+                client.actor.leave()
+        self.clients.clear()
+        if not self._agreed:
+            self._monitor.close()
+            return
+        self.check_accounts()
+        wait_until(lambda: self.status().engines[0].state == "ready", _QUIET_S, "the engine ready again")
+        wait_until(lambda: self.daemon.base_fd_count() <= self._descriptors, _QUIET_S, "descriptors closed")
+        engine = self.status().engines[0]
+        assert engine.images == 0
+        assert engine.restarts == self._restarts + self.engine_kills, "an engine died that nobody killed"
+        self._monitor.close()
+        self.theatre.sound = True
+
+
+def zeros(size: int) -> Array:
+    return np.zeros(size, np.uint8)

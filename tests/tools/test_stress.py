@@ -1,0 +1,268 @@
+"""`softnpu stress`: it survives deaths and faults, tells what it finds, and its plan is the seed's alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusIs
+from softnpu.tools.stress import accounts, faulty, operations, subjects
+from softnpu.tools.stress.accounts import Sample, growths
+from softnpu.tools.stress.deaths import Death, Deaths
+from softnpu.tools.stress.director import Options, State
+from softnpu.tools.stress.plan import FAULTS, OPERATIONS, Plan
+from softnpu.tools.stress.reports import Failure
+from softnpu.tools.stress.verdict import Verdict, judge
+from tests.support.cli import run_program, softnpu
+from tests.support.daemon import Daemon
+
+MIB = 1 << 20
+
+
+# ------------------------------------------------------------ runs
+
+
+def test_eight_clients_that_die_on_a_device_with_faults(private_dir: Path) -> None:
+    report = private_dir / "verdict.json"
+    told = softnpu(
+        "stress", "--clients", "8", "--seconds", "10", "--kill", "--faults", "--seed", "3", "--json", report
+    )
+    assert told.code == 0, told.out + told.err
+    verdict = msgspec.json.decode(report.read_bytes(), type=Verdict)
+    assert verdict.passed
+    assert verdict.failures == []
+    assert verdict.results_checked > 0
+    assert verdict.client_deaths > 0
+    assert verdict.processes >= verdict.clients + verdict.client_deaths - 1
+    assert sum(verdict.operations.values()) > 0
+    assert "passed: seed 3" in told.out
+    assert verdict.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
+
+
+def test_a_daemon_that_is_there_is_used_and_left_as_it_was(daemon: Daemon) -> None:
+    before = daemon.engine()
+    told = softnpu("stress", "--clients", "2", "--seconds", "2", "--seed", "1", "--socket", daemon.socket)
+    assert told.code == 0, told.out + told.err
+    after = daemon.engine()
+    assert after.inferences > 0
+    assert (after.memory_used, after.contexts) == (before.memory_used, before.contexts)
+    assert after.restarts == 0
+
+
+def test_a_model_of_the_users_own(private_dir: Path, digits: Path) -> None:
+    report = private_dir / "verdict.json"
+    told = softnpu(
+        "stress", "--clients", "2", "--seconds", "2", "--seed", "1", "--model", digits, "--json", report
+    )
+    assert told.code == 0, told.out + told.err
+    verdict = json.loads(report.read_bytes())
+    assert len(verdict["models"]) == 1
+    assert f"--model {digits}" in verdict["repeat"]
+
+
+def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
+    """Seeded: the truth itself is changed, so every client that meets it has to complain."""
+    program = private_dir / "run.py"
+    program.write_text(
+        "import sys, numpy as np\n"
+        "from softnpu.tools.stress import director\n"
+        "honest = director.make_references\n"
+        "def seeded(folder, seed, models):\n"
+        "    found = honest(folder, seed, models)\n"
+        "    for subject in found:\n"
+        "        with np.load(subject.archive) as archive:\n"
+        "            arrays = dict(archive)\n"
+        "        for name in arrays:\n"
+        "            if name.startswith('out.'):\n"
+        "                arrays[name].view(np.uint8).reshape(-1)[0] ^= 1\n"
+        "        np.savez(subject.archive, **arrays)\n"
+        "    return found\n"
+        "director.make_references = seeded\n"
+        "from softnpu.tools.cli import main\n"
+        "main()\n"
+    )
+    told = run_program(program, "stress", "--clients", "2", "--seconds", "4", "--seed", "1")
+    assert told.code == 1, told.out + told.err
+    assert "wrong: client" in told.out
+    assert "output 0: 1 of" in told.out
+    assert "failed, again with: softnpu stress --clients 2 --seconds 4 --seed 1" in told.out
+
+
+def test_what_is_no_model_is_told_in_a_line(private_dir: Path) -> None:
+    assert "no such file" in softnpu("stress", "--model", "/no/such/model.xml").complaint
+    nothing = private_dir / "nothing.xml"
+    nothing.write_text("<net/>")
+    assert "nothing.xml" in softnpu("stress", "--model", nothing, "--seconds", "1").complaint
+
+
+# ------------------------------------------------------------ the plan
+
+
+def test_the_plan_is_the_seeds_alone() -> None:
+    one, same, other = (Plan(seed, 8, 6, True, True) for seed in (7, 7, 8))
+    steps = [one.step(client, number) for client in range(8) for number in range(200)]
+    assert steps == [same.step(client, number) for client in range(8) for number in range(200)]
+    assert steps != [other.step(client, number) for client in range(8) for number in range(200)]
+    assert [one.pause(n) for n in range(9)] == [same.pause(n) for n in range(9)]
+
+
+def test_without_kill_and_faults_nobody_dies_and_nothing_is_injected() -> None:
+    plan = Plan(7, 8, 6, False, False)
+    steps = [plan.step(client, number) for client in range(8) for number in range(500)]
+    assert not any(step.death for step in steps)
+    assert {step.operation for step in steps} == set(operations.ALL)
+
+
+def test_every_kind_of_death_and_fault_comes() -> None:
+    plan = Plan(7, 8, 6, True, True)
+    steps = [plan.step(client, number) for client in range(8) for number in range(6000)]
+    kinds = Counter(step.operation for step in steps)
+    assert set(kinds) == set(OPERATIONS)
+    points = {step.death.point for step in steps if step.death}
+    assert len(points) > 10
+    early = {plan.step(client, number).operation for client in range(8) for number in range(10)}
+    assert {f"fault {kind}" for kind in FAULTS[:14]} <= early, "also short runs meet them"
+
+
+def test_every_operation_of_the_plan_is_one_of_the_client() -> None:
+    assert set(OPERATIONS) == {*operations.ALL, *(f"fault {kind}" for kind in FAULTS)}
+    assert set(FAULTS) == {*faulty.SUBMISSIONS, *faulty.REQUESTS}
+
+
+# ------------------------------------------------------------ the verdict
+
+
+def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sample:
+    return Sample(
+        at=at, supervisor=supervisor, engine=engine, descriptors=12, engine_descriptors=9, threads=1,
+        children=2, sessions=4, device_memory=0, orphaned=0, restarts=0,
+    )  # fmt: skip
+
+
+def _state(seconds: float, samples: list[Sample], failures: list[Failure] | None = None) -> State:
+    options = Options(clients=4, seconds=seconds, kill=True, faults=False, seed=9)
+    return State(
+        options=options, subjects=["digits"], samples=samples, done={"infer": 5}, checked=5,
+        failures=failures or [],
+    )  # fmt: skip
+
+
+def test_a_supervisor_that_grows_is_a_leak() -> None:
+    flat = [_sample(float(at)) for at in range(600)]
+    growing = [_sample(float(at), supervisor=16 * MIB + at * 4000) for at in range(600)]
+    assert judge(_state(600, flat), [], []).passed
+    verdict = judge(_state(600, growing), [], [])
+    assert not verdict.passed
+    assert [failure.kind for failure in verdict.failures] == ["leak"]
+    assert "memory of the supervisor grew from 16.6" in verdict.failures[0].text
+
+
+def test_growth_counts_from_the_first_minute_on() -> None:
+    warm = [_sample(float(at), supervisor=(8 if at < 55 else 16) * MIB) for at in range(600)]
+    (supervisor, daemon) = growths(warm, 600)
+    assert (supervisor.what, daemon.what) == ("supervisor", "daemon")
+    assert supervisor.share == daemon.share == 0.0
+
+
+def test_a_new_engine_that_still_loads_is_no_measure() -> None:
+    samples = [
+        msgspec.structs.replace(
+            _sample(float(at), engine=(60 if at % 30 > 3 else 20) * MIB), restarts=at // 30
+        )
+        for at in range(600)
+    ]
+    assert [growth.share for growth in growths(samples, 600)] == [0.0, 0.0]
+    assert growths(samples, 600)[1].early == 76 * MIB
+
+
+def test_a_short_run_has_an_allowance_and_no_more() -> None:
+    def run(more: int) -> Verdict:
+        samples = [_sample(float(at), supervisor=16 * MIB + (more if at > 16 else 0)) for at in range(20)]
+        return judge(_state(20, samples), [], [])
+
+    assert run(MIB).passed
+    assert not run(3 * MIB).passed
+
+
+def test_a_death_that_is_noticed_late_is_a_failure() -> None:
+    soon = Death(client=0, pid=1, session=1, at=10.0, noticed=10.01, back=10.02)
+    late = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4)
+    waited = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, waited=0.25)
+    samples = [_sample(float(at)) for at in range(600)]
+    assert judge(_state(600, samples), [soon, waited], []).passed
+    verdict = judge(_state(600, samples), [soon, late], [])
+    assert "noticed after 300 ms" in verdict.failures[0].text
+    assert verdict.noticed_clock.maximum == pytest.approx(0.3)
+
+
+def test_a_failure_of_a_client_names_it_and_the_command_to_repeat() -> None:
+    failure = Failure(kind="wrong", client=3, step=17, operation="infer", text="output 0 differs by 2")
+    verdict = judge(_state(20, [], [failure]), [], [])
+    assert str(verdict.failures[0]) == "wrong: client 3, step 17 (infer): output 0 differs by 2"
+    assert verdict.repeat == "softnpu stress --clients 4 --seconds 20 --kill --seed 9"
+
+
+# ------------------------------------------------------------ the dead
+
+
+def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusIs:
+    info = DeviceInfo(
+        index=0, platform="4000", name="", device_id=0, revision=0, tiles=6, slices=1, simd_width=1,
+        eus_per_subslice=1, core_clock_mhz=1, timer_ns_per_tick=1.0, memory_total=1 << 30, uuid=b"",
+    )  # fmt: skip
+    engine = EngineStatus(
+        device=info, engine_pid=os.getpid(), state="ready", restarts=restarts, memory_used=used, contexts=0,
+        queues=0, graphs=0, images=0, submissions=0, commands=0, inferences=0, faults=0, busy_ns=0,
+        staged_bytes=0, heartbeat_ns=0,
+    )  # fmt: skip
+    listed = [
+        SessionStatus(
+            session=pid, pid=pid, client="", role="session", memory_used=memory, contexts=1, allocations=1,
+            queues=1, graphs=0,
+        )
+        for pid, memory in sessions.items()
+    ]  # fmt: skip
+    return StatusIs(
+        pid=os.getpid(), server="", socket="", uptime_s=1.0, interface="1.0", compiler_pids=(),
+        engines=(engine,), session_count=len(listed), sessions=tuple(listed),
+    )  # fmt: skip
+
+
+def test_memory_that_no_session_has_is_orphaned() -> None:
+    assert accounts.orphaned(_status({5: 100, 6: 20}, 120)) == 0
+    assert accounts.orphaned(_status({6: 20}, 120)) == 100
+
+
+def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
+    deaths = Deaths()
+    deaths.look(_status({5: 100, 6: 20}, 120), 0.0, False)
+    deaths.note(0, 5, 5, 1.0)
+    deaths.look(_status({5: 100, 6: 20}, 120), 1.01, False)
+    deaths.look(_status({6: 20}, 120), 1.02, False)
+    assert deaths.pending
+    deaths.look(_status({6: 20}, 20), 1.03, False)
+    (death,) = deaths.done
+    assert (death.noticed, death.back, death.reset) == (1.02, 1.03, False)
+
+
+def test_memory_that_never_comes_back_is_told() -> None:
+    deaths = Deaths()
+    deaths.look(_status({5: 100}, 100), 0.0, False)
+    deaths.note(0, 5, 5, 1.0)
+    deaths.look(_status({}, 100), 1.5, False)
+    assert deaths.late(1.9) == []
+    (text,) = deaths.late(60.0)
+    assert "its memory is not back after 1 s" in text
+    assert not deaths.pending
+
+
+def test_the_largest_difference_is_that_of_numbers_and_of_what_is_none() -> None:
+    one = np.array([1.0, 2.0, np.nan], np.float32)
+    assert subjects.largest_difference(one, np.array([1.0, 2.5, np.nan], np.float32)) == 0.5
+    assert subjects.largest_difference(one, np.array([1.0, 2.0, 3.0], np.float32)) == np.inf

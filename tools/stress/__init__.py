@@ -1,0 +1,1 @@
+"""`softnpu stress`: many client processes that compute, check, die and come back."""

@@ -1,0 +1,137 @@
+"""What the daemon holds, second by second: memory, descriptors, threads, processes, sessions."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import psutil
+
+from softnpu.emulator.interface.messages import StatusIs
+from softnpu.tools.bench.daemon import process_tree
+
+_FIELD: Final = re.compile(rb"^(Pss|Pss_Shmem|Pss_File):\s+(\d+) kB$", re.MULTILINE)
+_WARM_S: Final = 4.0
+_PER_CHILD: Final = 2
+"""Descriptors of the supervisor for each of its children: a socket and a pidfd."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon at one moment, `at` seconds after the start. Memory in bytes.
+
+    `supervisor` and `engine` are the memory that is theirs alone (PSS without memory that clients share with
+    them, which is counted as `device_memory`). `orphaned` is device memory of sessions that have ended.
+    """
+
+    at: float
+    supervisor: int
+    engine: int
+    descriptors: int
+    engine_descriptors: int
+    threads: int
+    children: int
+    sessions: int
+    device_memory: int
+    orphaned: int
+    restarts: int
+
+    @property
+    def daemon(self) -> int:
+        """Memory of supervisor and engines."""
+        return self.supervisor + self.engine
+
+
+def orphaned(status: StatusIs) -> int:
+    """Device memory that no session has any more and that is not given back yet.
+
+    The answer of the daemon is one moment of one thread, so the two sums belong together.
+    """
+    used = sum(engine.memory_used for engine in status.engines)
+    return used - sum(session.memory_used for session in status.sessions)
+
+
+def take(status: StatusIs, at: float) -> Sample | None:
+    """The daemon now; None while an engine is being replaced."""
+    try:
+        engines = [engine.engine_pid for engine in status.engines]
+        if not all(engines):
+            return None
+        children = len(process_tree(status.pid)) - 1
+        return Sample(
+            at=at,
+            supervisor=own_memory(status.pid),
+            engine=sum(own_memory(pid) for pid in engines),
+            descriptors=_descriptors(status.pid) - _PER_CHILD * len(psutil.Process(status.pid).children()),
+            engine_descriptors=sum(_descriptors(pid) for pid in engines),
+            threads=psutil.Process(status.pid).num_threads(),
+            children=children,
+            sessions=status.session_count,
+            device_memory=sum(engine.memory_used for engine in status.engines),
+            orphaned=orphaned(status),
+            restarts=sum(engine.restarts for engine in status.engines),
+        )
+    except (OSError, psutil.Error):
+        return None  # an engine has ended just now
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of a process: its proportional set size without shared memory. Raises `OSError`."""
+    with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        found = {name: int(size) for name, size in _FIELD.findall(file.read())}
+    if not found:
+        raise ProcessLookupError(pid)  # a zombie has no memory
+    return 1024 * (found[b"Pss"] - found.get(b"Pss_Shmem", 0))
+
+
+def _descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _warm(samples: Sequence[Sample]) -> list[Sample]:
+    """Without those of a new engine that still loads what the one before it had."""
+    found, restarts, since = [], -1, 0.0
+    for sample in samples:
+        if sample.restarts != restarts:
+            restarts, since = sample.restarts, sample.at
+        if sample.at - since >= _WARM_S:
+            found.append(sample)
+    return found
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """How memory went: medians of the window after the settling time, and of the last window."""
+
+    what: str
+    early: int
+    late: int
+
+    @property
+    def share(self) -> float:
+        """Growth as a share: 0.05 is five per cent."""
+        return self.late / self.early - 1 if self.early else 0.0
+
+
+def growths(samples: Sequence[Sample], seconds: float) -> list[Growth]:
+    """Growth of the supervisor and of the whole daemon, from the first minute on; in a run of less than three
+    minutes from its half on. Windows are a third of what is left, or a quarter in short runs.
+    """
+    settled = 60.0 if seconds >= 180.0 else seconds / 2
+    after = [sample for sample in _warm(samples) if sample.at >= settled]
+    if len(after) < 4:
+        return []
+    part = max(2, len(after) // 3)
+    found = []
+    for what in ("supervisor", "daemon"):
+        values = [int(getattr(sample, what)) for sample in after]
+        found.append(
+            Growth(
+                what=what,
+                early=int(statistics.median(values[:part])),
+                late=int(statistics.median(values[-part:])),
+            )
+        )
+    return found

@@ -1,0 +1,153 @@
+"""How soon the daemon notices that a client has died, and has its memory back.
+
+Both times are taken from outside, on a machine that the clients load completely. The time in which daemon or
+observer were ready to run and waited for a processor is the kernel's and not counted; the times on the clock
+are reported as well.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from softnpu.emulator.interface.messages import StatusIs
+from softnpu.tools.stress.accounts import orphaned
+
+NOTICE_LIMIT_S: Final = 0.1
+MEMORY_LIMIT_S: Final = 1.0
+RESET_ALLOWANCE_S: Final = 5.0
+"""Nothing of a device is given back while its engine hangs or is replaced."""
+
+
+class Delays(NamedTuple):
+    """Seconds that processes have waited for a processor so far: this one, the supervisor, the engines."""
+
+    own: float
+    supervisor: float
+    engines: dict[int, float]
+
+    @classmethod
+    def now(cls, status: StatusIs) -> Delays:
+        """As the kernel has counted them."""
+        engines = {engine.engine_pid: _delay(engine.engine_pid) for engine in status.engines}
+        return cls(_delay(os.getpid()), _delay(status.pid), engines)
+
+    def since(self, before: Delays) -> tuple[float, float]:
+        """Seconds since then that count neither for noticing nor for giving memory back."""
+        own, supervisor = self.own - before.own, self.supervisor - before.supervisor
+        engine = max(
+            (delay - before.engines[pid] for pid, delay in self.engines.items() if pid in before.engines),
+            default=0.0,
+        )
+        # they may wait at the same time: the longest counts, and once
+        return max(own, supervisor), max(own, supervisor, engine)
+
+
+class Death(msgspec.Struct, kw_only=True):
+    """One death at time `at` (monotonic seconds); when it was noticed and all memory was back, 0 if not yet.
+
+    `waited` and `waited_back` are the parts of the two times that went by waiting for a processor. `reset`
+    says that the device hung or was being reset meanwhile.
+    """
+
+    client: int
+    pid: int
+    session: int
+    at: float
+    noticed: float = 0.0
+    back: float = 0.0
+    waited: float = 0.0
+    waited_back: float = 0.0
+    reset: bool = False
+
+    @property
+    def notice_s(self) -> float:
+        """Seconds until it was noticed."""
+        return max(0.0, self.noticed - self.at - self.waited)
+
+    @property
+    def back_s(self) -> float:
+        """Seconds until its memory was back."""
+        return max(0.0, self.back - self.at - self.waited_back)
+
+
+class Deaths:
+    """Deaths of clients that are being watched, and all that were."""
+
+    def __init__(self) -> None:
+        self.done: list[Death] = []
+        self._watched: list[tuple[Death, Delays]] = []
+        self._restarts = -1
+        self._status: StatusIs | None = None
+
+    def note(self, client: int, pid: int, session: int, now: float) -> None:
+        """A client has died just now."""
+        assert self._status is not None  # the director has asked before it started anybody
+        death = Death(client=client, pid=pid, session=session, at=now)
+        self._watched.append((death, Delays.now(self._status)))
+
+    @property
+    def pending(self) -> bool:
+        """Whether the daemon has to be asked soon."""
+        return bool(self._watched)
+
+    def look(self, status: StatusIs, now: float, hanging: bool) -> None:
+        """What the daemon says `now`; `hanging`: a client makes the device hang just now."""
+        restarts = sum(engine.restarts for engine in status.engines)
+        stopped = restarts != self._restarts or any(engine.state != "ready" for engine in status.engines)
+        self._restarts, self._status = restarts, status
+        if not self._watched:
+            return
+        alive = {session.pid for session in status.sessions}
+        clean = orphaned(status) <= 0
+        delays = Delays.now(status)
+        for death, before in self._watched:
+            waited, waited_back = delays.since(before)
+            death.reset = death.reset or stopped or hanging
+            if not death.noticed and death.pid not in alive:
+                death.noticed, death.waited = now, waited
+            if death.noticed and clean:
+                death.back = now
+            death.waited_back = waited_back
+        self.done += [death for death, _ in self._watched if death.back]
+        self._watched = [each for each in self._watched if not each[0].back]
+
+    def late(self, now: float) -> list[str]:
+        """What has taken too long, in words; who is told of is not watched any more."""
+        found = []
+        for each in list(self._watched):
+            death = each[0]
+            limit = MEMORY_LIMIT_S + (RESET_ALLOWANCE_S if death.reset else 0.0)
+            if now - death.at - death.waited_back > limit:
+                state = "noticed, its memory is not back" if death.noticed else "not noticed"
+                found.append(f"death of client {death.client} (pid {death.pid}): {state} after {limit:g} s")
+                self._watched.remove(each)
+        return found
+
+
+def _delay(pid: int) -> float:
+    """Seconds that the first thread of a process has waited for a processor; 0 for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Median and maximum of `count` times, in seconds."""
+
+    count: int = 0
+    median: float = 0.0
+    maximum: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Times:
+        """The figures of these times."""
+        if not values:
+            return cls()
+        return cls(count=len(values), median=statistics.median(values), maximum=max(values))

@@ -1,0 +1,249 @@
+"""The run as a whole: starts the clients, kills what is to be killed, looks at the daemon all the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from softnpu.driver import Driver, faults
+from softnpu.emulator.interface.messages import StatusIs
+from softnpu.tools.failures import ToolError
+from softnpu.tools.stress import accounts
+from softnpu.tools.stress.accounts import Sample
+from softnpu.tools.stress.board import Field
+from softnpu.tools.stress.crowd import Crowd
+from softnpu.tools.stress.deaths import Deaths
+from softnpu.tools.stress.plan import Plan
+from softnpu.tools.stress.private import Target
+from softnpu.tools.stress.reports import Failure
+from softnpu.tools.stress.subjects import Subject, read_list
+
+_TICK_S = 0.25
+_SAMPLE_S = 1.0
+_ASK_S = 0.004
+_LATE_S = 2.0
+_END_S = 90.0
+_SETTLE_S = 10.0
+_REST_S = 1.0
+"""Between two engine kills: two engines that die under one command would condemn it, which is not wanted."""
+_REFERENCES_S = 600.0
+_HANGING = tuple(f"fault {kind}" for kind in ("hang", "stall", "drop-signal", "reset", "drop-doorbell"))
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    clients: int
+    seconds: float
+    kill: bool
+    faults: bool
+    seed: int
+    models: tuple[str, ...] = ()
+
+
+class State(msgspec.Struct, kw_only=True):
+    """The run so far, for view and verdict. Times in seconds."""
+
+    options: Options
+    subjects: list[str]
+    elapsed: float = 0.0
+    phase: str = "start"
+    samples: list[Sample] = []
+    done: dict[str, int] = {}
+    checked: int = 0
+    excused: int = 0
+    births: int = 0
+    running: int = 0
+    client_deaths: int = 0
+    engine_kills: int = 0
+    compiler_kills: int = 0
+    resets: int = 0
+    hangs: int = 0
+    aborted: int = 0
+    failures: list[Failure] = []
+
+    @property
+    def operations(self) -> int:
+        """All operations that have ended well."""
+        return sum(self.done.values())
+
+
+def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Subject]:
+    """Models and the truth about them, made by a process that has OpenVINO. Raises `ToolError`."""
+    command = [sys.executable, "-P", "-m", "softnpu.tools.stress.references", str(folder), str(seed), *models]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_REFERENCES_S, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise ToolError(
+            f"model {', '.join(models)}" if models else "models",
+            lines[-1] if lines else f"exit code {done.returncode}",
+            "models that OpenVINO's CPU device computes",
+        )
+    return read_list(folder)
+
+
+class Director:
+    """One run against one daemon. `run` ends when the time is over and all clients have ended."""
+
+    def __init__(self, options: Options, target: Target, show: Callable[[State], None]) -> None:
+        self._options = options
+        self._target = target
+        self._show = show
+        self._deaths = Deaths()
+        subjects = make_references(target.folder, options.seed, options.models)
+        self._plan = Plan(options.seed, options.clients, len(subjects), options.kill, options.faults)
+        self.state = State(options=options, subjects=[subject.name for subject in subjects])
+        self._engine_due = self._plan.pause(0)
+        self._compiler_due = self._plan.compiler_pause(0)
+        self._ready_since = 0.0
+
+    @property
+    def deaths(self) -> Deaths:
+        """How soon deaths were noticed."""
+        return self._deaths
+
+    def run(self) -> None:
+        """The whole run; `state` has what came of it."""
+        with (
+            Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
+            Crowd(self._plan, self._target.socket, self._target.folder) as crowd,
+        ):
+            self._monitor, self._crowd = monitor, crowd
+            if self._options.faults:
+                # the daemon makes what it counts injections with at the first one, and keeps it
+                faults.clear([faults.inject("slow", socket=self._target.socket)], self._target.socket)
+            before = self._settled(lambda sample: sample is not None)
+            self._look()
+            start = self._start = time.monotonic()
+            crowd.start()
+            self._phase("run", lambda: time.monotonic() - start >= self._options.seconds)
+            crowd.stop()
+            end = time.monotonic()
+            self._phase("stop", lambda: not crowd.running or time.monotonic() - end > _END_S)
+            if crowd.running:
+                self._fail(
+                    "hang", f"{crowd.running} clients have not ended {_END_S:g} s after they were told to"
+                )
+            self.state.phase = "accounts"
+            self._check_left(before)
+            self._gather(self._ask())
+
+    # ------------------------------------------------------------
+
+    def _phase(self, name: str, over: Callable[[], bool]) -> None:
+        state, crowd = self.state, self._crowd
+        state.phase = name
+        shown = sampled = 0.0
+        while not over() and len(crowd.failures) < 50:
+            for life in crowd.turn(_ASK_S if self._deaths.pending else _TICK_S):
+                session = int(crowd.board.row(life.client)[Field.SESSION])
+                self._deaths.note(life.client, life.pid, session, time.monotonic())
+            now = time.monotonic()
+            status = None
+            if self._deaths.pending:
+                status = self._look()
+                for text in self._deaths.late(time.monotonic()):
+                    self._fail("limit", text)
+                if self._deaths.pending and now - max(sampled, shown) < _LATE_S:
+                    continue  # what takes time here would count as the daemon's
+            if now - sampled >= _SAMPLE_S:
+                sampled, status = now, status or self._look()
+                sample = accounts.take(status, now - self._start)
+                if sample is not None:
+                    state.samples.append(sample)
+            if now - shown >= _TICK_S:
+                shown, status = now, status or self._look()
+                self._gather(status)
+                crowd.shoot_hanging()
+                if name == "run" and self._options.kill:
+                    self._kill(status, now)
+                self._show(state)
+
+    def _kill(self, status: StatusIs, now: float) -> None:
+        """The engine and a compiler worker, when their turn has come."""
+        state = self.state
+        ready = all(engine.state == "ready" for engine in status.engines)
+        self._ready_since = self._ready_since or now if ready else 0.0
+        if state.operations >= self._engine_due and ready and now - self._ready_since >= _REST_S:
+            engine = status.engines[state.engine_kills % len(status.engines)]
+            state.engine_kills += 1
+            self._ready_since = 0.0
+            self._engine_due = state.operations + self._plan.pause(state.engine_kills)
+            _shoot(engine.engine_pid)
+        if state.operations >= self._compiler_due and status.compiler_pids:
+            state.compiler_kills += 1
+            self._compiler_due = state.operations + self._plan.compiler_pause(state.compiler_kills)
+            self._crowd.note_compiler_kill()
+            _shoot(status.compiler_pids[0])
+            # also for who has begun between the first note and the shot
+            self._crowd.note_compiler_kill()
+
+    def _gather(self, status: StatusIs) -> None:
+        state, crowd = self.state, self._crowd
+        state.elapsed = time.monotonic() - self._start
+        state.done = crowd.board.done()
+        state.checked = crowd.board.total(Field.CHECKED)
+        state.excused = crowd.board.total(Field.EXCUSED)
+        state.births, state.running, state.client_deaths = crowd.births, crowd.running, crowd.planned_deaths
+        state.failures = [*crowd.failures]
+        state.resets = sum(engine.restarts for engine in status.engines)
+        state.hangs = sum(engine.hangs for engine in status.engines)
+        state.aborted = sum(engine.aborted for engine in status.engines)
+
+    def _check_left(self, before: Sample) -> None:
+        """What the daemon still holds when nobody is there any more."""
+
+        def clean(sample: Sample | None) -> bool:
+            return sample is not None and not _left(before, sample)
+
+        after = self._settled(clean)
+        for text in _left(before, after):
+            self._fail("leak", text)
+
+    def _settled(self, good: Callable[[Sample | None], bool]) -> Sample:
+        """The accounts, as soon as they are as wanted; after a while as they are."""
+        end = time.monotonic() + _SETTLE_S
+        while True:
+            sample = accounts.take(self._ask(), 0.0)
+            if good(sample) or (sample is not None and time.monotonic() > end):
+                assert sample is not None
+                return sample
+            if time.monotonic() > end + _SETTLE_S:
+                raise ToolError("daemon", "no engine", "an engine that is ready")
+            time.sleep(0.1)  # children of the daemon end without a word to us
+
+    def _look(self) -> StatusIs:
+        """Asks the daemon, also about the dead."""
+        status = self._ask()
+        self._deaths.look(status, time.monotonic(), self._crowd.board.any_at(_HANGING))
+        return status
+
+    def _ask(self) -> StatusIs:
+        return self._monitor.status()
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._crowd.failures.append(Failure(kind=kind, text=text))
+
+
+def _left(before: Sample, after: Sample) -> list[str]:
+    found = []
+    for what in ("sessions", "device_memory", "orphaned", "descriptors", "threads"):
+        early, late = getattr(before, what), getattr(after, what)
+        if late > early:
+            found.append(f"{what.replace('_', ' ')} of the daemon: {early} before, {late} when all had ended")
+    return found
+
+
+def _shoot(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself just now
+        os.kill(pid, signal.SIGKILL)

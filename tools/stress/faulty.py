@@ -1,0 +1,172 @@
+"""Operations that inject a fault into their own session, and know exactly what it has to cause.
+
+What is listed here is all that is allowed: an error of another kind, an error that does not come, and any
+error on something that the fault does not concern are failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from softnpu.driver import GraphSource, ZeError, ZeResult, faults
+from softnpu.driver.graph_creation import import_blob
+from softnpu.tools.stress.held import Wrong, waited
+from softnpu.tools.stress.operations import Client, held, sample_of
+from softnpu.tools.stress.plan import Step
+
+_GOOD: Final = ZeResult.SUCCESS
+_LOST: Final = ZeResult.ERROR_DEVICE_LOST
+
+SUBMISSIONS: Final[dict[str, tuple[ZeResult, ...]]] = {
+    "hang": (_LOST,),
+    "stall": (_LOST,),
+    "drop-signal": (_LOST,),
+    "lost": (_LOST,),
+    "ecc": (ZeResult.ERROR_UNKNOWN,),
+    "fail": (ZeResult.ERROR_UNKNOWN,),
+    "reset": (_GOOD,),
+    "slow": (_GOOD,),
+    # the engine may have been awake, or another doorbell wakes it in time
+    "drop-doorbell": (_GOOD, _LOST),
+}
+"""How the submission that is hit may end."""
+ALSO_REBORN: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
+"""After these the process ends and another takes its place: repeated offenders would be refused, rightly."""
+
+
+def provoke(client: Client, step: Step) -> int:
+    """Injects the fault that the step names; checks what comes of it, and that all else works after it."""
+    kind = step.operation.removeprefix("fault ")
+    operation = _submission if kind in SUBMISSIONS else REQUESTS[kind]
+    checked = operation(client, step, kind)
+    if kind == "disconnect":
+        return checked
+    loaded = held(client, step)
+    if loaded is None:
+        return checked
+    loaded.infer(client.session.queue, sample_of(loaded, step, 1))
+    return checked + loaded.subject.steps
+
+
+def _submission(client: Client, step: Step, kind: str) -> int:
+    loaded = held(client, step)
+    if loaded is None:
+        return 0
+    queue = client.session.context.create_command_queue()
+    sample = sample_of(loaded, step)
+    with _injected(client, kind):
+        fence = loaded.submit(queue, sample)
+        result = _result(lambda: waited(fence, f"a submission with the fault '{kind}'"))
+    _check(kind, result, SUBMISSIONS[kind])
+    if result == _GOOD:
+        loaded.check(sample)
+    if queue.lost != (result == _LOST):
+        raise Wrong(f"fault '{kind}': the submission ended with {_name(result)}, queue lost: {queue.lost}")
+    queue.destroy()
+    return 1
+
+
+def _allocation(client: Client, step: Step, kind: str) -> int:
+    context = client.session.context
+    with _injected(client, kind):
+        result = _result(lambda: context.alloc_host(4096 + step.seed % 4096))
+    _check(kind, result, (ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,))
+    context.alloc_host(4096).view()[:] = 1
+    return 0
+
+
+def _compilation(client: Client, step: Step, kind: str) -> int:
+    subject, _ = client.session.subjects[step.subject]
+    with GraphSource.from_ir(subject.path) as source, _injected(client, kind):
+        result = _result(lambda: client.session.context.create_graph(source))
+    _check(kind, result, (ZeResult.ERROR_MODULE_BUILD_FAILURE,))
+    return 0
+
+
+def _load(client: Client, step: Step, kind: str) -> int:
+    graph = client.compiling(partial(client.session.graph, step.subject))
+    if graph is not None:
+        with _injected(client, kind):
+            result = _result(graph.initialize)
+        _check(kind, result, (ZeResult.ERROR_MODULE_BUILD_FAILURE,))
+    return 0
+
+
+def _import(client: Client, step: Step, kind: str) -> int:
+    loaded = held(client, step)
+    blob = None if loaded is None else client.compiling(loaded.graph.get_native_binary)
+    if blob is not None:
+        context = client.session.context
+        with _injected(client, kind):
+            result = _result(lambda: import_blob(context, blob))
+        _check(kind, result, (ZeResult.ERROR_INVALID_NATIVE_BINARY,))
+    return 0
+
+
+def _refusal(client: Client, step: Step, kind: str) -> int:
+    del step
+    context = client.session.context
+    with _injected(client, kind, "queue_create=ERROR_NOT_AVAILABLE"):
+        result = _result(context.create_command_queue)
+    _check(kind, result, (ZeResult.ERROR_NOT_AVAILABLE,))
+    context.create_command_queue().destroy()
+    return 0
+
+
+def _delay(client: Client, step: Step, kind: str) -> int:
+    context = client.session.context
+    with _injected(client, kind, "mem_alloc=30ms"):
+        memory = context.alloc_host(1 + step.seed % 100_000)
+    memory.view()[:] = 7
+    return 0
+
+
+def _disconnect(client: Client, step: Step, kind: str) -> int:
+    del step
+    context = client.session.context
+    with _injected(client, kind):
+        result = _result(lambda: context.alloc_host(4096))
+    _check(kind, result, (_LOST,))
+    client.reconnect()
+    return 0
+
+
+REQUESTS: Final[dict[str, Callable[[Client, Step, str], int]]] = {
+    "oom": _allocation,
+    "compile-fail": _compilation,
+    "compile-crash": _compilation,
+    "load-fail": _load,
+    "import-fail": _import,
+    "refuse": _refusal,
+    "delay": _delay,
+    "disconnect": _disconnect,
+}
+
+
+@contextmanager
+def _injected(client: Client, kind: str, value: str | None = None) -> Iterator[None]:
+    """The fault, for what this session does next, and for nobody else."""
+    session = client.session
+    with faults.injected(kind, socket=session.socket, session=session.driver.session, value=value):
+        yield
+
+
+def _result(call: Callable[[], object]) -> int:
+    try:
+        call()
+    except ZeError as error:
+        return error.result
+    return _GOOD
+
+
+def _check(kind: str, found: int, allowed: tuple[ZeResult, ...]) -> None:
+    if found not in allowed:
+        wanted = " or ".join(_name(result) for result in allowed)
+        raise Wrong(f"fault '{kind}' ended with {_name(found)}; expected {wanted}")
+
+
+def _name(result: int) -> str:
+    return ZeResult(result).name if result in list(ZeResult) else hex(result)

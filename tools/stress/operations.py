@@ -1,0 +1,315 @@
+"""What a client does in a step. Every operation checks all that it computes, and leaves the session usable.
+
+The operations below expect no error at all; those that inject faults are in `faulty`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+
+from softnpu.driver import Allocation, CommandList, Event, Fence, GraphSource, ZeError, ZeResult
+from softnpu.driver.graph_creation import import_blob
+from softnpu.tools.stress.board import Board, Field
+from softnpu.tools.stress.held import Loaded, Session, Stuck, Wrong, compare, waited
+from softnpu.tools.stress.plan import Step
+
+_BATCHES: Final = 8
+_LARGEST: Final = 192 * 1024
+
+
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """What an operation needs to know of the client."""
+
+    number: int
+    board: Board
+    session: Session
+
+    def reconnect(self) -> None: ...
+    def compiling(self, compile: Callable[[], T]) -> T | None: ...
+    def share(self, subject: int, sample: int, memory: Allocation | None) -> None: ...
+
+
+def held(client: Client, step: Step) -> Loaded | None:
+    """The model of this step on the device; None if a compiler worker was killed under it."""
+    return client.compiling(lambda: client.session.loaded(step.subject))
+
+
+def sample_of(loaded: Loaded, step: Step, index: int = 0) -> int:
+    """The sample of this step, or one of the next."""
+    return (step.sample + index) % loaded.subject.samples
+
+
+def infer(client: Client, step: Step) -> int:
+    """One inference after the other, each waited for."""
+    loaded = held(client, step)
+    if loaded is None:
+        return 0
+    count = 1 + step.seed % 4
+    for index in range(count):
+        loaded.infer(client.session.queue, sample_of(loaded, step, index))
+    return count * loaded.subject.steps
+
+
+def burst(client: Client, step: Step) -> int:
+    """Several models' inferences in flight on two queues, and only then a wait."""
+    random = Random(step.seed)
+    session, flights = client.session, []
+    count = len(session.subjects)
+    for index in range(min(3, count)):
+        subject = (step.subject + index) % count
+        made = client.compiling(partial(session.loaded, subject))
+        if made is None or made.subject.steps > 1:
+            continue
+        queue = random.choice((session.queue, session.other_queue))
+        sample = sample_of(made, step, index)
+        flights.append((made, sample, made.submit(queue, sample)))
+    random.shuffle(flights)
+    for loaded, sample, fence in flights:
+        waited(fence, f"one of {len(flights)} inferences in flight, '{loaded.subject.name}'")
+        loaded.check(sample)
+    return len(flights)
+
+
+def batch(client: Client, step: Step) -> int:
+    """One list with many executions, each on its part of larger memory."""
+    loaded = held(client, step)
+    if loaded is None or loaded.graph.meta.states:
+        return 0
+    context, graph = client.session.context, loaded.graph
+    arguments = graph.meta.arguments
+    count = 2 + step.seed % (_BATCHES - 1)
+    rooms = [-(-argument.byte_size // 64) * 64 for argument in arguments]
+    memory = [context.alloc_host(room * count) for room in rooms]
+    commands = context.create_command_list()
+    for at in range(count):
+        arrays = loaded.samples.inputs(sample_of(loaded, step, at))
+        for index, room in enumerate(rooms):
+            graph.set_argument_value(index, memory[index].address + at * room)
+            if index < len(arrays):
+                raw = np.frombuffer(arrays[index].tobytes(), np.uint8)
+                memory[index].view()[at * room : at * room + len(raw)] = raw
+        commands.append_graph_execute(graph)
+    commands.close()
+    waited(_submitted(client, commands), f"a list of {count} inferences of '{loaded.subject.name}'")
+    for at in range(count):
+        sample = sample_of(loaded, step, at)
+        found = [memory[index].view()[at * rooms[index] :] for index in loaded.output_indices()]
+        compare(found, loaded.samples.outputs(sample), f"'{loaded.subject.name}', part {at} of {count}")
+    return count
+
+
+def states(client: Client, step: Step) -> int:
+    """A model with states, over all steps of a sample and over the next; the first model if there is none."""
+    with_states = [
+        index for index, (subject, _) in enumerate(client.session.subjects) if subject.steps > 1
+    ] or [0]
+    return infer(client, step._replace(subject=with_states[step.seed % len(with_states)]))
+
+
+def memory(client: Client, step: Step) -> int:
+    """Allocations of all kinds and sizes, filled and copied by the device, looked at, freed in any order."""
+    random = Random(step.seed)
+    context = client.session.context
+    kinds = (context.alloc_host, context.alloc_device, context.alloc_shared)
+    held = [random.choice(kinds)(random.randrange(1, _LARGEST)) for _ in range(random.randrange(2, 7))]
+    commands = context.create_command_list()
+    patterns = [random.randrange(256) for _ in held]
+    for block, pattern in zip(held, patterns, strict=True):
+        commands.append_memory_fill(block, bytes([pattern]), block.size)
+        commands.append_barrier()
+    target = context.alloc_host(_LARGEST)
+    target.view()[:] = 0
+    commands.append_memory_copy(target, held[0], held[0].size)
+    commands.close()
+    waited(_submitted(client, commands), "fills and a copy")
+    for block, pattern in zip([*held, target], [*patterns, patterns[0]], strict=True):
+        size = held[0].size if block is target else block.size
+        if not np.all(block.view()[:size] == pattern):
+            raise Wrong(f"memory of {size} bytes is not what the device filled it with")
+    random.shuffle(held)
+    for block in held[:-1]:
+        block.destroy()
+    return len(held) + 1
+
+
+def events(client: Client, step: Step) -> int:
+    """Two queues that wait for each other by events, and both for this process."""
+    context, session = client.session.context, client.session
+    gate, middle = context.create_event(), context.create_event()
+    first, second, third = (context.alloc_host(256) for _ in range(3))
+    first.view()[:] = step.seed & 0xFF
+    third.view()[:] = ~step.seed & 0xFF
+    one, two = context.create_command_list(), context.create_command_list()
+    one.append_wait_on_events([gate])
+    one.append_memory_copy(second, first, 256, middle)
+    two.append_memory_copy(third, second, 256, None, [middle])
+    one.close()
+    two.close()
+    work = ((session.other_queue, two), (session.queue, one))
+    # a wait that lasts is given up by the device: nothing that may take its time comes between
+    fences = [queue.create_fence() for queue, _ in work]
+    for (queue, commands), fence in zip(work, fences, strict=True):
+        queue.execute_command_lists([commands], fence)
+    gate.host_signal()
+    for fence in fences:
+        waited(fence, "a queue that waits for the other")
+    _waited_for(middle)
+    if not np.all(third.view() == step.seed & 0xFF):
+        raise Wrong("what a second queue copied after an event is not what the first one wrote")
+    return 1
+
+
+def cancel(client: Client, step: Step) -> int:
+    """A submission that waits is cancelled; what stands behind it in the queue runs."""
+    loaded = held(client, step)
+    if loaded is None:
+        return 0
+    context, queue = client.session.context, client.session.queue
+    gate = context.create_event()
+    commands = context.create_command_list()
+    commands.append_wait_on_events([gate])
+    commands.close()
+    sample = sample_of(loaded, step)
+    loaded.feed(sample)
+    fence, behind = queue.create_fence(), queue.create_fence()
+    queue.execute_command_lists([commands], fence)
+    loaded.submit_fed(queue, behind)
+    fence.cancel()
+    try:
+        waited(fence, "a submission that was cancelled")
+    except ZeError as error:
+        if error.result != ZeResult.ERROR_NOT_AVAILABLE:
+            raise
+    else:
+        raise Wrong("a submission that was cancelled while it waited ended well")
+    waited(behind, "the submission behind a cancelled one")
+    loaded.check(sample)
+    return 1
+
+
+def compile_anew(client: Client, step: Step) -> int:
+    """A model is compiled anew, from its file or out of the cache, and computes."""
+    client.session.drop(step.subject)
+    made = client.compiling(lambda: client.session.compiled(step.subject, cached=bool(step.seed % 3)))
+    if made is None:
+        return 0
+    made.infer(client.session.queue, sample_of(made, step))
+    return made.subject.steps
+
+
+def import_(client: Client, step: Step) -> int:
+    """A model is exported with its weights, and imported again."""
+    loaded = held(client, step)
+    if loaded is None:
+        return 0
+    session = client.session
+
+    def again() -> Loaded:
+        blob = loaded.graph.get_native_binary()
+        return session.of(step.subject, import_blob(session.context, blob))
+
+    made = client.compiling(again)
+    if made is None:
+        return 0
+    made.infer(session.queue, sample_of(made, step))
+    return made.subject.steps
+
+
+def refused(client: Client, step: Step) -> int:
+    """What is no model is refused, and the session goes on."""
+    text = f"<net name='nothing' version='11'><{step.seed}/>".encode()
+    with GraphSource.from_xml("nothing", text) as source:
+        try:
+            if client.compiling(lambda: client.session.context.create_graph(source)) is None:
+                return 0
+        except ZeError as error:
+            if error.result != ZeResult.ERROR_UNSUPPORTED_FEATURE:
+                raise
+            return 0
+    raise Wrong("a model that is none was compiled")
+
+
+def share(client: Client, step: Step) -> int:
+    """Offers an input of a model to the other clients, as memory of this process."""
+    subject, samples = client.session.subjects[step.subject]
+    sample = step.sample % subject.samples
+    (array, *_) = samples.inputs(sample)
+    memory = client.session.context.alloc_host(array.nbytes, export=True)
+    memory.view()[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    client.share(step.subject, sample, memory)
+    return 0
+
+
+def remote(client: Client, step: Step) -> int:
+    """Computes on memory that another process shares, if one does; it may die meanwhile."""
+    others = client.board.rows
+    row = others[(client.number + 1 + step.seed % max(1, len(others) - 1)) % len(others)]
+    generation = int(row[Field.GENERATION])
+    subject, sample = int(row[Field.SHARED_SUBJECT]), int(row[Field.SHARED_SAMPLE])
+    if not generation:
+        return 0
+    try:
+        fd = os.open(f"/proc/{row[Field.PID]}/fd/{row[Field.SHARED_FD]}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return 0  # it has died
+    try:
+        if int(row[Field.GENERATION]) != generation:
+            return 0  # it has put something else there
+        loaded = client.compiling(lambda: client.session.loaded(subject))
+        if loaded is None:
+            return 0
+        foreign = client.session.context.import_memory(fd)
+    finally:
+        os.close(fd)
+    places = [foreign, *loaded.memory[1:]]
+    for place, array in zip(places[1:], loaded.samples.inputs(sample)[1:], strict=False):
+        place.view()[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    loaded.reset_states()
+    waited(_submitted(client, loaded.record(places)), "an inference on memory of another process")
+    loaded.check(sample)
+    return 1
+
+
+def reconnect(client: Client, step: Step) -> int:
+    """The orderly end of a session, and a new one."""
+    del step
+    client.reconnect()
+    return 0
+
+
+def _submitted(client: Client, commands: CommandList) -> Fence:
+    fence = client.session.queue.create_fence()
+    client.session.queue.execute_command_lists([commands], fence)
+    return fence
+
+
+def _waited_for(event: Event) -> None:
+    if not event.host_synchronize(int(1e9)):
+        raise Stuck("an event whose command has ended is not signalled")
+
+
+ALL: Final[dict[str, Callable[[Client, Step], int]]] = {
+    "infer": infer,
+    "burst": burst,
+    "batch": batch,
+    "states": states,
+    "memory": memory,
+    "events": events,
+    "share": share,
+    "remote": remote,
+    "cancel": cancel,
+    "compile": compile_anew,
+    "import": import_,
+    "refused": refused,
+    "reconnect": reconnect,
+}
+"""Every operation by its name in the plan; each returns how many results it has checked."""

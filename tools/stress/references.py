@@ -1,0 +1,190 @@
+"""`python -m softnpu.tools.stress.references FOLDER SEED [MODEL...]`: models, and the truth about them.
+
+A process of its own: it alone loads OpenVINO, so that clients stay small and start quickly. The truth is
+OpenVINO's CPU device with the properties of a default compilation; results have to be equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from openvino import opset6
+from openvino import opset13 as ops
+
+from softnpu.tools.demo.digits import model_path
+from softnpu.tools.models.catalogue import CATALOGUE
+from softnpu.tools.models.fetch import cached
+from softnpu.tools.stress.subjects import Array, Subject, write_list
+
+CPU: Final = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "PERFORMANCE_HINT": "LATENCY",
+    "EXECUTION_MODE_HINT": "ACCURACY",
+}
+_SAMPLES: Final = 6
+_STEPS: Final = 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes `subjects.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
+    folder, seed, given = Path(arguments[0]), int(arguments[1]), arguments[2:]
+    random = np.random.default_rng(seed)
+    core = ov.Core()
+    try:
+        models = [_given_model(core, name) for name in given] or _own_models(core, random)
+        subjects = [_subject(core, folder, index, model, random) for index, model in enumerate(models)]
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        print(lines[-1] if lines else "OpenVINO cannot read a model", file=sys.stderr)
+        return 1
+    write_list(folder, subjects)
+    return 0
+
+
+def _given_model(core: ov.Core, name: str) -> ov.Model:
+    """A file, or a model of the catalogue with the shapes that it is to run with."""
+    entry = CATALOGUE.get(name)
+    path = None if entry is None else cached(entry)
+    if entry is None or path is None:
+        model = core.read_model(name)
+    else:
+        model = core.read_model(path)
+        model.reshape({port: list(shape) for port, shape in entry.shapes.items()})
+    model.set_friendly_name(Path(name).stem)
+    return model
+
+
+def _own_models(core: ov.Core, random: np.random.Generator) -> list[ov.Model]:
+    """Small ones of different kinds: what one inference costs is far below a millisecond."""
+    return [
+        core.read_model(model_path()),
+        _perceptron(random),
+        _convolutions(random),
+        _attention(random),
+        _running_sums(random),
+        _two_outputs(random),
+    ]
+
+
+def _perceptron(random: np.random.Generator) -> ov.Model:
+    width = int(random.integers(24, 96))
+    data = _input([1, width], "data")
+    value: Any = data
+    for _ in range(int(random.integers(2, 5))):
+        weights = ops.constant(random.standard_normal((width, width), dtype=np.float32) / width**0.5)
+        value = ops.tanh(ops.matmul(value, weights, False, False))
+    return _model("perceptron", [value], [data])
+
+
+def _convolutions(random: np.random.Generator) -> ov.Model:
+    image = _input([1, 3, 16, 16], "image")
+    value: Any = image
+    channels = 3
+    for wanted in (8, 12):
+        weights = ops.constant(random.standard_normal((wanted, channels, 3, 3), dtype=np.float32) / 8)
+        value = ops.relu(ops.convolution(value, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+        channels = wanted
+    pooled = ops.reduce_mean(value, ops.constant([2, 3], ov.Type.i64), keep_dims=False)
+    return _model("convolutions", [pooled], [image])
+
+
+def _attention(random: np.random.Generator) -> ov.Model:
+    """Without constants: a matrix times itself, normalised, a few times."""
+    size = int(random.integers(24, 64))
+    matrix = _input([size, size], "matrix")
+    value: Any = matrix
+    for _ in range(3):
+        value = ops.softmax(ops.matmul(value, matrix, False, True), axis=1)
+    return _model("attention", [value], [matrix])
+
+
+def _running_sums(random: np.random.Generator) -> ov.Model:
+    """A model with two states: one adds the input up, the other counts the inferences."""
+    width = int(random.integers(4, 32))
+    data = _input([1, width], "data")
+    zeros = ops.constant(np.zeros((1, width), np.float32))
+    total = opset6.read_value(zeros, "total", ov.Type.f32, [1, width])
+    count = opset6.read_value(ops.constant(np.full((1,), 2.0, np.float32)), "count", ov.Type.f32, [1])
+    added = ops.add(total, data)
+    counted = ops.add(count, ops.constant(np.ones((1,), np.float32)))
+    assigns = [ops.assign(added, "total"), ops.assign(counted, "count")]
+    return _model("running-sums", [ops.divide(added, counted)], [data], assigns)
+
+
+def _two_outputs(random: np.random.Generator) -> ov.Model:
+    rows = int(random.integers(8, 40))
+    left, right = _input([rows, 16], "left"), _input([16, rows], "right")
+    product = ops.matmul(left, right, False, False)
+    return _model("two-outputs", [ops.sigmoid(product), ops.reduce_sum(product, [0], False)], [left, right])
+
+
+def _input(shape: list[int], name: str) -> Any:
+    node = ops.parameter(shape, ov.Type.f32, name=name)
+    node.output(0).set_names({name})
+    return node
+
+
+def _model(name: str, outputs: list[Any], inputs: list[Any], assigns: Sequence[Any] = ()) -> ov.Model:
+    results = []
+    for index, value in enumerate(outputs):
+        value.output(0).set_names({f"result{index}"})
+        results.append(ops.result(value))
+    return ov.Model(results, list(assigns), inputs, name)
+
+
+def _subject(
+    core: ov.Core, folder: Path, index: int, model: ov.Model, random: np.random.Generator
+) -> Subject:
+    name = model.get_friendly_name()
+    shapes = {}
+    for port in model.inputs:
+        if port.partial_shape.is_dynamic:
+            shapes[port.any_name] = tuple(_smallest(dimension) for dimension in port.partial_shape)
+    if shapes:
+        model.reshape({key: list(shape) for key, shape in shapes.items()})
+    xml = folder / f"{index}.xml"
+    ov.serialize(model, xml)
+    request = core.compile_model(core.read_model(xml), "CPU", CPU).create_infer_request()
+    steps = _STEPS if model.get_variables() else 1
+    arrays: dict[str, Array] = {}
+    for sample in range(_SAMPLES):
+        request.reset_state()
+        for step in range(steps):
+            given = [_random_array(port, random) for port in model.inputs]
+            found = request.infer(given)
+            arrays.update({f"in.{sample}.{step}.{at}": array for at, array in enumerate(given)})
+            outputs = [np.array(found[port]) for port in request.model_outputs]
+            arrays.update({f"out.{sample}.{step}.{at}": array for at, array in enumerate(outputs)})
+    archive = folder / f"{index}.npz"
+    np.savez(archive, **arrays)  # type: ignore[arg-type]
+    return Subject(
+        name=name,
+        xml=str(xml),
+        archive=str(archive),
+        inputs=len(model.inputs),
+        outputs=len(model.outputs),
+        samples=_SAMPLES,
+        steps=steps,
+    )
+
+
+def _smallest(dimension: Any) -> int:
+    return int(dimension.get_length()) if dimension.is_static else max(1, int(dimension.get_min_length()))
+
+
+def _random_array(port: Any, random: np.random.Generator) -> Array:
+    kind, shape = np.dtype(port.element_type.to_dtype()), tuple(port.shape)
+    whole: Callable[..., Array] = random.integers
+    if kind.kind == "f":
+        return random.random(shape).astype(kind)
+    # small numbers are right for indices and masks alike
+    return whole(0, 2, shape).astype(kind)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

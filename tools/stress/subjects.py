@@ -1,0 +1,71 @@
+"""What the clients compute: models on disk, seeded inputs, and what OpenVINO's CPU device makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+LIST_FILE: Final = "subjects.json"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """One model: an IR, and `samples` runs of it, each of `steps` inferences (1 for a model without states).
+
+    `archive` has the arrays `in.SAMPLE.STEP.INDEX` and `out.SAMPLE.STEP.INDEX` (numpy `.npz`).
+    """
+
+    name: str
+    xml: str
+    archive: str
+    inputs: int
+    outputs: int
+    samples: int
+    steps: int
+
+    @property
+    def path(self) -> Path:
+        """The IR."""
+        return Path(self.xml)
+
+
+class Samples:
+    """The arrays of a subject, read once."""
+
+    def __init__(self, subject: Subject) -> None:
+        with np.load(subject.archive, allow_pickle=False) as archive:
+            self._arrays = {name: archive[name] for name in archive.files}
+        self._subject = subject
+
+    def inputs(self, sample: int, step: int = 0) -> list[Array]:
+        """The inputs in the order of the model."""
+        return [self._arrays[f"in.{sample}.{step}.{index}"] for index in range(self._subject.inputs)]
+
+    def outputs(self, sample: int, step: int = 0) -> list[Array]:
+        """The outputs of the CPU device in the order of the model."""
+        return [self._arrays[f"out.{sample}.{step}.{index}"] for index in range(self._subject.outputs)]
+
+
+def write_list(folder: Path, subjects: list[Subject]) -> None:
+    """Keeps the list for `read_list`."""
+    (folder / LIST_FILE).write_bytes(msgspec.json.encode(subjects))
+
+
+def read_list(folder: Path) -> list[Subject]:
+    """The subjects that `references` left in a folder."""
+    return msgspec.json.decode((folder / LIST_FILE).read_bytes(), type=list[Subject])
+
+
+def largest_difference(found: Array, expected: Array) -> float:
+    """The largest absolute difference of two arrays; infinite where one alone has no number."""
+    if not found.size:
+        return 0.0
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    gap = np.abs(a - b)
+    gap[np.isnan(a) & np.isnan(b)] = 0.0
+    return float(np.where(np.isnan(gap), np.inf, gap).max())

@@ -1,0 +1,134 @@
+"""The verdict: what failed and why, how to repeat it, and the figures; as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from softnpu.tools.stress.accounts import Growth, Sample, growths
+from softnpu.tools.stress.deaths import NOTICE_LIMIT_S, Death, Times
+from softnpu.tools.stress.director import State
+from softnpu.tools.stress.reports import Failure
+
+GROWTH_LIMIT: Final = 0.05
+ALLOWANCE: Final = {"supervisor": 1 << 20, "daemon": 24 << 20}
+"""Bytes that are no leak in a run of less than three minutes: allocators and caches still fill up."""
+_LONG_S: Final = 180.0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run. Times in seconds, memory in bytes.
+
+    `noticed_clock` and `memory_back_clock` have the time that daemon and observer waited for a processor in
+    them, the others have not.
+    """
+
+    passed: bool
+    failures: list[Failure]
+    repeat: str
+    seed: int
+    clients: int
+    seconds: float
+    kill: bool
+    faults: bool
+    models: list[str]
+    operations: dict[str, int]
+    results_checked: int
+    compilations_excused: int
+    processes: int
+    client_deaths: int
+    engine_kills: int
+    compiler_kills: int
+    engine_resets: int
+    hangs: int
+    aborted: int
+    noticed: Times
+    noticed_clock: Times
+    memory_back: Times
+    memory_back_in_reset: Times
+    memory_back_clock: Times
+    growth: list[Growth]
+    samples: list[Sample]
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
+    """Failures of the run, and those that only its end shows."""
+    options = state.options
+    growth = growths(state.samples, options.seconds)
+    quiet = [death for death in deaths if not death.reset]
+    noticed = Times.of([death.notice_s for death in deaths])
+    failures = [*state.failures, *more, *_grown(growth, options.seconds)]
+    if noticed.maximum > NOTICE_LIMIT_S:
+        failures.append(
+            Failure(
+                kind="limit",
+                text=f"a client's death was noticed after {noticed.maximum * 1000:.0f} ms (median"
+                f" {noticed.median * 1000:.1f} ms); expected {NOTICE_LIMIT_S * 1000:.0f} ms at most",
+            )
+        )
+    if state.excused > 2 * state.compiler_kills:
+        failures.append(
+            Failure(
+                kind="error",
+                text=f"{state.excused} compilations failed, {state.compiler_kills} workers were killed",
+            )
+        )
+    if not state.checked:
+        failures.append(Failure(kind="error", text="no result was checked"))
+    return Verdict(
+        passed=not failures,
+        failures=failures,
+        repeat=repeat(state),
+        seed=options.seed,
+        clients=options.clients,
+        seconds=options.seconds,
+        kill=options.kill,
+        faults=options.faults,
+        models=state.subjects,
+        operations=state.done,
+        results_checked=state.checked,
+        compilations_excused=state.excused,
+        processes=state.births,
+        client_deaths=state.client_deaths,
+        engine_kills=state.engine_kills,
+        compiler_kills=state.compiler_kills,
+        engine_resets=state.resets,
+        hangs=state.hangs,
+        aborted=state.aborted,
+        noticed=noticed,
+        noticed_clock=Times.of([death.noticed - death.at for death in deaths]),
+        memory_back=Times.of([death.back_s for death in quiet]),
+        memory_back_in_reset=Times.of([death.back_s for death in deaths if death.reset]),
+        memory_back_clock=Times.of([death.back - death.at for death in deaths]),
+        growth=growth,
+        samples=state.samples,
+    )
+
+
+def repeat(state: State) -> str:
+    """The command that does the same again."""
+    options = state.options
+    words = ["softnpu stress", f"--clients {options.clients}", f"--seconds {options.seconds:g}"]
+    words += ["--kill"] * options.kill + ["--faults"] * options.faults
+    words += [f"--seed {options.seed}", *(f"--model {model}" for model in options.models)]
+    return " ".join(words)
+
+
+def _grown(growth: list[Growth], seconds: float) -> list[Failure]:
+    failures = []
+    for each in growth:
+        allowed = each.early * (1 + GROWTH_LIMIT) + (ALLOWANCE[each.what] if seconds < _LONG_S else 0)
+        if each.late > allowed:
+            failures.append(
+                Failure(
+                    kind="leak",
+                    text=f"memory of the {each.what} grew from {each.early / 2**20:.1f} to"
+                    f" {each.late / 2**20:.1f} MiB; expected at most {allowed / 2**20:.1f} MiB",
+                )
+            )
+    return failures
