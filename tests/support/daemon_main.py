@@ -35,8 +35,9 @@ def main(arguments: list[str]) -> int:
             raise AttributeError(f"{module} has no {name} to patch")
         setattr(target, name, value)
     decoded = msgspec.json.decode(settings, type=DaemonSettings)
-    daemon.configure_logging(decoded.log_level)
     try:
+        decoded.check()
+        daemon.configure_logging(decoded.log_level)
         daemon.serve(decoded, int(ready))
     except Refused as error:
         os.write(int(ready), msgspec.json.encode(error.fault))
