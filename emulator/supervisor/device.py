@@ -218,6 +218,11 @@ class Device:
         return self.state is DeviceState.READY
 
     @property
+    def needed(self) -> bool:
+        """Whether anybody waits for the engine: clients, or the memory of those that have left."""
+        return bool(self.contexts or self._leaving or self._leaving_queues)
+
+    @property
     def loading(self) -> bool:
         """Whether the engine has been told to load a graph and has not answered."""
         return bool(self._loads)

@@ -100,7 +100,7 @@ class Watchdog:
             self._quiet_s = 0.0
         else:
             self._quiet_s += passed
-        if answers and self._device.is_ready and self._device.contexts:
+        if answers and self._device.is_ready and self._device.needed:
             self._sent += 1
             self._device.ping(self._sent)
         self._judge(activity, answers, suspect, passed)
