@@ -17,7 +17,6 @@ from softnpu.emulator.engine.context import EngineContext, Mapping
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.engine.images import ImageLoader
-from softnpu.emulator.engine.inference import Inference
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.runner import Runner
@@ -202,9 +201,9 @@ class Engine:
         self._poll(0)
         self._cool(now)
 
-    def look_for_more(self, inference: Inference) -> bool:
+    def look_for_more(self) -> bool:
         """`given_up`, asked while an inference runs beside which others may."""
-        return self._runner.look_for_more(inference)
+        return self._runner.look_for_more()
 
     def decoding(self, share: Share) -> int:
         """Queues of a session whose next command buffer is half decoded."""

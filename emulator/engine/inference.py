@@ -127,7 +127,7 @@ class Inference:
             binding = image.bind(views)
         given_up = self._engine.given_up
         if self._may_overlap(image, binding):
-            self._run = partial(binding.run, partial(self._engine.look_for_more, self))
+            self._run = partial(binding.run, self._engine.look_for_more)
         elif self._profile is None:
             self._run = partial(binding.run, given_up)
         else:

@@ -7,6 +7,7 @@ with the command that was interrupted, and only that one runs twice.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
-    from softnpu.emulator.engine.inference import Inference
 
 _LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
 _LOOK_NS = 2_000_000
@@ -222,7 +222,8 @@ class Runner:
                     queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
                 if waits is BLOCKED or waits is LOADING:
                     return waits
-                waits = self._run_rest(queue, waits)  # type: ignore[arg-type]
+                assert isinstance(waits, Iterator)
+                waits = self._run_rest(queue, waits)
                 if waits is not None:
                     return waits
             if (noted or not index & _LOOK_EVERY) and index != last:
@@ -271,14 +272,14 @@ class Runner:
         cancelled = self._abort is not None or (fence is not None and fence.cancelled)
         return cancelled or not self._engine.alive or self._queue is None or self._queue.closed
 
-    def look_for_more(self, inference: Inference) -> bool:
+    def look_for_more(self) -> bool:
         """`given_up`, asked while an inference runs beside which others may; begins them."""
         if self.given_up():
             return True
+        self._engine.look_for_doorbells()
         queue = self._queue
-        if queue is not None:
-            self._engine.look_for_doorbells()
-            self._overlap.top_up(queue, inference)
+        if queue is not None and queue.blocked is not None and queue.blocked.inference is not None:
+            self._overlap.top_up(queue, queue.blocked.inference)
         return False
 
     def abort(self, order: link.Abort) -> None:

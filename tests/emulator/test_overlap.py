@@ -263,3 +263,25 @@ def test_inferences_that_are_too_short_to_be_begun_early(context: Context, digit
         assert all(fence.host_synchronize(LONG) for fence in fences)
     for one, image in zip(loaded, images, strict=True):
         assert same(one.outputs, on_cpu(digits, image))
+
+
+def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:
+    """At once: an engine that sleeps collects no garbage."""
+    engine = daemon.engine().engine_pid
+    with driver.devices[0].create_context() as first:
+        _several(first, xml, 2)
+    wait_until(lambda: daemon.memory_used() == 0)
+    before = _segments(engine)
+    with driver.devices[0].create_context() as context:
+        loaded = _several(context, xml, 4)
+        queue = context.create_command_queue()
+        fences = [execute(queue, one.commands) for one in loaded]
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+        assert _segments(engine) > before
+    wait_until(lambda: daemon.memory_used() == 0)
+    wait_until(lambda: _segments(engine) <= before, what="the segments unmapped")
+
+
+def _segments(engine: int) -> int:
+    """Memory of clients that the engine has mapped."""
+    return Path(f"/proc/{engine}/maps").read_text().count("/memfd:")
