@@ -14,6 +14,7 @@ from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, Block
 from softnpu.driver.profiling import ProfilingQuery
+from softnpu.driver.recording import Recording, Submission
 from softnpu.driver.region import CopyRegion, check_region
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import failpoints
@@ -40,11 +41,12 @@ class CommandList(Handle):
         self.context = context
         self._commands: list[cmd.Command] = []
         self._used: list[object] = []
-        self._signals: list[Event] = []
+        self._recording = Recording()
+        self._watched = False  # an event knows the recording
         self._buffer: Block | None = None
-        self._size = 0
+        self._submission: Submission | None = None
+        self._last_queue: CommandQueue | None = None
         self._closed = False
-        self._last: dict[CommandQueue, int] = {}
         # buffer and memory in use are given back with the last reference to them
         self._owns(context, context.connection, self._commands.clear)
 
@@ -237,11 +239,13 @@ class CommandList(Handle):
         """`zeCommandListReset`: empties the list and opens it; submissions in flight are not changed."""
         self.check("zeCommandListReset")
         self._commands.clear()
-        for event in self._signals:
-            event.forget_list(self)
-        self._signals = []
-        # submissions in flight hold the old list of what they use
+        self._submission = None
+        # submissions in flight hold the old list of what they use, and the old recording
         self._used = []
+        if self._watched:
+            if self._recording.in_flight():
+                self._buffer = None
+            self._recording, self._watched = Recording(), False
         self._closed = False
 
     def is_immediate(self) -> bool:
@@ -260,8 +264,8 @@ class CommandList(Handle):
 
     # ------------------------------------------------------------ for queues and events
 
-    def submission(self, call: str) -> tuple[Block, int, object] | None:
-        """Buffer, its size, and what must stay alive while it runs; None for an empty list.
+    def submission(self, call: str, queue: CommandQueue) -> Submission | None:
+        """What `queue` executes; None for an empty list. The queue is not forgotten before the list.
 
         Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
         """
@@ -270,19 +274,8 @@ class CommandList(Handle):
             raise error(
                 call, ZeResult.ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it"
             )
-        if not self._commands:
-            return None
-        assert self._buffer is not None
-        return self._buffer, self._size, self._used
-
-    def submitted(self, queue: CommandQueue, sequence: int) -> None:
-        """Notes the last submission to each queue, so that its buffer is not overwritten."""
-        self._last[queue] = sequence
-
-    def in_flight(self) -> bool:
-        """Whether a submission of this list may still run."""
-        self._last = {queue: last for queue, last in self._last.items() if not queue.is_over(last)}
-        return bool(self._last)
+        self._last_queue = queue
+        return self._submission
 
     # ------------------------------------------------------------
 
@@ -292,11 +285,12 @@ class CommandList(Handle):
             return
         data = cmd.encode_buffer([cmd.encode_command(command) for command in self._commands])
         buffer = self._buffer
-        if buffer is None or buffer.size < len(data) or self.in_flight():
+        if buffer is None or buffer.size < len(data) or self._recording.in_flight():
             buffer = self.context.memory.allocate(call, "control", len(data))
         start = buffer.offset
         buffer.mapping.buffer[start : start + len(data)] = data
-        self._buffer, self._size = buffer, len(data)
+        self._buffer = buffer
+        self._submission = Submission(buffer, len(data), self._used, self._recording)
 
     def _check_open(self, call: str) -> None:
         self.check(call)
@@ -317,8 +311,8 @@ class CommandList(Handle):
         self._commands.extend(commands)
         if signal_event is not None:
             self._commands.append(cmd.EventSignal(self._event(call, signal_event)))
-            self._signals.append(signal_event)
-            signal_event.remember_list(self)
+            signal_event.remember(self._recording)
+            self._watched = True
 
     def _place(self, call: str, place: Place, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED) -> MemoryAt:
         block, offset = self.context.memory.find(call, place, unknown)
@@ -328,10 +322,11 @@ class CommandList(Handle):
     def _event(self, call: str, event: Event) -> MemoryAt:
         event.check(call)
         block, offset = event.record()
-        self._used.append(block)
+        # the event too: if it is forgotten, no other may take its place meanwhile
+        self._used += (block, event)
         return MemoryAt(block.handle, offset)
 
     def _let_go(self) -> None:
-        # submissions in flight have their own hold on both
-        self._buffer = None
+        # submissions in flight have their own hold on all of it
+        self._buffer = self._submission = self._last_queue = None
         self._used = []

@@ -53,8 +53,9 @@ class CommandListImmediate(CommandList):
             super().reset()
         return done
 
-    def submission(self, call: str) -> None:
+    def submission(self, call: str, queue: CommandQueue) -> None:
         """A queue cannot execute an immediate list: UNINITIALIZED."""
+        del queue
         self.check(call)
         raise error(
             call, ZeResult.ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list"
@@ -68,5 +69,5 @@ class CommandListImmediate(CommandList):
         self._used = used
         super()._record(call, commands, signal_event)
         self._encode(call)
-        assert self._buffer is not None
-        self._queue.submit_recorded(call, self, self._buffer, self._size, self._used)
+        if self._submission is not None:
+            self._queue.submit_recorded(call, self._submission)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from softnpu.driver.command_list import CommandList, Place
 from softnpu.driver.errors import error
+from softnpu.driver.recording import Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ZeResult
@@ -14,6 +15,7 @@ from softnpu.emulator.interface.result import ZeResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from softnpu.driver.command_queue import CommandQueue
     from softnpu.driver.context import Context
     from softnpu.driver.memory import Block
 
@@ -116,12 +118,12 @@ class CommandListMutable(CommandList):
         self._ids.clear()
         self._changed = False
 
-    def submission(self, call: str) -> tuple[Block, int, object] | None:
+    def submission(self, call: str, queue: CommandQueue) -> Submission | None:
         """As for every list; changes since the last submission are written into the buffer first."""
         if self._changed and not self.destroyed:
             self._encode(call)
             self._changed = False
-        return super().submission(call)
+        return super().submission(call, queue)
 
     def _find(self, call: str, mutation: Mutation) -> tuple[int, cmd.GraphExecute]:
         """Position and command of an id: the first inference that was recorded at or after it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from softnpu.driver.command_list import CommandList
 from softnpu.driver.errors import ZeError, error
 from softnpu.driver.fence import Fence, Flight
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
+from softnpu.driver.recording import Submission
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.interface import failpoints, linux, records
 from softnpu.emulator.interface import messages as msg
@@ -59,6 +60,7 @@ class CommandQueue(Handle):
         # what the device may still touch: released when the submission has ended
         self._flight: deque[tuple[int, object]] = deque()
         self._retired: deque[Flight] = deque()
+        self.reference = weakref.ref(self)
         self._owns(context, context.connection, _destroy, context, self.handle, self._flight, self._retired)
         self._buffer = ring.mapping.buffer
         self._words = ring.mapping.words
@@ -89,7 +91,7 @@ class CommandQueue(Handle):
             fence.check(call)
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None
-        filled = [(entry, recorded) for entry in lists if (recorded := entry.submission(call)) is not None]
+        filled = [recorded for entry in lists if (recorded := entry.submission(call, self)) is not None]
         if len(filled) > self._slots:
             raise error(
                 call,
@@ -113,9 +115,9 @@ class CommandQueue(Handle):
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
 
-    def submit_recorded(self, call: str, entry: CommandList, buffer: Block, size: int, used: object) -> None:
+    def submit_recorded(self, call: str, recorded: Submission) -> None:
         """For immediate lists: submits one command buffer."""
-        self._submit(call, [(entry, (buffer, size, used))], None)
+        self._submit(call, [recorded], None)
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
 
@@ -126,9 +128,7 @@ class CommandQueue(Handle):
         request = msg.QueueWorkload(queue=self.handle, background=background)
         self.context.connection.request(call, request, msg.Ok)
 
-    def _submit(
-        self, call: str, filled: list[tuple[CommandList, tuple[Block, int, object]]], fence: Fence | None
-    ) -> None:
+    def _submit(self, call: str, filled: list[Submission], fence: Fence | None) -> None:
         with self._lock:
             self._make_room(call, len(filled))
             self._fill_slots(filled, fence)
@@ -247,30 +247,28 @@ class CommandQueue(Handle):
                 )
             done = self._longs[self._done_at]
 
-    def _fill_slots(
-        self, filled: list[tuple[CommandList, tuple[Block, int, object]]], fence: Fence | None
-    ) -> None:
+    def _fill_slots(self, filled: list[Submission], fence: Fence | None) -> None:
         sequence = self._tail
         last = sequence + len(filled)
         if fence is not None:
             fence.arm(last)
-        for entry, (buffer, size, used) in filled:
+        for recorded in filled:
             sequence += 1
             signal = fence if sequence == last else None
             SLOT.pack_into(
                 self._buffer,
                 self._slots_at + ((sequence - 1) & self._mask) * records.SLOT_SIZE,
                 sequence,
-                buffer.handle,
+                recorded.buffer.handle,
                 0,
-                size,
+                recorded.size,
                 0,
                 signal.block.handle if signal is not None else 0,
                 signal.offset if signal is not None else 0,
             )
-            entry.submitted(self, sequence)
+            recorded.recording.submitted(self, sequence)
             # not the fence: it refers to this queue, and its record outlives it anyway
-            self._flight.append((sequence, (buffer, used)))
+            self._flight.append((sequence, recorded))
         self._tail = sequence
         self._longs[self._tail_at] = sequence
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,10 @@ from softnpu.emulator.interface.records import SIGNAL_SIZE, SignalState
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_list import CommandList
     from softnpu.driver.context import Context
+    from softnpu.driver.recording import Recording
+
+_remembering = threading.Lock()
 
 
 class EventPool(Handle):
@@ -62,7 +65,7 @@ class Event(Handle):
         self._signal = block.signal(self._offset)
         self._signal.arm(SignalState.INITIAL, 0)
         self._spin = new_budget()
-        self._lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
+        self._recordings: tuple[weakref.ref[Recording], ...] = ()  # replaced, never changed: others read it
         self._owns(pool, pool.context.connection, used.discard, index)
 
     def host_signal(self) -> None:
@@ -94,7 +97,7 @@ class Event(Handle):
         signal = self._signal
 
         def over() -> bool:
-            return signal.signalled or not any(entry.in_flight() for entry in list(self._lists))
+            return signal.signalled or not self._will_be_signalled()
 
         wait(call, over, signal.sleep, timeout_ns, self._context.connection, self._spin)
         return signal.signalled
@@ -109,10 +112,15 @@ class Event(Handle):
     def _let_go(self) -> None:
         del self._block
 
-    def remember_list(self, entry: CommandList) -> None:
-        """A list holds a command that signals this event."""
-        self._lists.add(entry)
+    def remember(self, recording: Recording) -> None:
+        """A command of this recording signals the event."""
+        with _remembering:
+            kept = [entry for entry in self._recordings if entry() not in (None, recording)]
+            self._recordings = (*kept, weakref.ref(recording))
 
-    def forget_list(self, entry: CommandList) -> None:
-        """That list was reset."""
-        self._lists.discard(entry)
+    def _will_be_signalled(self) -> bool:
+        for entry in self._recordings:
+            recording = entry()
+            if recording is not None and recording.in_flight():
+                return True
+        return False

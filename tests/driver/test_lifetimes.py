@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.conftest import RunPython
 from tests.support.daemon import Daemon
 from tests.support.leaks import descriptors_of
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, run
+from tests.support.work import LONG, SECOND, Loaded, barrier, check_works, execute, failure, recorded, run
 
 _NULL = ZeResult.ERROR_INVALID_NULL_HANDLE
 
@@ -178,6 +179,33 @@ def test_a_forgotten_queue_finishes_nothing_and_frees_nothing_too_early(context:
     other = context.alloc_host(1 << 20)
     check_works(context)
     assert not other.view().any()
+
+
+def test_an_event_is_waited_for_though_the_list_that_signals_it_was_forgotten(context: Context) -> None:
+    gate, done, queue = context.create_event(), context.create_event(), context.create_command_queue()
+    execute(queue, recorded(context, lambda c: c.append_barrier(done, [gate])))
+    gc.collect()
+    assert not done.host_synchronize(SECOND // 50)
+    Timer(0.1, gate.host_signal).start()
+    assert done.host_synchronize(LONG)
+
+
+def test_no_event_takes_the_place_of_a_forgotten_one_that_is_in_flight(context: Context) -> None:
+    queue, pool = context.create_command_queue(), context.create_event_pool(2)
+    gate, forgotten = pool.create_event(0), pool.create_event(1)
+    commands = context.create_command_list()
+    commands.append_barrier(forgotten, [gate])
+    commands.close()
+    fence = execute(queue, commands)
+    del forgotten, commands
+    gc.collect()
+    failure(lambda: pool.create_event(1), ZeResult.ERROR_INVALID_ARGUMENT)
+    gate.host_signal()
+    assert fence.host_synchronize(LONG)
+    queue.synchronize()  # lets go of what has ended
+    del fence
+    gc.collect()
+    assert not pool.create_event(1).query_status()
 
 
 def test_memory_lives_as_long_as_a_view(context: Context) -> None:

@@ -238,11 +238,15 @@ def test_a_session_that_has_worked_before_is_not_made_to_wait_for_a_new_one(
     with Driver.open(daemon.socket) as other:
         new = other.devices[0].create_context()
         crowd, more = new.create_command_queue(), new.alloc_host(1 << 24)
+        start, late, mine = new.create_event(), new.alloc_host(64), context.alloc_host(64)
         commands = fill(new, more, 2)
-        fences = [execute(crowd, commands) for _ in range(100)]
-        run(queue, barrier(context))
-        assert not fences[50].query_status(), "what it had done before is not held against it"
+        execute(crowd, waits(new, start))
+        fences = [execute(crowd, commands) for _ in range(50)]
+        fences += [execute(crowd, stamp(new, late)), *(execute(crowd, commands) for _ in range(50))]
+        start.host_signal()
+        run(queue, stamp(context, mine))
         assert fences[-1].host_synchronize(LONG)
+        assert mine.view(np.uint64)[0] < late.view(np.uint64)[0], "what it had done before is held against it"
 
 
 def test_a_busy_session_leaves_time_for_another(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
@@ -156,6 +158,33 @@ def test_wait_for_the_signal_of_a_command_lasts_as_long(rig: Rig) -> None:
     ok(rig.api.ze_event_host_signal(gate))
     ok(rig.api.ze_event_host_synchronize(event, DEADLINE))
     rig.finish(queue)
+
+
+@pytest.mark.parametrize("gone", ["destroyed", "reset", "recorded again"])
+def test_wait_lasts_as_long_if_the_list_is_gone_meanwhile(rig: Rig, gone: str) -> None:
+    event, gate, queue, command_list = rig.event(), rig.event(), rig.queue(), rig.command_list()
+    target, other = rig.host(8), rig.host(8)
+    ok(rig.api.ze_command_list_append_wait_on_events(command_list, 1, [gate]))
+    ok(rig.api.ze_command_list_append_memory_fill(command_list, target, b"\x07", 8, event))
+    rig.close(command_list)
+    rig.submit(queue, command_list)
+    if gone == "destroyed":
+        ok(rig.api.ze_command_list_destroy(command_list))
+    else:
+        ok(rig.api.ze_command_list_reset(command_list))
+    if gone == "recorded again":
+        ok(rig.api.ze_command_list_append_wait_on_events(command_list, 1, [gate]))
+        ok(rig.api.ze_command_list_append_memory_fill(command_list, other, b"\x08", 8))
+        rig.close(command_list)
+        rig.submit(queue, command_list)
+    started = time.monotonic_ns()
+    assert rig.api.ze_event_host_synchronize(event, BRIEF) == ZeResult.NOT_READY
+    assert time.monotonic_ns() - started >= BRIEF, "it waited, for the work is in flight"
+    ok(rig.api.ze_event_host_signal(gate))
+    ok(rig.api.ze_event_host_synchronize(event, DEADLINE))
+    rig.finish(queue)
+    assert rig.api.read(target, 8) == b"\x07" * 8
+    assert rig.api.read(other, 8) == (b"\x08" if gone == "recorded again" else b"\x00") * 8
 
 
 def test_wait_for_the_event_of_a_reset_list_returns_at_once(rig: Rig) -> None:

@@ -1,6 +1,6 @@
 #include "commands/event.hpp"
 
-#include "commands/list.hpp"
+#include "commands/recording.hpp"
 #include "sync/waiting.hpp"
 
 namespace softnpu {
@@ -48,30 +48,25 @@ bool Event::wait(uint64_t timeout) {
 }
 
 bool Event::will_be_signalled() {
-    std::vector<std::shared_ptr<CommandList>> lists;
+    std::vector<std::shared_ptr<Recording>> recordings;
     {
         std::lock_guard lock(mutex_);
-        for (const auto& entry : lists_) {
-            if (auto list = entry.lock()) lists.push_back(std::move(list));
+        for (const auto& entry : recordings_) {
+            if (auto recording = entry.lock()) recordings.push_back(std::move(recording));
         }
     }
-    for (const auto& list : lists) {
-        if (list->in_flight()) return true;
+    for (const auto& recording : recordings) {
+        if (recording->in_flight()) return true;
     }
     return false;
 }
 
-void Event::remember(std::weak_ptr<CommandList> list) {
+void Event::remember(std::weak_ptr<Recording> recording) {
     std::lock_guard lock(mutex_);
-    for (auto entry = lists_.begin(); entry != lists_.end();) {
-        entry = entry->expired() ? lists_.erase(entry) : std::next(entry);
+    for (auto entry = recordings_.begin(); entry != recordings_.end();) {
+        entry = entry->expired() ? recordings_.erase(entry) : std::next(entry);
     }
-    lists_.insert(std::move(list));
-}
-
-void Event::forget(const std::weak_ptr<CommandList>& list) {
-    std::lock_guard lock(mutex_);
-    lists_.erase(list);
+    recordings_.insert(std::move(recording));
 }
 
 }  // namespace softnpu

@@ -12,7 +12,7 @@
 
 namespace softnpu {
 
-class CommandList;
+class Recording;
 
 class EventPool : public Object {
 public:
@@ -46,12 +46,11 @@ public:
     bool wait(uint64_t timeout);
 
     const Place& place() const { return place_; }
-    // A list holds a command that signals this event, or holds it no more.
-    void remember(std::weak_ptr<CommandList> list);
-    void forget(const std::weak_ptr<CommandList>& list);
+    // A command of this recording signals the event.
+    void remember(std::weak_ptr<Recording> recording);
 
 private:
-    using Lists = std::set<std::weak_ptr<CommandList>, std::owner_less<std::weak_ptr<CommandList>>>;
+    using Recordings = std::set<std::weak_ptr<Recording>, std::owner_less<std::weak_ptr<Recording>>>;
 
     Signal signal() const { return Signal(place_.block->data() + place_.offset); }
     bool will_be_signalled();
@@ -61,7 +60,7 @@ private:
     const Place place_;
     SpinBudget spin_;
     std::mutex mutex_;
-    Lists lists_;
+    Recordings recordings_;
 };
 
 }  // namespace softnpu

@@ -1,6 +1,5 @@
 #include "commands/list.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "commands/event.hpp"
@@ -64,27 +63,6 @@ std::optional<Recorded> CommandList::recorded() {
     return recorded_locked();
 }
 
-void CommandList::submitted(std::weak_ptr<CommandQueue> queue, uint64_t sequence) {
-    std::lock_guard lock(flight_mutex_);
-    for (auto& [known, last] : last_) {
-        if (!known.owner_before(queue) && !queue.owner_before(known)) {
-            last = sequence;
-            return;
-        }
-    }
-    last_.emplace_back(std::move(queue), sequence);
-}
-
-bool CommandList::in_flight() {
-    std::lock_guard lock(flight_mutex_);
-    const auto over = [](const auto& entry) {
-        const auto queue = entry.first.lock();
-        return queue == nullptr || queue->is_over(entry.second);
-    };
-    last_.erase(std::remove_if(last_.begin(), last_.end(), over), last_.end());
-    return !last_.empty();
-}
-
 void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     std::lock_guard lock(mutex_);
     take_down(std::move(commands), signal);
@@ -94,8 +72,8 @@ void CommandList::take_down(std::vector<Command> commands, const std::shared_ptr
     for (auto& command : commands) commands_.push_back(std::move(command));
     if (signal == nullptr) return;
     commands_.push_back(event_signal(signal->place()));
-    signals_.push_back(signal);
-    signal->remember(weak_from_this());
+    signal->remember(recording_);
+    watched_ = true;
 }
 
 // Writes the command buffer; the buffer of a submission in flight is left alone.
@@ -108,7 +86,7 @@ void CommandList::encode_locked() {
                     format("%zu bytes of commands", encoded.bytes.size()), format("at most %zu", limit),
                     "use several lists");
     }
-    if (buffer_ == nullptr || buffer_->size < encoded.bytes.size() || in_flight()) {
+    if (buffer_ == nullptr || buffer_->size < encoded.bytes.size() || recording_->in_flight()) {
         buffer_ = context->memory()->allocate("control", encoded.bytes.size());
     }
     std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
@@ -118,15 +96,16 @@ void CommandList::encode_locked() {
 
 void CommandList::reset_locked() {
     commands_.clear();
-    const auto self = weak_from_this();
-    for (const auto& entry : signals_) {
-        if (const auto event = entry.lock()) event->forget(self);
-    }
-    signals_.clear();
     holds_.reset();
+    if (watched_) {
+        // what is in flight keeps both
+        if (recording_->in_flight()) buffer_.reset();
+        recording_ = std::make_shared<Recording>();
+        watched_ = false;
+    }
     closed_ = false;
 }
 
-Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, shared_from_this()}; }
+Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, recording_}; }
 
 }  // namespace softnpu

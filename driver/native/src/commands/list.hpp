@@ -10,6 +10,7 @@
 
 #include "commands/encoding.hpp"
 #include "commands/queue.hpp"
+#include "commands/recording.hpp"
 #include "device/context.hpp"
 
 namespace softnpu {
@@ -49,10 +50,6 @@ public:
 
     // What a queue executes; none for an empty list. UNINITIALIZED if it is open.
     virtual std::optional<Recorded> recorded();
-    // Notes the last submission to each queue, so that its buffer is not overwritten.
-    void submitted(std::weak_ptr<CommandQueue> queue, uint64_t sequence);
-    // Whether a submission of this list may still run.
-    bool in_flight();
 
 protected:
     // Takes down what one append means; an immediate list runs it.
@@ -68,13 +65,11 @@ protected:
     bool closed_ = false;
 
 private:
-    std::vector<std::weak_ptr<Event>> signals_;
     std::shared_ptr<Block> buffer_;
     uint32_t size_ = 0;
     std::shared_ptr<const std::vector<Hold>> holds_;
-
-    std::mutex flight_mutex_;
-    std::vector<std::pair<std::weak_ptr<CommandQueue>, uint64_t>> last_;
+    std::shared_ptr<Recording> recording_ = std::make_shared<Recording>();
+    bool watched_ = false;  // an event knows the recording
 };
 
 }  // namespace softnpu

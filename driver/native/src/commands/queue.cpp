@@ -6,6 +6,7 @@
 
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
+#include "commands/recording.hpp"
 #include "commands/ring.hpp"
 #include "sync/waiting.hpp"
 #include "wire/fault_wire.hpp"
@@ -214,8 +215,8 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
         }
         std::memcpy(ring() + ring::HEADER + ((sequence - 1) & (slots_ - 1)) * sizeof slot, &slot,
                     sizeof slot);
-        entry.list->submitted(weak_from_this(), sequence);
-        flight_.push_back({sequence, entry.buffer, entry.holds});
+        entry.recording->submitted(weak_from_this(), sequence);
+        flight_.push_back({sequence, entry.buffer, entry.holds, entry.recording});
     }
     tail_ = sequence;
     store64(ring() + ring::TAIL, sequence);

@@ -14,14 +14,14 @@ namespace softnpu {
 
 class CommandList;
 class Fence;
+class Recording;
 
 // A command buffer that is ready to be executed, and what has to stay alive meanwhile.
 struct Recorded {
     std::shared_ptr<Block> buffer;
     uint32_t size = 0;
     std::shared_ptr<const std::vector<Hold>> holds;
-    // Told the number of the submission.
-    std::shared_ptr<CommandList> list;
+    std::shared_ptr<Recording> recording;
 };
 
 struct QueueOptions {
@@ -68,6 +68,7 @@ private:
         uint64_t sequence;
         std::shared_ptr<Block> buffer;
         std::shared_ptr<const std::vector<Hold>> holds;
+        std::shared_ptr<Recording> recording;
     };
     struct RetiredSignal {
         uint64_t sequence;
