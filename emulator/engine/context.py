@@ -115,11 +115,15 @@ class EngineContext:
         return program if program is not None and program.data == data else None
 
     def remember(self, buffer: int, offset: int, program: Program) -> None:
-        """Keeps a decoded program for the next submission of the same buffer, unless it is very long."""
+        """Keeps a decoded program for the next submission of the same buffer, unless it is very long.
+
+        Not if a handle of it was dropped while it was decoded: nobody would forget it with that handle.
+        """
         key = (buffer, offset)
         if key in self._programs:
             self._forget(key)
-        if len(program.data) > _LONGEST_KEPT:
+        known = all(handle in self._memory or handle in self._graphs for handle in (buffer, *program.uses))
+        if len(program.data) > _LONGEST_KEPT or not known:
             return
         self._programs[key] = program
         self._program_bytes += len(program.data)

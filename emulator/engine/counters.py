@@ -1,4 +1,7 @@
-"""The engine's part of the status page. Counted in the engine, written out when it has a moment."""
+"""The engine's part of the status page.
+
+Who was told of the end of a submission finds it in the page: its counters are written out before its signal.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +34,41 @@ class Counters:
         self.submissions = self._words[_SUBMISSIONS]
         self.commands = self._words[_COMMANDS]
         self.inferences = self._words[_INFERENCES]
-        self.faults = self._words[_FAULTS]
         self.busy_ns = self._words[_BUSY]
-        self.staged = self._words[_STAGED]
-        self.tile_busy_ns = self._words[_TILE_BUSY]
-        self.overlapped = self._words[_OVERLAPPED]
         self._due_ns = 0
 
     def tick(self, now_ns: int) -> None:
-        """Writes the counters out if the last time is a millisecond ago."""
+        """A sign of life, if the last one is a millisecond ago."""
         if now_ns >= self._due_ns:
             self.write(now_ns)
 
     def write(self, now_ns: int | None = None) -> None:
-        """Writes the counters and the heartbeat out."""
+        """A sign of life, and the counters of the work that is not at its end yet."""
         now = time.monotonic_ns() if now_ns is None else now_ns
+        self._words[_HEARTBEAT] = now
+        self.publish()
+        self._due_ns = now + _EVERY_NS
+
+    def publish(self) -> None:
+        """Writes out what changes with every submission; the rest is written when it changes."""
         words = self._words
-        words[_HEARTBEAT] = now
         words[_SUBMISSIONS] = self.submissions
         words[_COMMANDS] = self.commands
         words[_INFERENCES] = self.inferences
-        words[_FAULTS] = self.faults
         words[_BUSY] = self.busy_ns
-        words[_STAGED] = self.staged
-        words[_TILE_BUSY] = self.tile_busy_ns
-        words[_OVERLAPPED] = self.overlapped
-        self._due_ns = now + _EVERY_NS
+
+    def count_fault(self) -> None:
+        """One more submission has failed."""
+        self._words[_FAULTS] += 1
+
+    def count_staged(self, size: int) -> None:
+        """Bytes that were copied because a tensor could not be used in place."""
+        self._words[_STAGED] += size
+
+    def count_overlapped(self) -> None:
+        """One more inference has begun before its turn."""
+        self._words[_OVERLAPPED] += 1
+
+    def count_tiles(self, tile_ns: int) -> None:
+        """Nanoseconds of an inference, times its tiles."""
+        self._words[_TILE_BUSY] += tile_ns

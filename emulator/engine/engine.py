@@ -225,7 +225,7 @@ class Engine:
 
     def count_staged(self, size: int) -> None:
         """Counts bytes that were copied because a tensor could not be used in place."""
-        self.counters.staged += size
+        self.counters.count_staged(size)
 
     # ------------------------------------------------------------ queues that wait
 

@@ -75,7 +75,7 @@ class Overlap:
             except RuntimeError:
                 return  # whatever it is, it is not the fault of the one that runs: its turn will tell
             self._begun.append(begun)
-            self._engine.counters.overlapped += 1
+            self._engine.counters.count_overlapped()
             room -= 1
 
     def settle(self, queue: EngineQueue) -> None:

@@ -113,6 +113,7 @@ class Runner:
         if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
             queue.forget()
         self._counters.submissions += 1
+        self._counters.publish()
         if fault is not None:
             self._overlap.settle(queue)
             self.report(queue, fault)
@@ -121,7 +122,7 @@ class Runner:
 
     def report(self, queue: EngineQueue, fault: Fault) -> None:
         """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
-        self._counters.faults += 1
+        self._counters.count_fault()
         if queue.lost is None:
             self._engine.send(
                 link.SubmissionFailed(
@@ -176,7 +177,7 @@ class Runner:
         self._charged_ns = now
         self._counters.busy_ns += used
         if (program := queue.blocked) is not None and program.tiles:
-            self._counters.tile_busy_ns += used * program.tiles
+            self._counters.count_tiles(used * program.tiles)
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._without_others(used))
 
     def _without_others(self, used: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.daemon import LineLimit
 from softnpu.emulator.engine.context import _SESSION_BYTES, EngineContext
+from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.program import Program
 from softnpu.emulator.engine.scheduler import Share
 from softnpu.emulator.interface import linux
@@ -423,9 +424,17 @@ def _program(length: int, inferences: int = 0) -> Program:
     )
 
 
+def _context(share: Share) -> EngineContext:
+    """One with the handles that programs are kept for."""
+    context = EngineContext(1, os.eventfd(0), lambda: None, share)
+    for handle in (1, 7, 8):
+        context.add_graph(handle, EngineImage(handle))
+    return context
+
+
 def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     share = Share()
-    contexts = [EngineContext(number, os.eventfd(0), lambda: None, share) for number in range(8)]
+    contexts = [_context(share) for _ in range(8)]
     for context in contexts:
         for offset in range(200):
             context.remember(7, offset, _program(256 * 1024))
@@ -439,10 +448,27 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
 
 
 def test_a_program_of_normal_size_is_kept() -> None:
-    context = EngineContext(1, os.eventfd(0), lambda: None, Share())
+    context = _context(Share())
     program = _program(4096, inferences=64)
     context.remember(7, 0, program)
     context.remember(7, 0, program)
     assert context.program(7, 0, bytes(4096)) is program
     assert context.share.kept_bytes == 16 * 4096 + 64 * 4096
     context.close()
+
+
+@pytest.mark.parametrize("gone", ["a handle that it uses", "its buffer", "its context"])
+def test_a_program_is_not_kept_if_something_of_it_went_while_it_was_decoded(gone: str) -> None:
+    context = _context(Share())
+    match gone:
+        case "a handle that it uses":
+            context.drop_graph(1)
+        case "its buffer":
+            context.drop_graph(7)
+        case _:
+            context.close()
+    context.remember(7, 0, _program(4096))
+    assert context.program(7, 0, bytes(4096)) is None
+    assert context.share.kept_bytes == 0
+    if gone != "its context":
+        context.close()
