@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,29 @@ def test_an_idle_worker_may_die(daemon: Daemon, context: Context, digits: Path) 
     wait_until(lambda: all(_lives(pid) for pid in daemon.status().compiler_pids))
 
     Loaded(context, digits)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_outlives_all_workers_that_had_died_before_they_began_it(
+    daemon: Daemon, context: Context, slow: Path, digits: Path
+) -> None:
+    def compile_slow() -> None:
+        with GraphSource.from_ir(slow) as source:
+            context.create_graph(source)
+
+    with ThreadPoolExecutor() as pool:
+        for job in [pool.submit(compile_slow) for _ in range(2)]:
+            job.result(60)
+        workers = wait_until(lambda: daemon.status().compiler_pids, what="workers")
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)  # as good as dead: they read no job any more
+        job = pool.submit(Loaded, context, digits)
+        for pid in workers:
+            wait_until(lambda: daemon.status().users[0].compiles == 1, what="the job at a worker")
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: pid not in daemon.status().compiler_pids, what="a death noticed")
+        job.result(60)
+    assert not set(workers) & set(daemon.status().compiler_pids)
 
 
 def _lives(pid: int) -> bool:
