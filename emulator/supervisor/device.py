@@ -33,7 +33,7 @@ from softnpu.emulator.supervisor.watchdog import Suspect, Verdict, Watchdog
 log = logging.getLogger(__name__)
 
 ENGINE_MODULE = "softnpu.emulator.engine"
-_EARLY_DEATHS = 5
+_FAILED_STARTS = 5
 _SETTLED_S = 1.0
 _LONGEST_PAUSE_S = 1.0
 
@@ -73,7 +73,8 @@ class Device:
         self.penalties = Penalties(self.contexts, offenders, reactor, self._post, self.count)
         self._watchdog = Watchdog(self, reactor, settings.tdr_ms, settings.command_limit_s)
         self._verdict: Verdict | None = None
-        self._early_deaths = 0
+        self._failed_starts = 0  # engines in a row that were never ready
+        self._early_deaths = 0  # and those that were not for long: the next one starts a little later
         self._ready_at = 0.0
         self._engine: Child | None = None
         page.set(info.index, StatusWord.PLATFORM, int(info.platform))
@@ -177,9 +178,11 @@ class Device:
             self.penalties.blame(queue, reason if verdict is None else verdict.fault.found)
         if loading is not None and alone:
             self._blame_image(loading, reason)
-        settled = self.state is DeviceState.READY and time.monotonic() - self._ready_at > _SETTLED_S
+        ready = self.state is DeviceState.READY
+        settled = ready and time.monotonic() - self._ready_at > _SETTLED_S
+        self._failed_starts = 0 if ready else self._failed_starts + 1
         self._early_deaths = 0 if settled else self._early_deaths + 1
-        if self._early_deaths > _EARLY_DEATHS and not self.contexts:
+        if self._failed_starts > _FAILED_STARTS and not self.contexts:
             self._fail()
             return
         self.restarts += 1
@@ -201,7 +204,7 @@ class Device:
 
     def _fail(self) -> None:
         self._set_state(DeviceState.FAILED)
-        log.error("device %d: the engine does not stay alive, the device is given up", self.info.index)
+        log.error("device %d: its engines end before they are ready, the device is given up", self.info.index)
         self.on_ready()
 
     def _engine_pid(self) -> int:
@@ -309,7 +312,7 @@ class Device:
             raise refuse(
                 ZeResult.ERROR_DEVICE_LOST,
                 f"device {self.info.index}",
-                "its engine does not stay alive",
+                "its engines end before they are ready",
                 "a working engine",
                 "read the daemon's log, then restart it",
             )

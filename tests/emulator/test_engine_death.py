@@ -52,6 +52,25 @@ def xml(private_dir: Path) -> Path:
     return write_chain(private_dir, _SIZE, 20)
 
 
+def test_killed_as_soon_as_it_is_ready_it_comes_back_each_time(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    for kills in range(1, 9):
+        daemon.kill_engine()
+        daemon.wait_restarted(kills)
+    with Driver.open(daemon.socket) as driver:
+        check_works(driver.devices[0].create_context())
+
+
+def test_a_device_whose_engines_never_get_ready_is_given_up(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(failpoints="engine.handshake=abort:*")
+    wait_until(lambda: daemon.engine().state == "failed", what="the device given up")
+    assert daemon.engine().restarts == 5
+    with Driver.open(daemon.socket) as driver:
+        error = failure(driver.devices[0].create_context, ZeResult.ERROR_DEVICE_LOST)
+    assert "before they are ready" in error.fault.found
+    assert "log" in error.fault.hint
+
+
 def test_killed_while_idle_it_comes_back_and_nobody_notices(
     daemon: Daemon, context: Context, digits: Path
 ) -> None:
