@@ -14,7 +14,9 @@ import pytest
 
 from softnpu.driver.native_library import DRIVER_NAME, ENV_NATIVE_DIR, LOADER_NAME, NativeLibrary
 
-SOURCES = Path(__file__).parents[2] / "driver" / "native"
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "driver" / "native"
+PROGRAMS = (Path(__file__).with_name("programs"), ROOT / "tools" / "bench")
 _BUILD_S = 900
 
 
@@ -59,8 +61,9 @@ def _run(*command: str) -> None:
 
 
 def compile_program(name: str, native: NativeLibrary, folder: Path, *flags: str) -> Path:
-    """One of the C++ programs in `programs/`, built as a user of Level Zero would build it."""
-    source, made = Path(__file__).with_name("programs") / f"{name}.cpp", folder / name
+    """One of the C++ programs in `PROGRAMS`, built as a user of Level Zero would build it."""
+    source = next(file for place in PROGRAMS if (file := place / f"{name}.cpp").exists())
+    made = folder / name
     include = f"-I{SOURCES / 'src'}"
     link = (f"-L{native.loader.parent}", f"-l:{LOADER_NAME}", "-lpthread")
     _run("c++", "-std=c++17", "-O1", include, str(source), "-o", str(made), *flags, *link)

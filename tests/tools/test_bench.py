@@ -18,7 +18,7 @@ import pytest
 from openvino import opset15 as ops
 from typer.testing import CliRunner
 
-from softnpu.tools.bench import cli, copies, infer, lists, memory, model, submit
+from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, submit
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.bench.rounds import interleave, median, percentile, split
@@ -137,11 +137,11 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
 
         return run
 
-    for module in (submit, infer, memory, lists, copies):
+    for module in (submit, native, infer, memory, lists, copies):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
     assert CliRunner().invoke(cli.app, ["--json"]).exit_code == 0
-    assert ran == ["submit", "infer", "memory", "lists", "copy"]
+    assert ran == ["submit", "native", "infer", "memory", "lists", "copy"]
 
 
 @pytest.mark.parametrize("arguments", [("lists", "-n", "20", "--rounds", "3"), ("copy", "--size", "1MiB")])

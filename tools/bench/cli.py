@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from softnpu.tools.bench import clients, copies, lists, load, pairs, report
+from softnpu.driver.errors import ZeError
+from softnpu.tools.bench import clients, copies, lists, load, native, pairs, report
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.console import err
+from softnpu.tools.failures import ToolError, describe
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
@@ -77,6 +79,7 @@ def _finish(measurements: Iterable[Measurement], json: bool, check: bool) -> Non
 
 def _all() -> Iterator[Measurement]:
     yield from _submit(3000)
+    yield from _native(3000)
     yield from _infer(_DEFAULT_INFER_MODEL, (), 100, 0, "f32")
     yield from _memory(_DEFAULT_MEMORY_MODEL, (), 4, True)
     yield from lists.run(1000, 30)
@@ -89,6 +92,14 @@ def _submit(trips: int) -> Iterator[Measurement]:
     if not pairs.has_iceoryx():
         err.print("iceoryx2 is not installed: not compared with it (pip install iceoryx2)")
     yield from bench.run(trips)
+
+
+def _native(trips: int) -> Iterator[Measurement]:
+    try:
+        yield from native.run(trips)
+    except (ToolError, ZeError) as error:
+        # nobody needs a compiler for the other figures
+        err.print(f"not measured: {describe(error)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _infer(
@@ -110,6 +121,7 @@ def _memory(model: str, shapes: Sequence[str], processes: int, settle: bool) -> 
     yield from bench.run(find_model(model, parse_shapes(shapes)), processes, settle)
 
 
+app.command("native")(native.command)
 app.command("clients")(clients.command)
 app.command("lists")(lists.command)
 app.command("load")(load.command)

@@ -11,7 +11,8 @@ import psutil
 
 from softnpu.driver import Driver
 from softnpu.emulator.daemon import start_background
-from softnpu.emulator.supervisor.settings import DEFAULT_SPIN_US, DaemonSettings
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
+from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _END_S = 10.0
 

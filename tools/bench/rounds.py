@@ -6,9 +6,11 @@ A figure is the median over the rounds of one side; a verdict compares two media
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 S = TypeVar("S", bound=Hashable)
@@ -33,6 +35,17 @@ def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) ->
             time.sleep(rest_s)
             times[name].append(sides[name]())
     return times
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """This thread runs on `core` only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def median(values: Sequence[float]) -> float:

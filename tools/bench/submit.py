@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.emulator.interface.spin import SpinBudget
-from softnpu.emulator.supervisor.settings import DEFAULT_SPIN_US
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, against
-from softnpu.tools.bench.rounds import Round, interleave, median, median_time, split
+from softnpu.tools.bench.rounds import Round, interleave, median, median_time, pinned, split
 from softnpu.tools.failures import ToolError
 
 BENCH = "submit"
@@ -100,17 +100,6 @@ def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) ->
         sides: dict[str, Round] = {"device": partial(device.round, count)}
         for name in peers:
             sides[name] = partial(stack.enter_context(EchoProcess(name, far)).round, count)
-        stack.enter_context(_pinned(near))
+        stack.enter_context(pinned(near))
         times = interleave(sides, rounds)
     return {name: median(values) * 1e6 for name, values in times.items()}
-
-
-@contextmanager
-def _pinned(core: int) -> Iterator[None]:
-    """This thread runs on `core` only."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
