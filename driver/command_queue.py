@@ -61,7 +61,9 @@ class CommandQueue(Handle):
         self._flight: deque[tuple[int, object]] = deque()
         self._retired: deque[Flight] = deque()
         self.reference = weakref.ref(self)
-        self._owns(context, context.connection, _destroy, context, self.handle, self._flight, self._retired)
+        self._owns(
+            context, context.connection, _destroy, context, self.handle, self._flight, self._retired, ring
+        )
         self._buffer = ring.mapping.buffer
         self._words = ring.mapping.words
         self._longs = ring.mapping.longs
@@ -298,12 +300,14 @@ class CommandQueue(Handle):
 
 
 def _destroy(
-    context: Context, handle: int, flight: deque[tuple[int, object]], retired: deque[Flight]
+    context: Context, handle: int, flight: deque[tuple[int, object]], retired: deque[Flight], ring: object
 ) -> None:
     connection = context.connection
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may go
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
+    # not before: this process would forget a segment in which the daemon goes on placing memory
+    del ring
     flight.clear()
     while retired:
         fence = retired.popleft()

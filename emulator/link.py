@@ -239,4 +239,6 @@ VITAL_OTHERS_CPU = 1
 VITAL = struct.Struct("=QQ")
 ORDERS_WAIT = 2
 """Index, from `VITALS` on, of the u64 "orders wait in the supervisor because the socket is full" (0 or 1)."""
+INJECTIONS = 3
+"""Index, from `VITALS` on, of the u64 "orders about injections that this engine was sent"."""
 STATES_SIZE = VITALS + 64

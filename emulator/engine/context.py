@@ -96,6 +96,8 @@ class EngineContext:
         self._memory[handle] = Memory(self.mappings[segment], offset, size)
 
     def drop_memory(self, handles: tuple[int, ...]) -> None:
+        for queue in self.queues.values():
+            queue.forget_places()
         for handle in handles:
             self._memory.pop(handle, None)
             self._forget_users(handle)

@@ -63,6 +63,7 @@ class EngineFaults:
 
     def __init__(self, tdr_ms: int) -> None:
         self._tdr_ns = tdr_ms * 1_000_000
+        self.orders = 0  # that were obeyed
         self._rules: dict[int, _Rule] = {}
         self._lock = threading.Lock()  # images are loaded in a thread of their own
         self._counts: InjectionCounts | None = None
@@ -79,10 +80,12 @@ class EngineFaults:
             else:
                 os.close(fd)
             self._rules[order.id] = _Rule(order.id, order.place, order.injection)
+        self.orders += 1
         failpoints.stay_awake(True)
 
     def drop(self, order: link.InjectionDrop) -> None:
         """This one is not wanted any more; what it has begun stays as it is."""
+        self.orders += 1
         with self._lock:
             self._rules.pop(order.id, None)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,8 @@ PART_BYTES = 8 * 1024 * 1024
 _CLOCK_EVERY = 255  # mask of command numbers
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 
     `noted`: whether it is noted after each step how far it came, because the next must not be done twice or

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,16 +20,35 @@ if TYPE_CHECKING:
 
 
 _LARGEST = 2**64 - 1
+_NO_SEQUENCE = bytes(8)
 
 
 class Submission:
-    """A private copy of one slot."""
+    """A private copy of one slot, and where its handles lead once that was looked up.
 
-    __slots__ = ("buffer", "fence", "fence_offset", "flags", "offset", "sequence", "size")
+    `content` is the slot without its sequence number.
+    """
 
-    def __init__(self, data: bytes) -> None:
-        slot = SLOT.unpack(data)
-        self.sequence, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset = slot
+    __slots__ = (
+        "buffer",
+        "content",
+        "fence",
+        "fence_at",
+        "fence_offset",
+        "flags",
+        "offset",
+        "place",
+        "sequence",
+        "size",
+    )
+
+    def __init__(self, sequence: int, content: bytes) -> None:
+        self.sequence = sequence
+        self.content = content
+        slot = SLOT.unpack(_NO_SEQUENCE + content)
+        _, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset = slot
+        self.place: tuple[mmap, slice] | None = None
+        self.fence_at: Signal | None = None
 
 
 class EngineQueue:
@@ -69,22 +89,23 @@ class EngineQueue:
         self._waiters = (ring.offset + records.RING_WAITERS) >> 2
         self._done_address = ring.mapping.shared.address + ring.offset + records.RING_COMPLETED
         self._slots = order.slots
-        self._states = states
-        self._state = order.state * (link.QUEUE_STATE_SIZE // 8)
-        self.completed = states[self._state + link.STATE_COMPLETED]
+        state = order.state * (link.QUEUE_STATE_SIZE // 8)
+        self._state = states[state : state + link.QUEUE_STATE_SIZE // 8]
+        self.completed = self._state[link.STATE_COMPLETED]
         self.lost: Fault | None = None
+        self._last: Submission | None = None  # what was copied last: most programs submit the same again
         self._resume()
 
     def _resume(self) -> None:
         """After an engine reset: what the dead engine finished but may not have told anybody."""
-        reached = self._states[self._state + link.STATE_REACHED]
+        reached = self._state[link.STATE_REACHED]
         if reached >> link.REACHED_BITS == self.completed + 1:
             self.step = reached & link.REACHED_MASK
         if not self.completed:
             return
         self._longs[self._done] = self.completed
         self._wake()
-        submission = self._copy_slot(self.completed)
+        submission = Submission(*self._copy_slot(self.completed))
         if submission.sequence == self.completed and submission.fence:
             try:
                 fence = self.fence(submission)
@@ -117,7 +138,12 @@ class EngineQueue:
         """A copy of the next submission; refuses a ring that cannot be right."""
         sequence = self.completed + 1
         waiting = self._longs[self._tail] - self.completed
-        submission = self._copy_slot(sequence)
+        found, content = self._copy_slot(sequence)
+        submission = self._last
+        if submission is not None and submission.content == content:
+            submission.sequence = found
+        else:
+            submission = self._last = Submission(found, content)
         if not 0 < waiting <= self._slots or submission.sequence != sequence or submission.flags:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -133,11 +159,14 @@ class EngineQueue:
         sequence = self.completed + 1 + behind
         if not sequence <= self._longs[self._tail] < sequence + self._slots - behind:
             return None
-        submission = self._copy_slot(sequence)
+        submission = Submission(*self._copy_slot(sequence))
         return submission if submission.sequence == sequence and not submission.flags else None
 
     def command_buffer(self, submission: Submission) -> bytes:
         """A private copy of its commands: the client may change the original while they are checked."""
+        if submission.place is not None:
+            buffer, place = submission.place
+            return buffer[place]
         offset, size = submission.offset, submission.size
         memory = self.context.memory(submission.buffer)
         if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
@@ -148,10 +177,13 @@ class EngineQueue:
                 f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
             )
         start = memory.offset + offset
-        return memory.mapping.shared.buffer[start : start + size]
+        buffer, place = submission.place = memory.mapping.shared.buffer, slice(start, start + size)
+        return buffer[place]
 
     def fence(self, submission: Submission) -> Signal:
         """The fence that a submission signals."""
+        if submission.fence_at is not None:
+            return submission.fence_at
         memory = self.context.memory(submission.fence)
         if submission.fence_offset > memory.size - records.SIGNAL_SIZE or submission.fence_offset % 8:
             raise refuse(
@@ -160,28 +192,34 @@ class EngineQueue:
                 f"fence at offset {submission.fence_offset}",
                 f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
             )
-        return Signal(memory.mapping.shared, memory.offset + submission.fence_offset)
+        fence = submission.fence_at = Signal(memory.mapping.shared, memory.offset + submission.fence_offset)
+        return fence
 
-    def _copy_slot(self, sequence: int) -> Submission:
+    def forget_places(self) -> None:
+        """Memory of the context was freed: what was looked up must not keep it mapped, nor be used again."""
+        self._last = None
+
+    def _copy_slot(self, sequence: int) -> tuple[int, bytes]:
+        """The sequence number that the slot of a submission has, and the content behind it."""
         at = self._base + records.RING_HEADER + ((sequence - 1) & (self._slots - 1)) * records.SLOT_SIZE
-        return Submission(self._buffer[at : at + records.SLOT_SIZE])
+        return self._longs[at >> 3], self._buffer[at + 8 : at + records.SLOT_SIZE]
 
     # ------------------------------------------------------------ reporting
 
     def begin(self, now_ns: int) -> None:
         """Notes in memory that outlives the engine what is about to run."""
-        self._states[self._state + link.STATE_STARTED] = now_ns
-        self._states[self._state + link.STATE_RUNNING] = self.completed + 1
+        self._state[link.STATE_STARTED] = now_ns
+        self._state[link.STATE_RUNNING] = self.completed + 1
 
     def reached(self, step: int, now_ns: int) -> None:
         """Notes that the steps before this one have ended: the next engine does not run them again."""
-        self._states[self._state + link.STATE_STARTED] = now_ns
-        self._states[self._state + link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+        self._state[link.STATE_STARTED] = now_ns
+        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 
     def set_aside(self, step: int) -> None:
         """Notes that the submission does not run for now: it is not to blame if the engine dies."""
-        self._states[self._state + link.STATE_RUNNING] = 0
-        self._states[self._state + link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+        self._state[link.STATE_RUNNING] = 0
+        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 
     def forget(self) -> None:
         """The submission is over: nothing of it is kept."""
@@ -196,7 +234,7 @@ class EngineQueue:
         if fault is not None:
             self._write_fault(sequence, fault)
         self.completed = sequence
-        self._states[self._state + link.STATE_COMPLETED] = sequence
+        self._state[link.STATE_COMPLETED] = sequence
         # a fence that was given to a later submission meanwhile waits for that one
         if fence is not None and fence.submission == sequence:
             fence.device_signal(0 if fault is None else fault.result)
@@ -210,7 +248,7 @@ class EngineQueue:
         # `completed` may be anything that fits into the word: it came from the tail of an earlier break
         self._write_fault((self.completed + 1) & _LARGEST, fault)
         self.completed = self._longs[self._tail]
-        self._states[self._state + link.STATE_COMPLETED] = self.completed
+        self._state[link.STATE_COMPLETED] = self.completed
         self._longs[self._done] = self.completed
         self._wake()
 

@@ -21,6 +21,7 @@ from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
+    from softnpu.emulator.engine.context import EngineContext
     from softnpu.emulator.engine.engine import Engine
 
 _LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
@@ -44,6 +45,7 @@ class Runner:
         self._queue: EngineQueue | None = None
         self._fence: Signal | None = None
         self._abort: Fault | None = None
+        self._farewells: list[link.Report] = []  # of what was dropped while it runs
         self._look_due_ns = 0
         self._slice_end_ns = 0
         self._charged_ns = 0  # until when the time of this slice is in the accounts
@@ -95,10 +97,11 @@ class Runner:
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.blocked is None or not queue.blocked.tiles):
             self._counters.busy_ns += used
-            self._scheduler.charge(queue, used)
+            self.end(queue, fence, fault)
+            self._scheduler.charge(queue, used)  # nobody waits for that
         else:
             self._charge(queue, now)
-        self.end(queue, fence, fault)
+            self.end(queue, fence, fault)
 
     def _abandon(self, queue: EngineQueue, lost: Fault) -> None:
         """The ring of the queue is broken."""
@@ -110,8 +113,6 @@ class Runner:
 
     def end(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
         """The submission is over: tells everybody who waits for it."""
-        if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
-            queue.forget()
         self._counters.submissions += 1
         self._counters.publish()
         if fault is not None:
@@ -119,6 +120,8 @@ class Runner:
             self.report(queue, fault)
         if not queue.closed:
             queue.finish(fence, fault)
+        if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
+            queue.forget()
 
     def report(self, queue: EngineQueue, fault: Fault) -> None:
         """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
@@ -154,6 +157,8 @@ class Runner:
             return self._run_steps(queue, program) if program.steps else None
         finally:
             self._queue = self._fence = None  # they would keep the client's memory mapped
+            while self._farewells:
+                self._engine.send(self._farewells.pop(0))
 
     def _run_with_failpoints(self, queue: EngineQueue, program: programs.Program) -> object:
         failpoints.hit("engine.running")
@@ -272,6 +277,17 @@ class Runner:
         fence = self._fence
         cancelled = self._abort is not None or (fence is not None and fence.cancelled)
         return cancelled or not self._engine.alive or self._queue is None or self._queue.closed
+
+    def tell_when_over(self, dropped: EngineQueue | EngineContext, report: link.Report) -> None:
+        """Tells the supervisor that something is dropped, once nothing of it writes any more.
+
+        An inference that runs ends at the border of a layer, which may take a while.
+        """
+        queue = self._queue
+        if queue is not None and (dropped is queue or dropped is queue.context):
+            self._farewells.append(report)
+        else:
+            self._engine.send(report)
 
     def look_for_more(self) -> bool:
         """`given_up`, asked while an inference runs beside which others may; begins them."""

@@ -127,6 +127,8 @@ class Signal:
         if marked:
             self._words[waiters] = 0
         self._words[self._word] = state
-        linux.memory_fence()
-        if marked or self._words[waiters]:
+        if not marked:
+            linux.memory_fence()
+            marked = self._words[waiters]
+        if marked:
             linux.futex_wake(self._address)

@@ -128,9 +128,13 @@ class Device:
         if self._engine is not None:
             self._engine.post(0, order, fds or [])
 
-    def order(self, order: link.Order, fds: list[int] | None = None) -> None:
-        """Tells the engine, if there is one."""
-        self._post(order, fds)
+    def order_injection(
+        self, order: link.InjectionAdd | link.InjectionDrop, fds: list[int] | None = None
+    ) -> None:
+        """Tells the engine, if there is one; it looks before the next submission whether it was told."""
+        if self._engine is not None:
+            self._post(order, fds)
+            self.states.count_injection()
 
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
         report = link.report_decoder.decode(body)

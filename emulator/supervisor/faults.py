@@ -204,7 +204,7 @@ class Faults:
             self._requests.remove(entry)
         if entry.injection.facts.operation is not Operation.REQUEST:
             for device in self._devices:
-                device.order(link.InjectionDrop(id=entry.id))
+                device.order_injection(link.InjectionDrop(id=entry.id))
 
     def _state(self, entry: _Entry) -> str:
         if entry.ended:
@@ -245,7 +245,7 @@ class Faults:
             order = link.InjectionAdd(
                 id=entry.id, place=entry.place, counters=counts.places, injection=entry.injection
             )
-            device.order(order, [counts.fd])
+            device.order_injection(order, [counts.fd])
 
     def session_gone(self, number: int) -> None:
         """What was meant for this session alone ends with it."""

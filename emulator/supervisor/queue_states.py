@@ -28,6 +28,7 @@ class QueueStates:
         self.fd = linux.memfd("queue-states", link.STATES_SIZE)
         self._map = linux.map_shared(self.fd, link.STATES_SIZE)
         self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
+        self._injections = 0
 
     def take(self, device: int) -> int:
         """A zeroed record."""
@@ -70,10 +71,17 @@ class QueueStates:
     def clear_vitals(self) -> None:
         """A new engine begins."""
         link.VITAL.pack_into(self._map, link.VITALS, 0, 0)
+        self._injections = 0
+        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, 0)
 
     def set_orders_wait(self, wait: bool) -> None:
         """Whether the engine has yet to be told of something that clients know already."""
         _WORD.pack_into(self._map, link.VITALS + 8 * link.ORDERS_WAIT, wait)
+
+    def count_injection(self) -> None:
+        """The engine was sent one more order about injections."""
+        self._injections += 1
+        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, self._injections)
 
     def close(self) -> None:
         self._map.close()

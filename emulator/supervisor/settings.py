@@ -6,12 +6,12 @@ import msgspec
 
 from softnpu.emulator import platforms
 from softnpu.emulator.interface import commands, failpoints, injections, records
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-DEFAULT_SPIN_US = 50
 DEFAULT_TDR_MS = 2000
 DEFAULT_COMMAND_LIMIT_S = 600.0
 _MAX_DEVICES = 8

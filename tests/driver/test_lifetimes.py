@@ -9,7 +9,9 @@ from pathlib import Path
 from threading import Timer
 
 import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 from softnpu.driver import Context, Driver, GraphSource, ZeResult
 from softnpu.driver.handle import Handle
@@ -179,6 +181,39 @@ def test_a_forgotten_queue_finishes_nothing_and_frees_nothing_too_early(context:
     other = context.alloc_host(1 << 20)
     check_works(context)
     assert not other.view().any()
+
+
+def test_a_queue_may_be_forgotten_inside_of_a_request(context: Context) -> None:
+    """Python may collect it there; it is destroyed later, and the daemon has its ring until then."""
+    queue = context.create_command_queue()
+    with context.connection.section():
+        del queue
+        gc.collect()
+        context.create_event()
+    check_works(context)
+
+
+def test_nothing_is_written_any_more_when_a_queue_was_destroyed(context: Context, private_dir: Path) -> None:
+    """Not even by the layer that runs."""
+    matrix = ops.parameter([2048, 2048], ov.Type.f32, name="matrix")
+    ov.save_model(
+        ov.Model([ops.matmul(matrix, matrix, False, False)], [matrix], "square"), private_dir / "m.xml"
+    )
+    loaded = Loaded(context, private_dir / "m.xml")
+    given, result = (memory.view(np.float32) for memory in loaded.memory)
+    given[:] = 1
+    other = context.create_command_queue()
+    run(other, loaded.commands)
+    for _ in range(3):
+        queue, begun = context.create_command_queue(), context.create_event()
+        queue.execute_command_lists(
+            [recorded(context, lambda c, begun=begun: c.append_signal_event(begun)), loaded.commands]
+        )
+        assert begun.host_synchronize(LONG)
+        queue.destroy()
+        result[:] = 7
+        run(other, barrier(context))
+        assert np.all(result == 7)
 
 
 def test_an_event_is_waited_for_though_the_list_that_signals_it_was_forgotten(context: Context) -> None:

@@ -125,6 +125,15 @@ def test_a_fence_that_is_none(attack: _Attack, handle: int | None, offset: int, 
     attack.fill(2)
 
 
+def test_a_fence_that_was_freed(attack: _Attack) -> None:
+    stale = attack.context.alloc(64, "control")
+    attack.buffer.write(_NOTHING)
+    assert attack.queue.wait(attack.queue.submit(attack.buffer, len(_NOTHING), fence=stale)) == 0
+    attack.wire.ask(msg.MemFree(memory=(stale.handle,)), msg.Ok)
+    assert attack.queue.wait(attack.queue.submit(attack.buffer, len(_NOTHING), fence=stale)) == _BAD
+    attack.fill(2)
+
+
 def test_a_fence_in_memory_that_is_too_small_for_one(attack: _Attack) -> None:
     small = attack.context.alloc(8)
     number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,22 @@ def test_reset_loses_nothing(daemon: Daemon, context: Context, digits: Path, ima
     assert (only().hits, only().state) == (1, "used up")
     engine = daemon.engine()
     assert (engine.restarts, engine.aborted, engine.offences) == (1, 0, 0)
+
+
+def test_an_engine_that_looks_at_its_rings_hears_of_a_fault_before_the_next_submission(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon(spin_us=5_000_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        queue, commands = context.create_command_queue(), barrier(context)
+        run(queue, commands)
+        engine = daemon.engine().engine_pid
+        os.kill(engine, signal.SIGSTOP)
+        faults.inject("lost")
+        fence = execute(queue, commands)
+        os.kill(engine, signal.SIGCONT)
+        failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
 
 
 def test_reset_twice_under_one_submission_loses_its_queue(daemon: Daemon, context: Context) -> None:
