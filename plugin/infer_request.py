@@ -46,6 +46,7 @@ class InferRequest(RequestTensors):
         self._fence: Fence | None = None
         self._lock = threading.Lock()
         self._busy = False
+        self._running = False  # busy, and on the device
         self._cancelled = False
         self._attempts = 0
         self._failure: NpuError | None = None
@@ -204,8 +205,11 @@ class InferRequest(RequestTensors):
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
         commands = self._recording.prepare()
-        self._started_ns = time.monotonic_ns()
-        queue.execute_command_lists([commands], self._fence)
+        with self._lock:  # who waits for the inference before must not take its end for the end of this one
+            self._attempts += 1
+            self._started_ns = time.monotonic_ns()
+            queue.execute_command_lists([commands], self._fence)
+            self._running = True
 
     def _wait(self, timeout_ns: int) -> bool:
         end = time.monotonic_ns() + timeout_ns
@@ -225,10 +229,11 @@ class InferRequest(RequestTensors):
     def _settle(self, timeout_ns: int) -> bool | None:
         """Waits for the device and takes over what it has done; False when the time has passed.
 
-        None: the device executes once more, for which has to be waited again.
+        None: the device executes once more, or the next inference, for which has to be waited again.
         """
-        fence, attempt = self._fence, self._attempts
-        if not self._busy or fence is None:
+        with self._lock:
+            running, fence, attempt = self._running, self._fence, self._attempts
+        if not running or fence is None:
             return True
         failure: NpuError | None = None
         try:
@@ -239,7 +244,7 @@ class InferRequest(RequestTensors):
         except NpuError as error:
             failure = error
         with self._lock:
-            if self._busy:
+            if self._running:
                 if self._attempts != attempt:
                     return None
                 self._ended_ns = time.monotonic_ns()
@@ -256,7 +261,7 @@ class InferRequest(RequestTensors):
                 if failure is not None:
                     self._recording.fail()
                 self._failure = failure
-                self._busy = False
+                self._running = self._busy = False
         return True
 
     def _try_again(self, fence: Fence, failure: NpuError) -> bool:

@@ -10,8 +10,10 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from softnpu.driver import Fence
 from softnpu.plugin import AsyncInferQueue, CompiledModel, Core, InferCancelled, InferError, InferRequest
 from tests.support.waiting import DEADLINE_S, wait_until
+from tests.support.work import waits
 
 LEFT = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -128,6 +130,66 @@ def test_waiting_in_a_callback_chain_waits_for_the_callback_of_the_last(compiled
     let_go.set()
     request.wait()
     assert ended == [1, 2]
+
+
+def test_who_learns_late_of_an_end_does_not_end_the_next_inference(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callback has started the next one before the waiting thread comes to look."""
+    request, event = compiled.create_infer_request(), compiled.context.create_event()
+    seen, begun = threading.Event(), threading.Event()
+    totals: list[float] = []
+
+    def again(_: Any) -> None:
+        totals.append(float(request.results["total"][0, 0]))
+        if len(totals) == 1:
+            assert seen.wait(DEADLINE_S)
+            request._executable.queue().execute_command_lists([waits(compiled.context, event)])
+            request.start_async([LEFT * 2, LEFT])
+            begun.set()
+
+    synchronize = Fence.host_synchronize
+
+    def late(fence: Fence, timeout_ns: int) -> bool:
+        done = synchronize(fence, timeout_ns)
+        if threading.current_thread() is threading.main_thread() and done:
+            seen.set()
+            assert begun.wait(DEADLINE_S)
+        return done
+
+    monkeypatch.setattr(Fence, "host_synchronize", late)
+    request.set_callback(again)
+    request.start_async([LEFT, LEFT])
+    assert not request.wait_for(500)
+    with pytest.raises(InferError, match="busy"):
+        request.start_async([LEFT, LEFT])
+    event.host_signal()
+    request.wait()
+    assert totals == [2, 3]
+
+
+def test_waiting_does_not_end_an_inference_that_is_only_being_started(compiled: CompiledModel) -> None:
+    request, event = compiled.create_infer_request(), compiled.context.create_event()
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            entered.set()
+            assert go.wait(DEADLINE_S)
+            return LEFT * 4
+
+    request.infer([LEFT, LEFT])
+    thread = threading.Thread(target=request.start_async, args=([Slow(), LEFT],))
+    thread.start()
+    assert entered.wait(DEADLINE_S)
+    request.wait()  # for the one before, which has ended
+    request._executable.queue().execute_command_lists([waits(compiled.context, event)])
+    go.set()
+    thread.join(DEADLINE_S)
+    assert not request.wait_for(50)
+    event.host_signal()
+    request.wait()
+    np.testing.assert_array_equal(request.results["total"], LEFT * 5)
 
 
 def test_a_queue_reports_what_a_callback_raised(compiled: CompiledModel) -> None:
