@@ -9,12 +9,13 @@ from pathlib import Path
 from softnpu.driver import extensions, launch
 from softnpu.driver.connection import Connection
 from softnpu.driver.device import Device
-from softnpu.driver.errors import error, last_description
+from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.places import default_socket
-from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 
 API_VERSION = extensions.version(1, 15)
@@ -40,9 +41,13 @@ class Driver(Handle):
         """Connects to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
 
         Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, ERROR_UNSUPPORTED_VERSION when it speaks
-        another interface.
+        another interface, INVALID_ARGUMENT when `SOFTNPU_SPIN_US` is no number.
         """
         call = "zeInitDrivers"
+        try:
+            spin_us()
+        except Refused as refused:
+            raise ZeError(call, refused.fault) from refused
         sock = launch.connect(Path(path) if path is not None else None, autostart)
         connection = Connection(sock, str(path or default_socket()))
         try:

@@ -71,7 +71,8 @@ def find() -> NativeLibrary:
                 "native driver",
                 f"no file {file}",
                 "the library that pip builds where it finds a C++ compiler",
-                "install g++, then softnpu once more: pip install --force-reinstall --no-deps",
+                "install g++, then softnpu once more: pip install --force-reinstall --no-deps"
+                + (f"; or unset {ENV_NATIVE_DIR}" if os.environ.get(ENV_NATIVE_DIR) else ""),
             )
     return library
 

@@ -5,24 +5,22 @@ A slice bounds how late a waiter learns that the daemon is gone; nothing wakes i
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
 from softnpu.driver.connection import Connection
 from softnpu.emulator.interface import failpoints
+from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.spin import SpinBudget
-from softnpu.emulator.interface.version import ENV_SPIN_US
 
 FOREVER = 2**64 - 1
 """Time-out in nanoseconds that means no time-out, as `UINT64_MAX` in Level Zero."""
 _SLICE_NS = 50_000_000
-DEFAULT_SPIN_US = 50
 
 
 def new_budget() -> SpinBudget:
     """The spin budget of one queue, as `SOFTNPU_SPIN_US` bounds it."""
-    return SpinBudget(int(os.environ.get(ENV_SPIN_US, DEFAULT_SPIN_US)) * 1000)
+    return SpinBudget(spin_us() * 1000)
 
 
 def wait(

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
+from softnpu.emulator.interface.version import ENV_AUTOSTART
 from softnpu.tools.console import format_bytes, out
 from softnpu.tools.failures import describe, expected
 from softnpu.tools.run import private_daemon
@@ -158,7 +159,7 @@ def _daemon(place: Path) -> Iterator[Finding]:
             step = f"read {places.log_path(place)}, then 'softnpu stop --force'"
             yield Finding("daemon", "failed", f"one is recorded for {place}, but does not answer", step)
         else:
-            yield Finding("daemon", "ok", f"none at {place}; the first program starts one")
+            yield _first_start(place)
         return
     devices = ", ".join(f"{engine.device.platform} {engine.state}" for engine in state.engines)
     found = f"{state.server}, interface {state.interface}, pid {state.pid}, devices: {devices}"
@@ -167,6 +168,17 @@ def _daemon(place: Path) -> Iterator[Finding]:
         yield Finding("daemon", "warning", found, f"read {places.log_path(place)}")
         return
     yield Finding("daemon", "ok", found)
+
+
+def _first_start(place: Path) -> Finding:
+    """Whether the first program can start a daemon. Refuses an environment with which none would come up."""
+    from softnpu.emulator import autostart
+
+    if os.environ.get(ENV_AUTOSTART) == "0":
+        step = f"start one with 'softnpu daemon', or let programs do so (unset {ENV_AUTOSTART})"
+        return Finding("daemon", "warning", f"none at {place}, and {ENV_AUTOSTART}=0", step)
+    autostart.settings(str(place)).check()
+    return Finding("daemon", "ok", f"none at {place}; the first program starts one")
 
 
 def _loader(_: Path) -> Iterator[Finding]:

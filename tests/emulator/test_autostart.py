@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Driver, ZeResult
+from softnpu.driver import Driver, ZeError, ZeResult
 from softnpu.emulator.interface import places
 from tests.conftest import StartPython
 from tests.support.waiting import wait_gone, wait_until
@@ -118,6 +118,24 @@ def test_why_a_daemon_does_not_come_up_is_told(monkeypatch: pytest.MonkeyPatch) 
     error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
 
     assert "'1234'" in error.fault.found
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("SOFTNPU_IDLE_S", "soon"),
+        ("SOFTNPU_IDLE_S", "nan"),
+        ("SOFTNPU_IDLE_S", "-1"),
+        ("SOFTNPU_SPIN_US", "5us"),
+    ],
+)
+def test_a_variable_that_is_no_number_is_told_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+
+    with pytest.raises(ZeError, match=f"{variable}: '{text}'"):
+        Driver.open()
 
 
 def test_a_path_that_is_no_socket_is_told(private_dir: Path) -> None:

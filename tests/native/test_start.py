@@ -41,6 +41,14 @@ def test_without_a_daemon_it_is_uninitialized_and_says_so_once(run: Run, private
     assert "softnpu daemon" in line
 
 
+def test_a_wrong_variable_is_refused_by_name(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon()
+    done = run(INIT, environment={"SOFTNPU_SPIN_US": "5us"})
+    assert done.stdout.split()[::2] == ["0x78000004"] * 2
+    (line,) = done.stderr.splitlines()
+    assert "SOFTNPU_SPIN_US: '5us'" in line
+
+
 def test_without_a_daemon_it_is_silent_if_asked(run: Run) -> None:
     assert run(INIT, environment={"SOFTNPU_LOG": "off"}).stderr == ""
 

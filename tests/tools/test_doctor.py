@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.cli import Finished, softnpu
 from tests.support.daemon import Daemon
 
@@ -30,7 +32,7 @@ def _states(done: Finished) -> dict[str, str]:
 
 
 def test_a_machine_in_order(native_dir: dict[str, str]) -> None:
-    done = softnpu("doctor", **native_dir)
+    done = softnpu("doctor", **{**native_dir, "SOFTNPU_AUTOSTART": "1"})
     lines = done.words.splitlines()
     assert {line.split(":")[0].removeprefix("ok ") for line in lines if line.startswith("ok")} >= CHECKS - {
         "machine",  # one core is worth a warning
@@ -67,6 +69,23 @@ def test_a_low_limit_is_found(native_dir: dict[str, str]) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert _states(Finished(done.returncode, done.stdout, done.stderr))["limits"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "state"),
+    [
+        ("SOFTNPU_AUTOSTART", "0", "warning"),
+        ("SOFTNPU_IDLE_S", "soon", "failed"),
+        ("SOFTNPU_PLATFORM", "1234", "failed"),
+    ],
+)
+def test_an_environment_in_which_no_daemon_starts_is_told(
+    native_dir: dict[str, str], variable: str, text: str, state: str
+) -> None:
+    done = softnpu("doctor", "--json", **{**native_dir, "SOFTNPU_AUTOSTART": "1", variable: text})
+    (found,) = [finding for finding in json.loads(done.out) if finding["check"] == "daemon"]
+    assert found["state"] == state
+    assert text in found["found"]
 
 
 def test_a_directory_that_is_not_there_is_told(native_dir: dict[str, str], tmp_path: Path) -> None:

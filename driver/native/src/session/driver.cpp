@@ -9,6 +9,7 @@
 #include "base/runtime.hpp"
 #include "session/launch.hpp"
 #include "session/places.hpp"
+#include "sync/spin.hpp"
 
 namespace softnpu {
 
@@ -52,6 +53,7 @@ Error other_version(const std::string& found) {
 }
 
 std::shared_ptr<Driver> connect() {
+    SpinBudget::check_environment();
     const std::string path = default_socket();
     auto connection = std::make_shared<Connection>(connect_to_daemon(path), path);
     MapWriter hello("hello");

@@ -11,6 +11,9 @@ public:
     // As `SOFTNPU_SPIN_US` bounds it. Turbo: 15 ms, never given up. With one core: none.
     explicit SpinBudget(bool turbo = false);
 
+    // INVALID_ARGUMENT if that variable is no number.
+    static void check_environment();
+
     // How long to spin this time.
     uint64_t limit_ns() {
         if (turbo_ || misses_.load(std::memory_order_relaxed) < GIVE_UP_AFTER) return max_ns_;
