@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-COMPILER = "softnpu-compiler 1.3"
+COMPILER = "softnpu-compiler 1.4"
 PLATFORMS = ("3720", "4000", "5010")
 """What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)
@@ -119,6 +119,15 @@ def _choice(*values: str) -> tuple[str, Callable[[str], str | None]]:
     return " or ".join(values), lambda text: text if text in values else None
 
 
+def _performance_hint() -> tuple[str, Callable[[str], str | None]]:
+    def accept(text: str) -> str | None:
+        # several devices are the application's affair: to one of them it is THROUGHPUT
+        return {"CUMULATIVE_THROUGHPUT": "THROUGHPUT"}.get(text, text if text in hints else None)
+
+    hints = ("LATENCY", "THROUGHPUT")
+    return " or ".join((*hints, "CUMULATIVE_THROUGHPUT")), accept
+
+
 def _integer(low: int) -> tuple[str, Callable[[str], str | None]]:
     def accept(text: str) -> str | None:
         if not (text.isascii() and text.isdecimal() and len(text) <= 10):
@@ -149,7 +158,7 @@ _YES_NO = _choice("NO", "YES")
 
 OPTIONS: dict[str, Option] = {
     PRECISION: Option(*_choice("f32", "bf16", "f16"), default="f32", engine=True),
-    "PERFORMANCE_HINT": Option(*_choice("LATENCY", "THROUGHPUT"), default="LATENCY", engine=True),
+    "PERFORMANCE_HINT": Option(*_performance_hint(), default="LATENCY", engine=True),
     "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
     "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
     PROFILING: Option(*_YES_NO, default="NO", engine=True),

@@ -27,6 +27,8 @@ SEPARATED = "vpux_tw_"
 _TYPES = {"f16", "bf16", "f32", "f64", "i8", "u8"}
 _SMALLEST = 64
 """Constants of fewer bytes stay what they are."""
+_MOST_DIMENSIONS = 5
+"""What Level Zero tells of an argument's shape: OpenVINO would take a longer one for fewer bytes."""
 _READERS = {
     "Add": (0, 1), "Subtract": (0, 1), "Multiply": (0, 1), "Divide": (0, 1), "MatMul": (0, 1),
     "Convolution": (1,), "GroupConvolution": (1,), "PRelu": (1,), "Gather": (0,),
@@ -110,6 +112,8 @@ def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
 
 def _is_weight(node: Any) -> bool:
     if node.get_element_type().get_type_name() not in _TYPES or node.get_byte_size() < _SMALLEST:
+        return False
+    if len(node.get_output_shape(0)) > _MOST_DIMENSIONS:
         return False
     return all(index in _READERS.get(kind, ()) for kind, index in _readers(node.output(0)))
 

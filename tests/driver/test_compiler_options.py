@@ -30,6 +30,11 @@ def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
     }
 
 
+def test_the_hint_for_several_devices_is_throughput_for_one(worker: Worker, static: Files) -> None:
+    given = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
+    assert worker.blob(static.job(config=given), static.fds).meta.config["PERFORMANCE_HINT"] == "THROUGHPUT"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -48,7 +48,7 @@ def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
 def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
     daemon: Daemon, context: Context, slow: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "ANSWER_S", 1.0)
+    monkeypatch.setattr(connection, "WORK_S", 1.0)
     stopped: list[int] = []
 
     def stop(_stage: str, _done: float) -> None:
@@ -63,7 +63,7 @@ def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
         )
 
     assert "compiler: it has said nothing for 1 s" in str(error)
-    monkeypatch.setattr(connection, "ANSWER_S", 30.0)
+    monkeypatch.setattr(connection, "WORK_S", 600.0)
     Loaded(context, digits)
     for pid in stopped:
         wait_gone(pid)
@@ -81,24 +81,29 @@ def test_an_idle_worker_may_die(daemon: Daemon, context: Context, digits: Path) 
 
 @pytest.mark.timeout(120)
 def test_a_job_outlives_all_workers_that_had_died_before_they_began_it(
-    daemon: Daemon, context: Context, slow: Path, digits: Path
+    daemon: Daemon, context: Context, private_dir: Path, digits: Path
 ) -> None:
-    def compile_slow() -> None:
-        with GraphSource.from_ir(slow) as source:
+    model = write_chain(private_dir, 16, 600)  # long enough for two workers to be at work side by side
+
+    def compile_it() -> None:
+        with GraphSource.from_ir(model) as source:
             context.create_graph(source)
 
     with ThreadPoolExecutor() as pool:
-        for job in [pool.submit(compile_slow) for _ in range(2)]:
+        for job in [pool.submit(compile_it) for _ in range(2)]:
             job.result(60)
         workers = wait_until(lambda: daemon.status().compiler_pids, what="workers")
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)  # as good as dead: they read no job any more
-        job = pool.submit(Loaded, context, digits)
+        last = pool.submit(Loaded, context, digits)
         for pid in workers:
             wait_until(lambda: daemon.status().users[0].compiles == 1, what="the job at a worker")
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda pid=pid: pid not in daemon.status().compiler_pids, what="a death noticed")
-        job.result(60)
+            wait_until(
+                lambda pid=pid: pid not in daemon.status().compiler_pids,  # type: ignore[misc]
+                what="a death noticed",
+            )
+        last.result(60)
     assert not set(workers) & set(daemon.status().compiler_pids)
 
 

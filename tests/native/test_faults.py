@@ -58,6 +58,14 @@ faults.inject("import-fail")
 fails(lambda: core.import_model(io.BytesIO(data), "NPU"), "ZE_RESULT_ERROR_INVALID_NATIVE_BINARY")
 check(core.import_model(io.BytesIO(data), "NPU"), digits(), images())
 """,
+    "export-fail, with the reason of this failure": """
+model = compiled()
+faults.inject("compile-fail", value="no way: line 3")
+fails(compiled, "no way: line 3")
+faults.inject("export-fail")
+fails(model.export_model, "pfnGetNativeBinary", "graph_export: injected fault")
+model.export_model()
+""",
     "queue": """
 faults.inject("refuse", value="queue_create=ERROR_NOT_AVAILABLE")
 fails(infer, "zeCommandQueueCreate", "ZE_RESULT_ERROR_NOT_AVAILABLE")

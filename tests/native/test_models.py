@@ -224,6 +224,40 @@ def test_openvino_keeps_states_also_without_weights(
     run(PROLOGUE + HELPERS + STATEFUL, str(digits), str(tmp_path), config, environment=environment)
 
 
+LONG_NAMES = """
+def variable_of(name):
+    info = ov.op.util.VariableInfo()
+    info.variable_id, info.data_shape, info.data_type = name, ov.PartialShape([1, 4]), ov.Type.f32
+    return ov.op.util.Variable(info)
+x, results, sinks = op.parameter(ov.PartialShape([ov.Dimension(1, 3), 4]), np.float32, "x" * 400), [], []
+for number in range(3):
+    variable = variable_of(sys.argv[3] * 400 + str(number))
+    state = op.read_value(op.constant(np.zeros((1, 4), np.float32)), variable)
+    total = op.add(state, op.constant(np.full((1, 4), number + 1, np.float32)))
+    sinks.append(op.assign(total, variable))
+    results.append(op.result(op.add(x, total)))
+model = ov.Model(results, sinks, [x], "long")
+ours = core.compile_model(model, "NPU").create_infer_request()
+theirs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
+for batch in (1, 3, 2):
+    given = ov.Tensor(rng.random((batch, 4), np.float32))
+    for request in (ours, theirs):
+        request.set_input_tensor(given)
+        request.infer()
+    same(*([request.get_output_tensor(at).data for at in range(3)] for request in (ours, theirs)))
+assert len({state.name for state in ours.query_state()}) == 3
+"""
+
+
+@pytest.mark.parametrize("letter", ["s", "ä"])
+def test_openvino_tells_states_apart_whose_names_begin_alike(
+    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, letter: str
+) -> None:
+    # Level Zero has room for 255 bytes of a name
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    run(PROLOGUE + HELPERS + LONG_NAMES, str(digits), str(tmp_path), letter, environment=environment)
+
+
 BATCH = """
 model, mode, bound = core.read_model(DIGITS), sys.argv[3], sys.argv[4]
 model.reshape([ov.Dimension(1, 8) if bound == "bounded" else -1, 1, 8, 8])

@@ -145,6 +145,26 @@ check(core.compile_model(digits(), "NPU", {"NPU_DEFER_WEIGHTS_LOAD": True}), dig
 for batch in (2, 5):
     check(core.compile_model(digits(batch), "NPU"), digits(batch), images(batch))
 """,
+    "every performance hint": """
+for hint in ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"):
+    check(core.compile_model(digits(), "NPU", {"PERFORMANCE_HINT": hint}), digits(), images())
+""",
+    "as many dimensions as Level Zero tells of, and more": """
+def sine(before, after):
+    x = op.parameter(before, np.float32, "x")
+    y = op.sin(x) if before == after else op.reshape(x, op.constant(after), False)
+    return ov.Model([op.result(y)], [x], "sine")
+five, six = [2] * 5, [2] * 6
+check(core.compile_model(sine(five, five), "NPU"), sine(five, five), rng.random(five, np.float32))
+for model, wrong in ((sine(six, six), "input"), (sine([64], six), "output")):
+    try:
+        core.compile_model(model, "NPU")
+    except RuntimeError as failure:
+        said = str(failure)
+        assert f"graph 'sine', {wrong}" in said and "6 dimensions; expected at most 5" in said, said
+    else:
+        raise AssertionError("compiled")
+""",
     "model that cannot be compiled": """
 x = op.parameter(ov.PartialShape.dynamic(), np.float32, "x")
 try:

@@ -51,6 +51,15 @@ through(written(dense(np.float16), "half"), f"{folder}/half.bin", rng.random((2,
     "weights of 8 bits": """
 through(written(dense(np.int8), "int8"), f"{folder}/int8.bin", rng.random((2, 64), np.float32))
 """,
+    "weights of six dimensions, more than Level Zero tells of": """
+x = op.parameter([1, 4, 5, 6, 6], np.float32, "x")
+deep = op.constant(rng.normal(0, 0.3, (2, 3, 2, 3, 3, 3)).astype(np.float32))
+flat = op.constant(rng.normal(0, 0.3, (6, 4)).astype(np.float32))
+ones = [1, 1, 1]
+y = op.reshape(op.group_convolution(x, deep, ones, ones, ones, ones), op.constant([180, 6]), False)
+model = written(ov.Model([op.result(op.matmul(y, flat, False, False))], [x], "deep"), "deep")
+through(model, f"{folder}/deep.bin", rng.random((1, 4, 5, 6, 6), np.float32))
+""",
     "import with the model": """
 blob = blob_of(core.compile_model(digits(), "NPU", CONFIG))
 imported, image = core.import_model(io.BytesIO(blob), "NPU", {"MODEL_PTR": digits()}), images()

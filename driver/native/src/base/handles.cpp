@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "base/log.hpp"
+
 namespace softnpu {
 
 namespace {
@@ -62,6 +64,11 @@ const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
                     format("a live %s handle", wanted));
     }
     if (is_ours(handle) && epoch_of(handle) != epoch_) {
+        // what is built upon us often says something else: OpenVINO misses a compiler of its own
+        log_once(format(
+            "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
+            "processes before the first use of the NPU, or anew (multiprocessing: spawn)",
+            static_cast<int>(getpid())));
         throw error(ZE_RESULT_ERROR_UNINITIALIZED, wanted,
                     format("created before this process (%d) was forked off", static_cast<int>(getpid())),
                     format("a %s of this process", wanted),

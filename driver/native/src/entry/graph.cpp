@@ -74,7 +74,8 @@ ze_result_t destroy(ze_graph_handle_t hGraph) {
 
 ze_result_t initialize(ze_graph_handle_t hGraph) {
     return guarded("pfnGraphInitialize", [&] {
-        live<Graph>(hGraph)->initialize();
+        const auto graph = live<Graph>(hGraph);
+        with_build_failure([&] { graph->initialize(); });
         return ZE_RESULT_SUCCESS;
     });
 }
@@ -171,7 +172,7 @@ ze_result_t get_native_binary(ze_graph_handle_t hGraph, size_t* pSize, uint8_t* 
     return guarded("pfnGetNativeBinary", [&] {
         const auto graph = live<Graph>(hGraph);
         given(pSize, "pSize");
-        const auto [data, size] = graph->native_binary();
+        const auto [data, size] = with_build_failure([&] { return graph->native_binary(); });
         return give_bytes(pSize, pBinary, data, size);
     });
 }
@@ -181,7 +182,7 @@ ze_result_t get_native_binary2(ze_graph_handle_t hGraph, size_t* pSize, const ui
         const auto graph = live<Graph>(hGraph);
         given(pSize, "pSize");
         given(pBinary, "pGraphNativeBinary");
-        std::tie(*pBinary, *pSize) = graph->native_binary();
+        std::tie(*pBinary, *pSize) = with_build_failure([&] { return graph->native_binary(); });
         return ZE_RESULT_SUCCESS;
     });
 }
@@ -227,7 +228,7 @@ ze_result_t append_initialize(ze_command_list_handle_t hCommandList, ze_graph_ha
         const Events events = events_of(hSignal, numWaits, phWaits);
         const auto graph = live<Graph>(hGraph);
         list->check_open();
-        graph->initialize();
+        with_build_failure([&] { graph->initialize(); });
         list->append(graph_initialize(graph->on_device->handle, graph->on_device), events);
         return ZE_RESULT_SUCCESS;
     });

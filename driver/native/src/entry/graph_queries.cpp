@@ -36,7 +36,8 @@ ze_result_t query_network_create(ze_context_handle_t hContext, ze_device_handle_
     return guarded("pfnQueryNetworkCreate", [&] {
         const auto context = context_on(hContext, hDevice);
         given(phQuery, "phGraphQueryNetwork");
-        *phQuery = new_handle<ze_graph_query_network_handle_t>(query_network(context, desc));
+        *phQuery = new_handle<ze_graph_query_network_handle_t>(
+            with_build_failure([&] { return query_network(context, desc); }));
         return ZE_RESULT_SUCCESS;
     });
 }

@@ -76,16 +76,27 @@ Answer create(const Context& context, const ze_graph_desc_t* desc, uint32_t flag
     }
 }
 
+// The records of the extension have room for 5: cut to that, a shape would be another one.
+void check_ranks(const GraphMeta& meta) {
+    for (const ArgumentMeta& argument : meta.arguments) {
+        if (argument.shape.size() <= ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE) continue;
+        throw error(
+            ZE_RESULT_ERROR_UNSUPPORTED_FEATURE,
+            "graph '" + meta.name + "', " + (argument.input ? "input '" : "output '") + argument.name + "'",
+            format("%zu dimensions", argument.shape.size()),
+            format("at most %zu", ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE), "reshape it inside the model");
+    }
+}
+
 }  // namespace
 
 std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, const ze_graph_desc_t* desc,
                                     uint32_t flags) {
-    try {
-        return std::make_shared<Graph>(context, create(*context, desc, flags), flags);
-    } catch (const Error& failure) {
-        last_failure = failure.fault().name() + ": " + failure.fault().text() + "\n";
-        throw;
-    }
+    return with_build_failure([&] {
+        auto graph = std::make_shared<Graph>(context, create(*context, desc, flags), flags);
+        check_ranks(graph->meta);
+        return graph;
+    });
 }
 
 std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& context,
@@ -115,5 +126,7 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
 }
 
 const std::string& last_build_failure() { return last_failure; }
+
+void keep_build_failure(const Fault& fault) { last_failure = fault.name() + ": " + fault.text() + "\n"; }
 
 }  // namespace softnpu

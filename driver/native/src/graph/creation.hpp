@@ -26,14 +26,26 @@ public:
     const std::string layers;  // <name><name>...
 };
 
-// What the descriptor says, with the cache that the environment asks for. A failure is kept for the calling
-// thread: see `last_build_failure`.
+// What the descriptor says, with the cache that the environment asks for. Refuses a graph with an argument of
+// more dimensions than the extension can tell.
 std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, const ze_graph_desc_t* desc,
                                     uint32_t flags);
 std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& context,
                                             const ze_graph_desc_t* desc);
 
-// The log of the last creation that failed in this thread; empty when none did.
+// The log of what failed last in this thread under `with_build_failure`; empty when nothing did.
 const std::string& last_build_failure();
+void keep_build_failure(const Fault& fault);
+
+// Runs what programs ask that log about: whatever makes, loads or exports a graph.
+template <class F>
+auto with_build_failure(F&& body) {
+    try {
+        return body();
+    } catch (const Error& failure) {
+        keep_build_failure(failure.fault());
+        throw;
+    }
+}
 
 }  // namespace softnpu

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "base/output.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr uint32_t UNBOUNDED = UINT32_MAX;
 constexpr std::string_view READ_VALUE = "vpux_ie_read_value_";
 constexpr std::string_view ASSIGN = "vpux_ie_assign_";
+constexpr std::string_view SHAPE = "vpux_ie_shape_";
 
 struct Numbered {
     const char* name;
@@ -76,8 +78,6 @@ std::vector<uint32_t> dims_of(const ArgumentMeta& meta) {
             at = comma + 1;
         }
     }
-    if (dims.size() > ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE)
-        dims.resize(ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE);
     return dims;
 }
 
@@ -96,14 +96,20 @@ uint32_t put_names(const ArgumentMeta& meta,
     return static_cast<uint32_t>(count);
 }
 
-// Programs pair the two arguments of a state by what follows the prefixes: both are cut at the same place.
+// Programs pair the two arguments of a state, and an argument and its shape, by what follows the prefixes.
+// All are cut at the same place, and end in a hash of what they were: several may begin with the same text.
 void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME]) {
-    std::string_view name = meta.name;
-    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - (READ_VALUE.size() - ASSIGN.size());
-    if (name.substr(0, ASSIGN.size()) != ASSIGN || name.size() <= room) return put_text(out, name);
-    char shorter[room + 1];
-    put_text(shorter, name);
-    put_text(out, shorter);
+    std::string_view name = meta.name, prefix;
+    for (const std::string_view known : {READ_VALUE, ASSIGN, SHAPE}) {
+        if (name.substr(0, known.size()) == known) prefix = known;
+    }
+    name.remove_prefix(prefix.size());
+    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - READ_VALUE.size(), hashed = 9;
+    if (name.size() <= room) return put_text(out, meta.name);
+    char begin[room - hashed + 1];
+    put_text(begin, name);
+    const auto hash = static_cast<unsigned>(std::hash<std::string_view>()(name));
+    put_text(out, std::string(prefix) + begin + format("~%08x", hash));
 }
 
 }  // namespace
@@ -129,7 +135,7 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
 
 void describe(const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
     describe(meta, out.base);
-    out.dims_count = static_cast<uint32_t>(dims_of(meta).size());
+    out.dims_count = static_cast<uint32_t>(meta.shape.size());  // at most 5: see creation.cpp
     put_text(out.debug_friendly_name, friendly_name(meta));
     out.associated_tensor_names_count = put_names(meta, out.associated_tensor_names);
 }

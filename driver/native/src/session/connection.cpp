@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t SECOND = 1000000000;
 constexpr uint64_t READ_NS = SECOND;
 
-uint64_t limit_of(Patience patience) { return (patience == Patience::loader ? 600 : 30) * SECOND; }
+uint64_t limit_of(Patience patience) { return (patience == Patience::supervisor ? 30 : 600) * SECOND; }
 
 }  // namespace
 
@@ -202,7 +202,7 @@ void Connection::silence(uint32_t number, Patience patience) {
         throw lost_error();
     }
     request(MapWriter("cancel").put("request", number), "ok");
-    throw error(ZE_RESULT_ERROR_MODULE_BUILD_FAILURE, "compiler", "it has said nothing for 30 s",
+    throw error(ZE_RESULT_ERROR_MODULE_BUILD_FAILURE, "compiler", "it has said nothing for 600 s",
                 "an answer, or progress", "try again; the daemon's log may say more");
 }
 

@@ -27,7 +27,7 @@ struct Answer {
 // How long the daemon may be silent, and whose silence it is.
 enum class Patience {
     supervisor,  // 30 s, then the daemon counts as gone
-    compiler,    // 30 s since the last progress, then the compilation has failed
+    compiler,    // 600 s since the last progress, then the compilation has failed
     loader,      // 600 s: a graph is loaded without a word
 };
 
