@@ -267,7 +267,7 @@ def _summary(described: Described) -> str:
     entry = described.entry
     model = described.parts.get("model", "unknown model")
     hits = "" if described.hits is None else f", {_count(described.hits, 'hit')}"
-    age = format_time(max(0.0, time.time() - entry.created_ns / 1e9))
+    age = _since(entry.created_ns)
     return f"{_short(entry.key)} ({model}, {format_bytes(entry.total)}, {age} old{hits})"
 
 
@@ -282,9 +282,10 @@ def _table(found: list[Described]) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("name", "model", "platform"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("size", "created", "last used", "hits"):
+    table.add_column("name", no_wrap=True)
+    table.add_column("model", overflow="fold")  # the only one that a terminal of 80 columns makes narrower
+    table.add_column("platform", no_wrap=True)
+    for heading in ("size", "unused for", "hits"):
         table.add_column(heading, justify="right", no_wrap=True)
     for described in found:
         entry, parts = described.entry, described.parts
@@ -293,12 +294,11 @@ def _table(found: list[Described]) -> Table:
             Text(parts.get("model", "-")),
             Text(parts.get("platform", "-")),
             format_bytes(entry.total),
-            _ago(entry.created_ns),
-            _ago(entry.used_ns),
+            _since(entry.used_ns),
             "-" if described.hits is None else str(described.hits),
         )
     return table
 
 
-def _ago(time_ns: int) -> str:
-    return f"{format_time(max(0.0, time.time() - time_ns / 1e9))} ago"
+def _since(time_ns: int) -> str:
+    return format_time(max(0.0, time.time() - time_ns / 1e9))

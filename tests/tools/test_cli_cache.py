@@ -70,6 +70,15 @@ def test_ls_shows_each_model_with_size_and_hits(cache: ModelCache, directory: Pa
     assert f"1 compiled model, {format_bytes(total)}, in {directory}" in words
 
 
+def test_ls_loses_nothing_in_a_terminal_of_80_columns(cache: ModelCache, directory: Path) -> None:
+    name = "a_model_with_a_name_that_does_not_fit"
+    key = store(cache, name)
+    words = softnpu("cache", "ls", "--dir", directory, COLUMNS="80").words
+    assert f"{key[:8]}..{key[64:72]}" in words
+    assert "…" not in words
+    assert max(map(len, words.splitlines())) <= 80 or str(directory) in words
+
+
 def test_ls_as_json_has_every_entry_the_least_recently_used_first(cache: ModelCache, directory: Path) -> None:
     first, second = store(cache, "a"), store(cache, "b")
     (directory / f"{second}.json").unlink()

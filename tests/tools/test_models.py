@@ -144,9 +144,16 @@ def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
     shown = CliRunner().invoke(app, ["ls"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert all(name in shown.stdout for name in CATALOGUE)
-    row = next(line for line in shown.stdout.splitlines() if "magika==" in line)
+    assert lookup("magika").requirement in shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if "magika" in line)
     assert "bytes 1x2048" in row
     assert "yes" in row
+
+
+def test_the_list_is_readable_in_a_terminal_of_80_columns() -> None:
+    shown = CliRunner().invoke(app, ["ls"], env={"COLUMNS": "80"})
+    assert "…" not in shown.stdout
+    assert all(entry.requirement in shown.stdout for entry in CATALOGUE.values())
 
 
 def test_the_command_line_prints_the_path_and_nothing_else() -> None:

@@ -21,12 +21,12 @@ app = typer.Typer(
 def list_models() -> None:
     """List the models, their packages, their static input shapes, and whether the cache has them."""
     table = Table(title=f"models in {directory()}")
-    for heading in ("name", "package", "input shapes", "cached"):
+    for heading in ("name", "input shapes", "cached"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("description")
+    table.add_column("description, package")
     for entry in CATALOGUE.values():
         state = "yes" if cached(entry) else "no"
-        table.add_row(entry.name, entry.requirement, _shapes(entry), state, entry.description)
+        table.add_row(entry.name, _shapes(entry), state, f"{entry.description}\n{entry.requirement}")
     Console().print(table)
 
 
