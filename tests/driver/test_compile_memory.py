@@ -18,10 +18,25 @@ from softnpu.driver.graph_creation import compile_source
 from softnpu.plugin.serializer import by_descriptor
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096
 _PERIOD_S = 0.01
 _MB = 1 << 20
+_POOL = "softnpu.emulator.supervisor.compilers"
+STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2}
+"""Patches for a daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
+
+
+def await_compilers(daemon: Daemon) -> None:
+    """Waits until the worker that has compiled and the spare are both there, and sleep."""
+
+    def settled() -> bool:
+        children = psutil.Process(daemon.pid).children()
+        workers = [child.pid for child in children if "softnpu.driver.compiler" in child.cmdline()]
+        return len(workers) == 2 and all(waits_for_frame(pid) for pid in workers)
+
+    wait_until(settled, what="two compilers that wait for a job")
 
 
 def write_model(folder: Path, layers: int, kind: str) -> Path:
@@ -90,7 +105,7 @@ def _family(daemon: Daemon) -> Callable[[], list[int]]:
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """One of its own: what other tests left in the shared one would be measured too."""
-    return start_daemon()
+    return start_daemon(patches=STEADY)
 
 
 @pytest.fixture
@@ -99,6 +114,7 @@ def warm(daemon: Daemon, context: Context, digits: Path) -> Callable[[], list[in
     for _ in range(2):
         with GraphSource.from_ir(digits) as source:
             context.create_graph(source).destroy()
+    await_compilers(daemon)
     return _family(daemon)
 
 

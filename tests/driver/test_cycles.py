@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from softnpu.driver import (
@@ -36,7 +35,7 @@ from softnpu.driver.command_list_mutable import CommandListMutable, Mutation, Mu
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.driver.profiling import ProfilingPool
 from tests.support.daemon import Daemon
-from tests.support.leaks import descriptors_of
+from tests.support.leaks import base_descriptors_of, descriptors_of
 from tests.support.models import write_scale
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, recorded, run
@@ -150,9 +149,7 @@ def census(place: Place) -> Census:
     for name, pid in processes(place).items():
         counts[f"descriptors of the {name}"] = descriptors_of(pid)
         counts[f"memory files mapped by the {name}"] = Path(f"/proc/{pid}/maps").read_text().count("/memfd:")
-    # a channel and a pidfd for each compiler worker, and the status names only those that have worked
-    workers = len(psutil.Process(status.pid).children()) - len(status.engines)
-    counts["descriptors of the supervisor"] -= 2 * workers
+    counts["descriptors of the supervisor"] = base_descriptors_of(status.pid)
     return Census(counts, len(gc.get_objects()))
 
 
@@ -185,7 +182,7 @@ class Outcome:
         assert not found, "; ".join(found)
 
 
-def repeat(place: Place, cycle: Callable[[Place], None], cycles: int, settle_s: float = 2.0) -> Outcome:
+def repeat(place: Place, cycle: Callable[[Place], None], cycles: int, settle_s: float = 10.0) -> Outcome:
     """Runs `cycle` until caches are warm, and then `cycles` times under observation."""
     batch = max(1, cycles // _BATCHES)
     for _ in range(2 * batch):

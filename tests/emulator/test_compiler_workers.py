@@ -16,7 +16,7 @@ from softnpu.driver import GraphSource
 from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.waiting import Stopwatch, wait_gone, wait_until
+from tests.support.waiting import Stopwatch, wait_gone, wait_until, waits_for_frame
 from tests.support.wire import Wire
 
 _POOL = "softnpu.emulator.supervisor.compilers"
@@ -38,18 +38,10 @@ def spare(daemon: Daemon) -> int:
     """The worker without a job, once it waits for one."""
 
     def waiting() -> int:
-        return next((pid for pid in workers(daemon) - set(daemon.status().compiler_pids) if _waits(pid)), 0)
+        unused = workers(daemon) - set(daemon.status().compiler_pids)
+        return next((pid for pid in unused if waits_for_frame(pid)), 0)
 
     return wait_until(waiting, what="a spare worker")
-
-
-def _waits(pid: int) -> bool:
-    """Whether a worker has set itself up and sleeps until a frame comes."""
-    try:
-        # the number of the system call that it is in: recvmsg, on x86-64 and on ARM64
-        return Path(f"/proc/{pid}/syscall").read_text().split()[0] in {"47", "212"}
-    except FileNotFoundError:
-        return False
 
 
 def has_openvino(pid: int) -> bool:

@@ -21,6 +21,12 @@ from tests.support.work import Loaded, barrier, check_works, execute, failure, r
 _SLACK_S = 0.4  # a loaded machine; the promise is 0.1
 
 
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Daemon:
+    """A daemon whose watchdog leaves waits alone: they wait still when it is killed."""
+    return start_daemon(tdr_ms=60_000)
+
+
 class _Waiting(threading.Thread):
     """A thread that waits; `ended` and `error` tell when and how it ended."""
 
@@ -99,7 +105,7 @@ def test_clients_in_other_processes_learn_it_too(daemon: Daemon, start_python: S
     for client in clients:
         result, when = client.hear()
         assert result == ZeResult.ERROR_DEVICE_LOST
-        assert when - killed < 0.1 + _SLACK_S
+        assert 0 <= when - killed < 0.1 + _SLACK_S
         client.finish()
 
 

@@ -424,7 +424,7 @@ def _program(length: int, inferences: int = 0) -> Program:
     )
 
 
-def _context(share: Share) -> EngineContext:
+def _engine_context(share: Share) -> EngineContext:
     """One with the handles that programs are kept for."""
     context = EngineContext(1, os.eventfd(0), lambda: None, share)
     for handle in (1, 7, 8):
@@ -434,7 +434,7 @@ def _context(share: Share) -> EngineContext:
 
 def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     share = Share()
-    contexts = [_context(share) for _ in range(8)]
+    contexts = [_engine_context(share) for _ in range(8)]
     for context in contexts:
         for offset in range(200):
             context.remember(7, offset, _program(256 * 1024))
@@ -448,7 +448,7 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
 
 
 def test_a_program_of_normal_size_is_kept() -> None:
-    context = _context(Share())
+    context = _engine_context(Share())
     program = _program(4096, inferences=64)
     context.remember(7, 0, program)
     context.remember(7, 0, program)
@@ -459,7 +459,7 @@ def test_a_program_of_normal_size_is_kept() -> None:
 
 @pytest.mark.parametrize("gone", ["a handle that it uses", "its buffer", "its context"])
 def test_a_program_is_not_kept_if_something_of_it_went_while_it_was_decoded(gone: str) -> None:
-    context = _context(Share())
+    context = _engine_context(Share())
     match gone:
         case "a handle that it uses":
             context.drop_graph(1)

@@ -20,6 +20,7 @@ from tests.support.work import LONG, Loaded, execute, failure, fill, recorded, r
 _SIZE = 256
 _CONFIG = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": "2"}
 _CAREFUL_S = 4.0
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one stream")
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ def test_the_memory_of_killed_processes_is_given_back_with_the_last_user(
     core.unload_plugin()
     del tensor
     wait_until(lambda: daemon.memory_used() == 1 << 20, what="the memory of two users given back")
-    assert _mapped(engine) == 1 << 20
+    wait_until(lambda: _mapped(engine) == 1 << 20, what="the engine to unmap that of two users")
     users[1].kill()
     wait_until(lambda: daemon.memory_used() == 0, what="the memory of the last user given back")
     wait_until(lambda: _mapped(engine) == 0, what="the engine to unmap it")

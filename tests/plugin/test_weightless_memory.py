@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from softnpu.plugin import Core
-from tests.driver.test_compile_memory import peak, write_model
+from tests.conftest import StartDaemon
+from tests.driver.test_compile_memory import STEADY, await_compilers, peak, write_model
 from tests.support.daemon import Daemon
 
 _MB = 1 << 20
@@ -24,11 +25,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Daemon:
+    """One whose compilers neither end nor begin while they are measured."""
+    return start_daemon(patches=STEADY)
+
+
+@pytest.fixture
 def pids(core: Core, daemon: Daemon, digits: Path) -> Callable[[], list[int]]:
     """This process, the daemon, its engine and its compilers, all of which have loaded their libraries."""
     parent = psutil.Process(daemon.pid)
     for _ in range(2):
         core.import_model(core.compile_model(digits).export_model())
+    await_compilers(daemon)
     return lambda: [os.getpid(), parent.pid, *(child.pid for child in parent.children())]
 
 

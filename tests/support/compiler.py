@@ -23,6 +23,7 @@ from softnpu.emulator.interface.compiling import Compiled, CompileJob, ImportJob
 from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource, encode
 from softnpu.emulator.interface.result import Fault, ZeResult
 from softnpu.emulator.interface.weights import PAGE, Placement, const_layers, with_offsets
+from tests.support.waiting import wait_until, waits_for_frame
 
 DEADLINE_S = 60.0
 PLATFORM = "4000"
@@ -113,6 +114,8 @@ class Worker:
         return Made(outcome, blob, placement)
 
     def fd_count(self) -> int:
+        """Its descriptors once it waits for a job: those of the last one are closed after the answer."""
+        wait_until(lambda: waits_for_frame(self.process.pid), what="the worker waits for a job")
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def mappings(self, of: str) -> int:

@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from softnpu.driver import Driver
 from softnpu.emulator.interface import places
 from softnpu.emulator.interface.messages import EngineStatus, StatusIs
 from softnpu.emulator.interface.result import Fault
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from tests.support.leaks import lasting
+from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
 
 _PROGRAM = Path(__file__).with_name("daemon_main.py")
@@ -81,12 +80,11 @@ class Daemon:
     @property
     def fd_count(self) -> int:
         """Open descriptors of the supervisor."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return descriptors_of(self.pid)
 
     def base_fd_count(self) -> int:
         """Open descriptors of the supervisor without those for its children: compiler workers come and go."""
-        count = self.fd_count
-        return count - 2 * len(psutil.Process(self.pid).children())
+        return base_descriptors_of(self.pid)
 
     def status(self) -> StatusIs:
         """The state of the daemon, through a monitor's connection."""
@@ -146,8 +144,8 @@ class Daemon:
         while wait_readable(fd, _START_S):
             part = os.read(fd, 65536)
             answer += part
-            if not part or _READY.fullmatch(answer):
-                break
+            if not part:
+                break  # not with its word already: until it has closed its end it has one descriptor more
         if _READY.fullmatch(answer):
             return
         self.process.kill()

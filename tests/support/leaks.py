@@ -68,12 +68,39 @@ class Surroundings:
         ]
 
     def _new_names(self) -> list[str]:
-        return sorted(set(os.listdir("/dev/shm")) - self._names)
+        return [name for name in sorted(set(os.listdir("/dev/shm")) - self._names) if not self._foreign(name)]
+
+    def _foreign(self, name: str) -> bool:
+        """Whether only others have it: the directory is the machine's, and other test runs use it as well."""
+        try:
+            inode = str(os.stat(f"/dev/shm/{name}").st_ino)
+        except FileNotFoundError:
+            return False  # it is gone, as the next look tells
+        ours = {process.pid for process in (psutil.Process(), *_children())}
+        # by its number: a semaphore is mapped under the name that it had before it was ready
+        users = [pid for pid in psutil.pids() if inode in _shared_memory_of(pid)]
+        return bool(users) and not any(pid in ours or self._belongs(pid) for pid in users)
 
 
 def descriptors_of(pid: int) -> int:
     """How many descriptors a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def base_descriptors_of(supervisor: int) -> int:
+    """Open descriptors of a supervisor but for a channel and a pidfd for each of its children.
+
+    Compiler workers come and go, and the status names only those that have worked.
+    """
+    process = psutil.Process(supervisor)
+
+    def look() -> int:
+        before = process.children()
+        count = descriptors_of(supervisor)
+        # one that begins or ends in between would be counted with its descriptors, or they without it
+        return count - 2 * len(before) if process.children() == before else 0
+
+    return wait_until(look, what="a moment in which no child begins or ends")
 
 
 def _children() -> set[psutil.Process]:
@@ -85,6 +112,15 @@ def _words(pid: int, part: str) -> str:
         return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""  # it has ended meanwhile, or is another user's
+
+
+def _shared_memory_of(pid: int) -> set[str]:
+    """Numbers of the files in /dev/shm that a process maps."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()  # as above
+    return {line.split()[4] for line in lines if " /dev/shm/" in line}
 
 
 def _lives(process: psutil.Process) -> bool:
