@@ -24,7 +24,7 @@ _SIZE = 4096
 _PERIOD_S = 0.01
 _MB = 1 << 20
 _POOL = "softnpu.emulator.supervisor.compilers"
-STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2}
+STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2, f"{_POOL}:_SPARE_AFTER_S": 0.0}
 """Patches for a daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
 
 
