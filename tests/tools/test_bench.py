@@ -5,6 +5,7 @@ No test looks at a time: what is fast is what the benchmarks themselves are for.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,9 +17,10 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from rich.console import Console
 from typer.testing import CliRunner
 
-from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, submit
+from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, report, submit
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.bench.rounds import interleave, median, percentile, split
@@ -87,6 +89,18 @@ def test_without_json_it_prints_a_table(private_dir: Path, digits: Path) -> None
     words = softnpu("bench", "infer", digits, "-n", "10", TMPDIR=str(private_dir)).words
     assert "digits: outputs that differ" in words
     assert "OpenVINO CPU" in words
+
+
+def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
+    rows = [
+        against("clients", "YOLOv8n, 8 processes", "1/s", 1054.8, "AF_UNIX SEQPACKET", 49.9, at_least=30),
+        against("native", "round trip asleep, two cores", "us", 54.81, "semaphore pair", 49.89, at_most=1.2),
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report.table(rows))
+    text = console.export_text()
+    for part in ("1054.8 1/s", "49.9", "21.14", "30", "missed", "54.81 us", "49.89", "1.099", "1.2", "met"):
+        assert part in text, text
 
 
 # ------------------------------------------------------------ what cannot be measured
