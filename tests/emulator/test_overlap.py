@@ -57,7 +57,7 @@ def _result(fence: Fence) -> ZeResult:
     try:
         assert fence.host_synchronize(LONG)
     except ZeError as error:
-        return error.result
+        return ZeResult(error.result)
     return ZeResult.SUCCESS
 
 
@@ -149,10 +149,10 @@ def test_what_was_begun_and_cancelled_writes_nothing_after_its_end(context: Cont
             fences = [execute(queue, one.commands) for one in loaded]
             fences[victim].cancel()
             result = _result(fences[victim])
-            if result is not ZeResult.SUCCESS:
+            if result != ZeResult.SUCCESS:
                 break
             assert fences[-1].host_synchronize(LONG)  # the victim had ended before it was cancelled
-        assert result is ZeResult.ERROR_NOT_AVAILABLE
+        assert result == ZeResult.ERROR_NOT_AVAILABLE
         loaded[victim].memory[-1].view()[:] = 0x5A
         assert fences[-1].host_synchronize(LONG) if victim != 3 else queue.synchronize(LONG)
         assert np.all(loaded[victim].memory[-1].view() == 0x5A)
