@@ -41,6 +41,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 _ROUND = 100
 _ANSWER_S = 60.0
 _END_S = 10.0
+_BUILD_S = 300.0
 
 
 def command(
@@ -85,7 +86,10 @@ def build(library: NativeLibrary, compiler: str, folder: Path) -> Path:
     """The program, linked against the loader of this native driver."""
     made = folder / SOURCE.stem
     line = [compiler, "-std=c++17", "-O2", str(SOURCE), "-o", str(made), str(library.loader)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=_BUILD_S)
+    except subprocess.TimeoutExpired:
+        raise ToolError(SOURCE.name, f"{compiler} did not end within {_BUILD_S:g} s", "a program") from None
     if done.returncode != 0:
         found = f"{compiler} ended with code {done.returncode}: {_first_line(done.stderr)}"
         raise ToolError(SOURCE.name, found, "a program")
