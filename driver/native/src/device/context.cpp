@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include "base/runtime.hpp"
 #include "sync/signal.hpp"
 
 namespace softnpu {
@@ -26,21 +25,22 @@ std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) 
 Context::Context(std::shared_ptr<Driver> of)
     : Object(of), driver(std::move(of)), connection(driver->connection) {}
 
-Context::~Context() {
-    if (on_device_ != nullptr) forget_in_children(on_device_->doorbell.get());
-}
-
 const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) const {
     std::lock_guard lock(on_device_mutex_);
     if (on_device_ != nullptr) return *on_device_;
-    if (retired_) throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
+    if (retired_)
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
     MapWriter request("context_create");
     request.put("device", device->info.index);
     Answer answer = connection->request(request, "context_created", 1);
     const uint64_t number = answer.fields.integer("context");
-    on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
-                              std::move(answer.fds[0])});
-    close_in_children(on_device_->doorbell.get());
+    try {
+        on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
+                                      SessionFd(std::move(answer.fds[0]))});
+    } catch (...) {
+        connection->request(MapWriter("context_destroy").put("context", number), "ok");
+        throw;
+    }
     made_.store(on_device_.get(), std::memory_order_release);
     return *on_device_;
 }
@@ -79,9 +79,11 @@ void Context::check_device(const Device& other) const {
 }
 
 void Context::ring_doorbell() const {
+    const SessionFd& doorbell = on_device().doorbell;
+    if (!doorbell.is_ours()) connection->descriptor_is_gone("doorbell", doorbell.get());
     const uint64_t one = 1;
     // it does not block; full means that it is rung already
-    [[maybe_unused]] const ssize_t written = ::write(on_device().doorbell.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(doorbell.get(), &one, sizeof one);
 }
 
 std::pair<uint64_t, uint64_t> Context::query_memory() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/handles.hpp"
+#include "base/session_fd.hpp"
 #include "memory/pool.hpp"
 #include "session/driver.hpp"
 
@@ -20,7 +21,6 @@ public:
     static constexpr Kind KIND = Kind::context;
     static std::shared_ptr<Context> create(const std::shared_ptr<Driver>& driver);
     explicit Context(std::shared_ptr<Driver> driver);
-    ~Context() override;
 
     const std::shared_ptr<Driver> driver;
     const std::shared_ptr<Connection> connection;
@@ -49,7 +49,7 @@ private:
         std::shared_ptr<Device> device;
         uint64_t handle;
         std::shared_ptr<MemoryPool> memory;
-        Fd doorbell;
+        SessionFd doorbell;
     };
     const OnDevice& on_device() const {
         const OnDevice* const made = made_.load(std::memory_order_acquire);
