@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from softnpu.emulator.engine.context import Bytes, EngineContext
 from softnpu.emulator.engine.inference import Inference, ready
-from softnpu.emulator.engine.steps import BLOCKED, Step
+from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -54,10 +54,11 @@ class Decoding:
     In parts: 16 MiB may hold two million commands, which takes seconds.
     """
 
-    def __init__(self, data: bytes, context: EngineContext, engine: Engine) -> None:
+    def __init__(self, data: bytes, context: EngineContext, engine: Engine, turn: Turn) -> None:
         self._data = data
         self._context = context
         self._engine = engine
+        self._turn = turn
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
@@ -90,7 +91,7 @@ class Decoding:
     def _add(self, number: int, command: cmd.Command) -> None:
         self._count += 1
         try:
-            step = _step(command, self._context, self._engine)
+            step = _step(command, self._context, self._engine, self._turn)
         except Refused as error:
             raise _numbered(error, number, command) from error
         if step is not None:
@@ -110,7 +111,7 @@ class Decoding:
         self._tiles = max(self._tiles, min(most, int(asked)) if asked.isdigit() and int(asked) else most)
 
 
-def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step | None:
+def _step(command: cmd.Command, context: EngineContext, engine: Engine, turn: Turn) -> Step | None:
     match command:
         case cmd.Barrier():
             return None  # commands of a queue run one after the other: there is nothing to wait for
@@ -131,7 +132,7 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.GraphInit(graph):
             return partial(ready, context.graph(graph))
         case cmd.GraphExecute():
-            return Inference(context, command, engine)
+            return Inference(context, command, turn)
         case cmd.CopyRegion():
             return _copy_region(context, command)
 

@@ -216,6 +216,22 @@ class EngineQueue:
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 
+    def pending_effect(self) -> int | None:
+        """What a dead engine noted for the current step of the submission that runs; None: nothing."""
+        if self._state[link.STATE_EFFECT_STEP] != self._step_id():
+            return None
+        return self._state[link.STATE_EFFECT_VALUE]
+
+    def note_effect(self, value: int) -> None:
+        """Notes a value for the current step, before its effect begins."""
+        # an engine that dies between the two stores leaves an effect that has not begun without a note
+        self._state[link.STATE_EFFECT_STEP] = 0
+        self._state[link.STATE_EFFECT_VALUE] = value
+        self._state[link.STATE_EFFECT_STEP] = self._step_id()
+
+    def _step_id(self) -> int:
+        return ((self.completed + 1) << link.REACHED_BITS) | self.step
+
     def set_aside(self, step: int) -> None:
         """Notes that the submission does not run for now: it is not to blame if the engine dies."""
         self._state[link.STATE_RUNNING] = 0

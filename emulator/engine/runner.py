@@ -82,8 +82,6 @@ class Runner:
                     return
                 if self._abort is not None:
                     fault = self._abort
-                elif fence is not None and fence.cancelled:
-                    fault = cancelled_fault()
                 elif (program := queue.blocked) is not None:
                     self._counters.commands += program.commands
                     self._counters.inferences += program.inferences
@@ -163,7 +161,7 @@ class Runner:
     def _run_with_failpoints(self, queue: EngineQueue, program: programs.Program) -> object:
         failpoints.hit("engine.running")
         run = partial(self._run_steps, queue, program)
-        waits = self._engine.faults.run(queue, program, run, self.given_up)
+        waits = self._engine.faults.run(queue, program, run, self.is_cancelled)
         if waits is None:
             failpoints.hit("engine.completing")
         return waits
@@ -204,7 +202,7 @@ class Runner:
                 return program
             if len(data) > _LONG and self._engine.decoding(queue.share) >= _DECODING_AT_ONCE:
                 return None
-            queue.decoding = programs.Decoding(data, queue.context, self._engine)
+            queue.decoding = programs.Decoding(data, queue.context, self._engine, self)
         while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
             if self._look(queue, queue.step) is not None:
                 return None
@@ -222,6 +220,8 @@ class Runner:
                 return waits
         first, last = queue.step, len(steps) - 1
         for index in range(first, len(steps)):
+            if noted:
+                queue.step = index
             waits = steps[index]()
             if waits is not None:
                 if index != first:
@@ -257,7 +257,7 @@ class Runner:
         queue.reached(step, now)
         if now < self._look_due_ns:
             return GIVEN_UP if queue.closed else None
-        if self.given_up():
+        if self.is_cancelled():
             return GIVEN_UP
         self._engine.look_for_doorbells()
         self._charge(queue, now)
@@ -267,16 +267,33 @@ class Runner:
         queue.step, queue.give_up_ns = step, 0  # it does not wait for anything: the watchdog counts anew
         return AGAIN
 
-    def given_up(self) -> bool:
-        """Reads the orders while a submission runs; whether nobody wants its end any more.
+    # ------------------------------------------------------------ what a step may ask (`steps.Turn`)
+
+    def is_cancelled(self) -> bool:
+        """Whether the submission that runs must end now; reads the orders.
 
         The memory of a dead client must not wait until a long submission of it has come to its end.
         """
         self._look_due_ns = time.monotonic_ns() + _LOOK_NS
         self._engine.read_orders()
         fence = self._fence
-        cancelled = self._abort is not None or (fence is not None and fence.cancelled)
-        return cancelled or not self._engine.alive or self._queue is None or self._queue.closed
+        if self._abort is None and fence is not None and fence.cancelled:
+            self._abort = cancelled_fault()
+        return self._abort is not None or not self._engine.alive or self._queue is None or self._queue.closed
+
+    def pending_effect(self) -> int | None:
+        """What a dead engine noted for the current step."""
+        assert self._queue is not None
+        return self._queue.pending_effect()
+
+    def note_effect(self, value: int) -> None:
+        """Notes a value for the current step, before its effect begins."""
+        assert self._queue is not None
+        self._queue.note_effect(value)
+
+    def count_staged(self, size: int) -> None:
+        """Counts bytes that were copied because a tensor could not be used in place."""
+        self._counters.count_staged(size)
 
     def tell_when_over(self, dropped: EngineQueue | EngineContext, report: link.Report) -> None:
         """Tells the supervisor that something is dropped, once nothing of it writes any more.
@@ -290,8 +307,8 @@ class Runner:
             self._engine.send(report)
 
     def look_for_more(self) -> bool:
-        """`given_up`, asked while an inference runs beside which others may; begins them."""
-        if self.given_up():
+        """`is_cancelled`, asked while an inference runs beside which others may; begins them."""
+        if self.is_cancelled():
             return True
         self._engine.look_for_doorbells()
         queue = self._queue

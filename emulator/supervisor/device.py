@@ -109,6 +109,7 @@ class Device:
                 self._post_image(image)
         for context in self.contexts.values():
             self._announce_context(context)
+        self._post(link.Resume())
         self.states.set_orders_wait(engine.full)
 
     def close(self, timeout_s: float) -> None:
