@@ -18,14 +18,13 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Message, encode
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
-from softnpu.emulator.interface.shared import Signal
 from softnpu.emulator.interface.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.platforms import check_platform
 
@@ -72,6 +71,7 @@ class Engine:
         self._poller.register(channel.fileno(), select.EPOLLIN)
         self._poller.register(self._kick, select.EPOLLIN)
         self.alive = True
+        self._resumed = False  # every object that exists has been announced
         self._poll_due_ns = 0
         self._cool_due_ns = 0
         platform = check_platform(setup.platform)
@@ -81,6 +81,10 @@ class Engine:
 
     def run(self) -> None:
         """Executes until the supervisor closes the channel."""
+        # a queue must not run before every other queue has settled what a dead engine left unfinished
+        while self.alive and not self._resumed:
+            self._channel.wait_readable(None)
+            self.read_orders()
         if failpoints.active is not None:
             failpoints.hit("engine.handshake")
         self.send(link.Ready())
@@ -206,10 +210,6 @@ class Engine:
         self._poll(0)
         self._cool(now)
 
-    def look_for_more(self) -> bool:
-        """`given_up`, asked while an inference runs beside which others may."""
-        return self._runner.look_for_more()
-
     def decoding(self, share: Share) -> int:
         """Queues of a session whose next command buffer is half decoded."""
         contexts = [context for context in self._contexts.values() if context.share is share]
@@ -223,14 +223,6 @@ class Engine:
         """Who shall run instead of this queue, if anybody."""
         best = self.scheduler.pick(self._hot)  # also if there is no other: its clock goes on
         return best if best is not queue else None
-
-    def given_up(self) -> bool:
-        """Whether nobody wants the end of what runs any more; looks at orders first."""
-        return self._runner.given_up()
-
-    def count_staged(self, size: int) -> None:
-        """Counts bytes that were copied because a tensor could not be used in place."""
-        self.counters.count_staged(size)
 
     # ------------------------------------------------------------ queues that wait
 
@@ -263,7 +255,7 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._runner.end(queue, self._fence_of_next(queue), fault)
+            self._runner.end(queue, self._next_of(queue), fault)
             self._heat(queue)
 
     def _give_up_unheard(self) -> None:
@@ -273,16 +265,18 @@ class Engine:
                 continue
             if queue in self._blocked:
                 self._blocked.remove(queue)
-            self._runner.end(queue, self._fence_of_next(queue), fault)
+            self._runner.end(queue, self._next_of(queue), fault)
             self._heat(queue)
         self.faults.tidy()
 
-    def _fence_of_next(self, queue: EngineQueue) -> Signal | None:
+    def _next_of(self, queue: EngineQueue) -> Submission | None:
         try:
             submission = queue.next()
-            return queue.fence(submission) if submission.fence else None
+            if submission.fence:
+                queue.fence(submission)
         except Refused:
-            return None  # its memory was freed meanwhile: nobody waits for it
+            return None  # the memory of the fence was freed meanwhile: nobody waits for it
+        return submission
 
     # ------------------------------------------------------------ orders
 
@@ -326,6 +320,8 @@ class Engine:
         if failpoints.active is not None and type(order) in _STEPS:
             failpoints.hit(_STEPS[type(order)])
         match order:
+            case link.Resume():
+                self._resumed = True
             case link.ContextAdd():
                 self._add_context(order, packet.take_fds(1)[0])
             case link.ContextDrop():
@@ -361,8 +357,7 @@ class Engine:
             case link.ImageUnload():
                 self._images.unload(order.image)
             case link.GraphAdd():
-                context = self._contexts[order.context]
-                context.add_graph(order.graph, self._images.image(order.image))
+                self._contexts[order.context].add_graph(order.graph, self._images.image(order.image))
             case link.GraphDrop():
                 self._contexts[order.context].drop_graph(order.graph)
             case link.InjectionAdd():

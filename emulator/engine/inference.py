@@ -21,7 +21,7 @@ from softnpu.emulator.interface.blob import ArgumentMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 if TYPE_CHECKING:
-    from softnpu.emulator.engine.engine import Engine
+    from softnpu.emulator.engine.steps import Turn
 
 Copy = Callable[[], None]
 _MOST_ARGUMENTS = 32  # more are not compared with those of others
@@ -54,20 +54,20 @@ class Inference:
         "_binding",
         "_command",
         "_context",
-        "_engine",
         "_image",
         "_profile",
         "_reads",
         "_run",
         "_staged",
+        "_turn",
         "_writes",
         "streams",
     )
 
-    def __init__(self, context: EngineContext, command: cmd.GraphExecute, engine: Engine) -> None:
+    def __init__(self, context: EngineContext, command: cmd.GraphExecute, turn: Turn) -> None:
         self._context = context
         self._command = command
-        self._engine = engine
+        self._turn = turn
         self._image = context.graph(command.graph)
         self._before: list[Copy] = []
         self._after: list[Copy] = []
@@ -96,7 +96,7 @@ class Inference:
         run()
         for copy in self._after:
             copy()
-        self._engine.count_staged(self._staged)
+        self._turn.count_staged(self._staged)
         return None
 
     def _bind(self, image: LoadedImage) -> Callable[[], None]:
@@ -122,12 +122,12 @@ class Inference:
         for state in meta.states:
             views[state.output] = self._apart(views[state.output], inputs)
         if any(argument.is_dynamic for argument in meta.arguments):
-            binding: Binding = DynamicBinding(image.compiled, meta, views, self._engine.count_staged)
+            binding: Binding = DynamicBinding(image.compiled, meta, views, self._turn.count_staged)
         else:
             binding = image.bind(views)
-        given_up = self._engine.given_up
+        given_up = self._turn.is_cancelled
         if self._may_overlap(image, binding):
-            self._run = partial(binding.run, self._engine.look_for_more)
+            self._run = partial(binding.run, self._turn.look_for_more)
         elif self._profile is None:
             self._run = partial(binding.run, given_up)
         else:

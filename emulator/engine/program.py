@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from softnpu.emulator.engine.context import Bytes, EngineContext
 from softnpu.emulator.engine.inference import Inference, ready
-from softnpu.emulator.engine.steps import BLOCKED, Step
+from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.shared import Signal
+from softnpu.emulator.interface.shared import EventRecord
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
@@ -54,10 +55,11 @@ class Decoding:
     In parts: 16 MiB may hold two million commands, which takes seconds.
     """
 
-    def __init__(self, data: bytes, context: EngineContext, engine: Engine) -> None:
+    def __init__(self, data: bytes, context: EngineContext, engine: Engine, turn: Turn) -> None:
         self._data = data
         self._context = context
         self._engine = engine
+        self._turn = turn
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
@@ -90,7 +92,7 @@ class Decoding:
     def _add(self, number: int, command: cmd.Command) -> None:
         self._count += 1
         try:
-            step = _step(command, self._context, self._engine)
+            step = _step(command, self._context, self._engine, self._turn)
         except Refused as error:
             raise _numbered(error, number, command) from error
         if step is not None:
@@ -110,7 +112,7 @@ class Decoding:
         self._tiles = max(self._tiles, min(most, int(asked)) if asked.isdigit() and int(asked) else most)
 
 
-def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step | None:
+def _step(command: cmd.Command, context: EngineContext, engine: Engine, turn: Turn) -> Step | None:
     match command:
         case cmd.Barrier():
             return None  # commands of a queue run one after the other: there is nothing to wait for
@@ -123,15 +125,15 @@ def _step(command: cmd.Command, context: EngineContext, engine: Engine) -> Step 
         case cmd.Timestamp(at):
             return partial(_write_time, context.view(at, 8, 8).view(np.uint64), engine.ns_per_tick)
         case cmd.EventSignal(at):
-            return partial(_signal, _event(context, at), engine)
+            return partial(_signal, _event(context, at), at, engine, turn)
         case cmd.EventReset(at):
-            return _event(context, at).device_reset
+            return partial(_reset, _event(context, at), at, turn)
         case cmd.EventWait(at):
             return partial(_wait, _event(context, at))
         case cmd.GraphInit(graph):
             return partial(ready, context.graph(graph))
         case cmd.GraphExecute():
-            return Inference(context, command, engine)
+            return Inference(context, command, turn)
         case cmd.CopyRegion():
             return _copy_region(context, command)
 
@@ -197,9 +199,9 @@ def _copy_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
         yield
 
 
-def _event(context: EngineContext, at: cmd.MemoryAt) -> Signal:
+def _event(context: EngineContext, at: cmd.MemoryAt) -> EventRecord:
     memory = context.place(at, SIGNAL_SIZE, 8)
-    return Signal(memory.mapping.shared, memory.offset + at.offset)
+    return EventRecord(memory.mapping.shared, memory.offset + at.offset)
 
 
 def _rows(context: EngineContext, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> Bytes:
@@ -220,12 +222,22 @@ def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:
     word[0] = int(time.monotonic_ns() / ns_per_tick)
 
 
-def _signal(event: Signal, engine: Engine) -> None:
-    event.device_signal(0)
+def _signal(event: EventRecord, at: cmd.MemoryAt, engine: Engine, turn: Turn) -> None:
+    turn.note_event(at, event.changes)
+    event.device_signal()
+    if failpoints.active is not None:
+        failpoints.hit("engine.event")
     engine.retry_blocked()
 
 
-def _wait(event: Signal) -> object:
+def _reset(event: EventRecord, at: cmd.MemoryAt, turn: Turn) -> None:
+    turn.note_event(at, event.changes)
+    event.device_reset()
+    if failpoints.active is not None:
+        failpoints.hit("engine.event")
+
+
+def _wait(event: EventRecord) -> object:
     return None if event.signalled else BLOCKED
 
 

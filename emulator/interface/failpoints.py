@@ -59,6 +59,8 @@ POINTS = {
     "engine.submit": "a submission is copied, and not noted as running",
     "engine.running": "a submission is noted as running, none of its commands has run in this slice",
     "engine.completing": "the commands of a submission have run, nobody has been told",
+    "engine.event": "a command has changed an event, and is not noted as done",
+    "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
     "engine.signal": "the fence of a submission is signalled, the ring does not say so yet",
     "engine.free": "it is told that memory is freed",
     "engine.close": "it is told to forget a context",

@@ -41,12 +41,13 @@ class QueueStates:
                 "destroy queues that are no longer used",
             )
         state = self._free.pop()
-        link.QUEUE_STATE.pack_into(self._map, state * link.QUEUE_STATE_SIZE, 0, 0, 0, 0)
+        start = state * link.QUEUE_STATE_SIZE
+        self._map[start : start + link.QUEUE_STATE_SIZE] = bytes(link.QUEUE_STATE_SIZE)
         return state
 
     def free(self, state: int) -> None:
-        """The record may be used for another queue, but not soon: an engine may still write to it."""
-        self._free.insert(0, state)
+        """The record may be used for another queue: no engine writes to it any more."""
+        self._free.append(state)
 
     def running(self, state: int) -> Running | None:
         """What runs of this queue."""
@@ -60,8 +61,7 @@ class QueueStates:
 
     def clear_running(self, state: int) -> None:
         """Only while no engine lives: nothing of this queue runs."""
-        completed, _, _, reached = link.QUEUE_STATE.unpack_from(self._map, state * link.QUEUE_STATE_SIZE)
-        link.QUEUE_STATE.pack_into(self._map, state * link.QUEUE_STATE_SIZE, completed, 0, 0, reached)
+        _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
 
     def vitals(self) -> tuple[int, int]:
         """The last ping that was read, and the CPU time of the engine's other threads by then."""
