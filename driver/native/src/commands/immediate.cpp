@@ -38,12 +38,10 @@ bool CommandListImmediate::host_synchronize(uint64_t timeout) {
 void CommandListImmediate::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     // there is one buffer: an append keeps it from the end of the one before until its own submission
     std::lock_guard turn(appending_);
-    if (submitted_) {
-        submitted_ = false;
-        queue_->synchronize(FOREVER);
-    }
-    queue_->submit({take_down_alone(std::move(commands), signal)}, nullptr);
-    submitted_ = true;
+    queue_->synchronize(FOREVER);
+    std::vector<Recorded> next;
+    next.push_back(take_down_alone(std::move(commands), signal));
+    queue_->submit(next, nullptr);
     if (queue_->synchronous) queue_->synchronize(FOREVER);
 }
 

@@ -28,8 +28,7 @@ private:
     Recorded take_down_alone(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
 
     const std::shared_ptr<CommandQueue> queue_;
-    std::mutex appending_;    // held while an append waits; nothing but another append takes it
-    bool submitted_ = false;  // with `appending_`
+    std::mutex appending_;  // held while an append waits; nothing but another append takes it
 };
 
 }  // namespace softnpu
