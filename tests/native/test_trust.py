@@ -1,4 +1,4 @@
-"""Whose daemon the driver talks to, and whose wishes it obeys. Other users are real: these tests need root."""
+"""Whose daemon the driver talks to, and whose wishes it obeys. Other users are real: it needs root."""
 
 from __future__ import annotations
 
