@@ -38,9 +38,14 @@ bool starve(long after, ze_result_t& result, Call&& call) {
     return failed;
 }
 
+// Whether the session was lost because of an answer that nobody could take; asked with memory for the reason.
 bool hung(const Npu& npu) {
+    ze_host_mem_alloc_desc_t desc{0x16, nullptr, 0};
+    void* made = nullptr;
     const char* text = "";
-    zeDriverGetLastErrorDescription(npu.driver, &text);
+    if (zeMemAllocHost(npu.context, &desc, 64, 64, &made) != ZE_RESULT_SUCCESS) {
+        zeDriverGetLastErrorDescription(npu.driver, &text);
+    }
     return std::string(text).find("no answer within") != std::string::npos;
 }
 
