@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class CommandListImmediate(CommandList):
     def __init__(self, context: Context, queue: CommandQueue) -> None:
         super().__init__(context)
         self._queue = queue
+        self._lock = threading.Lock()  # threads may append at once: each command is recorded and submitted
 
     def destroy(self) -> None:
         """`zeCommandListDestroy`: its queue ends with it."""
@@ -62,12 +64,13 @@ class CommandListImmediate(CommandList):
         )
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
-        self._queue.synchronize()
-        # what this append uses was noted before; what earlier ones used has ended
-        used = self._used
-        super().reset()
-        self._used = used
-        super()._record(call, commands, signal_event)
-        self._encode(call)
-        if self._submission is not None:
-            self._queue.submit_recorded(call, self._submission)
+        with self._lock:
+            self._queue.synchronize()
+            # what this append uses was noted before; what earlier ones used has ended
+            used = self._used
+            super().reset()
+            self._used = used
+            super()._record(call, commands, signal_event)
+            self._encode(call)
+            if self._submission is not None:
+                self._queue.submit_recorded(call, self._submission)

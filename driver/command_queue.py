@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,8 +13,10 @@ import msgspec
 
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.errors import ZeError, error
-from softnpu.driver.fence import Fence, Flight
+from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
+from softnpu.driver.outcomes import Execution, Failure, Outcomes
+from softnpu.driver.progress import Progress
 from softnpu.driver.recording import Submission
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.interface import failpoints, linux, records
@@ -26,8 +27,6 @@ from softnpu.emulator.interface.spin import TurboBudget
 
 if TYPE_CHECKING:
     from softnpu.driver.context import Context
-
-_FULL_RING_NS = 2_000_000_000
 
 
 class QueueMode(enum.IntEnum):
@@ -56,13 +55,17 @@ class CommandQueue(Handle):
         self._lock = threading.Lock()
         self._waiters_lock = threading.Lock()
         self._tail = 0
-        self._told = 0  # the last failed submission that somebody was told of
         # what the device may still touch: released when the submission has ended
         self._flight: deque[tuple[int, object]] = deque()
-        self._retired: deque[Flight] = deque()
-        self.reference = weakref.ref(self)
+        self.progress = Progress(ring.mapping.longs, (ring.offset + records.RING_COMPLETED) >> 3)
+        self._outcomes = Outcomes(
+            ring.mapping.words,
+            (ring.offset + records.RING_HEADER + records.SLOT_RESULT) >> 2,
+            records.SLOT_SIZE >> 2,
+            slots,
+        )
         self._owns(
-            context, context.connection, _destroy, context, self.handle, self._flight, self._retired, ring
+            context, context.connection, _destroy, context, self.handle, self._flight, self.progress, ring
         )
         self._buffer = ring.mapping.buffer
         self._words = ring.mapping.words
@@ -80,6 +83,8 @@ class CommandQueue(Handle):
     def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
         """`zeCommandQueueExecuteCommandLists`: submits closed lists; the fence is signalled after the last.
 
+        Lists behind one that fails run all the same; the fence has the result of the first that failed. With
+        lists that are all empty it is signalled at once, whatever runs before (as on the real driver).
         Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list,
         INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the daemon is gone.
         """
@@ -131,9 +136,14 @@ class CommandQueue(Handle):
         self.context.connection.request(call, request, msg.Ok)
 
     def _submit(self, call: str, filled: list[Submission], fence: Fence | None) -> None:
-        with self._lock:
-            self._make_room(call, len(filled))
-            self._fill_slots(filled, fence)
+        needed = len(filled) - self._slots
+        while True:
+            with self._lock:
+                self._release_ended()
+                if self.progress.has_ended(self._tail + needed):
+                    self._fill_slots(filled, fence)
+                    break
+            self._wait_for_room(call, self._tail + needed)
         if failpoints.active is not None:
             failpoints.hit("client.submit")
         # the ring and its tail are stored before we look whether the engine sleeps; the engine stores
@@ -145,8 +155,8 @@ class CommandQueue(Handle):
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
 
-        Raises `ZeError` when the queue is lost, once for a failure that no fence has told of, and with
-        DEVICE_LOST when the daemon is gone.
+        Raises `ZeError` when the queue is lost, with the oldest failure that nobody was told of, and with
+        DEVICE_LOST when the daemon is gone. Each failure is told once.
         """
         call = "zeCommandQueueSynchronize"
         self.check(call)
@@ -157,17 +167,20 @@ class CommandQueue(Handle):
         if done:
             with self._lock:
                 self._release_ended()
+                untold = self._outcomes.take_untold(tail)
             self.check_alive(call, tail)
-            self._raise_untold(call, tail)
+            if untold is not None:
+                failure, more = untold
+                raise self._error(call, failure.result, failure.sequence, more)
         return done
 
     def create_fence(self, signalled: bool = False) -> Fence:
         """`zeFenceCreate`."""
         self.check("zeFenceCreate")
-        if self._retired:
-            with self._lock:
-                self._release_ended()
         return Fence(self, signalled)
+
+    def _forget(self) -> None:
+        self.progress.gone = True
 
     @property
     def lost(self) -> bool:
@@ -176,28 +189,40 @@ class CommandQueue(Handle):
 
     # ------------------------------------------------------------ for fences and lists
 
-    def has_ended(self, sequence: int) -> bool:
-        """Whether submission `sequence` of this queue has ended."""
-        return self._longs[self._done_at] >= sequence
-
     def is_over(self, sequence: int) -> bool:
         """Whether submission `sequence` has ended or will never run: then nobody signals its fence."""
-        return self._longs[self._done_at] >= sequence or self.destroyed
+        return self.progress.has_ended(sequence) or self.destroyed
 
     def check_alive(self, call: str, sequence: int) -> None:
         """Raises `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
         self.check(call)
         if self.lost:
-            raise self.failure(call, ZeResult.ERROR_DEVICE_LOST, sequence)
+            raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
-    def failure(self, call: str, result: int, sequence: int) -> ZeError:
+    def raise_failure(self, call: str, execution: Execution, result: int) -> None:
+        """Raises `ZeError` for the first submission of an ended execution that failed, if one did.
+
+        `result` is that of the last one, which the fence has.
+        """
+        with self._lock:
+            # the fence is signalled a moment before the ring counts its submission as ended
+            self._outcomes.read(execution.last)
+            several = execution.first != execution.last
+            failure = execution.failure if several else Failure(execution.last, result)
+            if failure is None:
+                return
+            self._outcomes.told(failure.sequence)
+        raise self._error(call, failure.result, failure.sequence)
+
+    def _error(self, call: str, result: int, sequence: int, more: int = 0) -> ZeError:
         """The error of a failed submission, with the reason that the engine left in the ring."""
-        self._told = max(self._told, sequence)
         fault = self._last_fault()
         # the ring has the reason of the last failure only; but a lost queue has one reason for all
         mine = self._failed() == sequence or result == ZeResult.ERROR_DEVICE_LOST
         if fault is None or fault.result != result or not mine:
             fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
+        if more:
+            fault = msgspec.structs.replace(fault, found=f"{fault.found} (and {more} more failed)")
         return ZeError(call, fault)
 
     def _failed(self) -> int:
@@ -212,51 +237,33 @@ class CommandQueue(Handle):
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    def _raise_untold(self, call: str, tail: int) -> None:
-        """Raises the last failure up to `tail` unless a fence or an earlier wait has told of it."""
-        failed = self._failed()
-        if self._told < failed <= tail:
-            raise self.failure(call, self._words[(self._ring.offset + records.RING_RESULT) >> 2], failed)
-
-    def retire(self, fence: Flight) -> None:
-        """A fence is gone: its record is given back once the submission that signals it has ended."""
-        if self.destroyed:
-            self.context.give_signal(fence.block, fence.offset)
-        else:
-            self._retired.append(fence)
-
     # ------------------------------------------------------------
 
-    def _make_room(self, call: str, count: int) -> None:
-        self._release_ended()
-        needed = self._tail + count - self._slots
-        if self.has_ended(needed):
-            return
-        connection = self.context.connection
-        done = self._longs[self._done_at]
-        while not wait(
-            call, lambda: self.has_ended(needed), self._sleep, _FULL_RING_NS, connection, self.spin
-        ):
-            # as long as something ends the ring is only busy
-            if self._longs[self._done_at] == done:
-                raise error(
-                    call,
-                    ZeResult.ERROR_UNKNOWN,
-                    "command queue",
-                    f"its {self._slots} slots stayed full for {_FULL_RING_NS / 1e9:g} s",
-                    "a free slot",
-                    "wait for submissions before making more",
-                )
-            done = self._longs[self._done_at]
+    def _wait_for_room(self, call: str, sequence: int) -> None:
+        """Waits until a submission whose slot is needed has ended: the device ends each in time."""
+        wait(
+            call,
+            lambda: self.is_over(sequence),
+            self._sleep,
+            FOREVER,
+            self.context.connection,
+            self.spin,
+        )
+        self.check(call)
 
     def _fill_slots(self, filled: list[Submission], fence: Fence | None) -> None:
         sequence = self._tail
         last = sequence + len(filled)
+        execution = None
         if fence is not None:
-            fence.arm(last)
+            execution = Execution(next(self.context.tickets), sequence + 1, last)
+            if len(filled) > 1:
+                self._outcomes.expect(execution)
+            fence.arm(execution)
         for recorded in filled:
             sequence += 1
             signal = fence if sequence == last else None
+            ticket = execution.ticket if execution is not None and sequence == last else 0
             SLOT.pack_into(
                 self._buffer,
                 self._slots_at + ((sequence - 1) & self._mask) * records.SLOT_SIZE,
@@ -267,24 +274,22 @@ class CommandQueue(Handle):
                 0,
                 signal.block.handle if signal is not None else 0,
                 signal.offset if signal is not None else 0,
+                ticket,
+                0,
+                0,
             )
-            recorded.recording.submitted(self, sequence)
+            recorded.recording.submitted(self.progress, sequence)
             # not the fence: it refers to this queue, and its record outlives it anyway
             self._flight.append((sequence, recorded))
         self._tail = sequence
         self._longs[self._tail_at] = sequence
 
     def _release_ended(self) -> None:
-        done = self._longs[self._done_at]
+        done = min(self._longs[self._done_at], self._tail)
+        # before a slot is used again, and before what ran is released
+        self._outcomes.read(done)
         while self._flight and self._flight[0][0] <= done:
             self._flight.popleft()
-        # a finalizer may append to `_retired` at any moment, so it is only popped from
-        for _ in range(len(self._retired)):
-            fence = self._retired.popleft()
-            if fence.sequence <= done:
-                self.context.give_signal(fence.block, fence.offset)
-            else:
-                self._retired.append(fence)
 
     def _sleep(self, timeout_ns: int) -> None:
         with self._waiters_lock:
@@ -300,18 +305,16 @@ class CommandQueue(Handle):
 
 
 def _destroy(
-    context: Context, handle: int, flight: deque[tuple[int, object]], retired: deque[Flight], ring: object
+    context: Context, handle: int, flight: deque[tuple[int, object]], progress: Progress, ring: object
 ) -> None:
     connection = context.connection
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may go
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
+    progress.gone = True
     # not before: this process would forget a segment in which the daemon goes on placing memory
     del ring
     flight.clear()
-    while retired:
-        fence = retired.popleft()
-        context.give_signal(fence.block, fence.offset)
 
 
 def check_ordinal(call: str, ordinal: int) -> None:

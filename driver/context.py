@@ -23,11 +23,12 @@ from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.shared import FenceRecord
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
 
-_SIGNALS = 64
+_FENCES = 64  # in one allocation
 _PAGE = 4096
 _IMMEDIATE_SLOTS = 4
 DEFAULT_SLOTS = 256
@@ -45,7 +46,9 @@ class Context(Handle):
         self.handle: int = created.context
         (self.doorbell,) = fds
         self.memory: MemoryPool = MemoryPool(self.connection, self.handle)
-        self._free_signals: deque[tuple[Block, int]] = deque()
+        self._free_fences: deque[tuple[Block, int]] = deque()
+        self.tickets = itertools.count(1)
+        """Names of submissions with a fence: each is used once in this context."""
         self._ids = itertools.count(1)
         self.idle_optimizations = True
         self._allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
@@ -57,7 +60,7 @@ class Context(Handle):
             self.handle,
             self.doorbell,
             self.memory,
-            self._free_signals,
+            self._free_fences,
         )
 
     # ------------------------------------------------------------ memory
@@ -253,18 +256,22 @@ class Context(Handle):
         """Wakes the engine."""
         os.eventfd_write(self.doorbell, 1)
 
-    def take_signal(self, call: str) -> tuple[Block, int]:
-        """64 zeroed bytes for a fence or an event; many share one allocation."""
+    def take_fence(self, call: str) -> tuple[Block, int]:
+        """64 bytes for a fence; many share one allocation. They may hold an old ticket, which is nobody's."""
         while True:
             try:
-                return self._free_signals.pop()
+                return self._free_fences.pop()
             except IndexError:
-                block = self.memory.allocate(call, "control", _SIGNALS * SIGNAL_SIZE)
-                self._free_signals.extend((block, index * SIGNAL_SIZE) for index in range(_SIGNALS))
+                size = _FENCES * SIGNAL_SIZE
+                block = self.memory.allocate(call, "control", size)
+                # what lay here before must not be taken for a ticket
+                block.mapping.buffer[block.offset : block.offset + size] = bytes(size)
+                self._free_fences.extend((block, index * SIGNAL_SIZE) for index in range(_FENCES))
 
-    def give_signal(self, block: Block, offset: int) -> None:
-        """Takes a signal back for the next fence or event."""
-        self._free_signals.append((block, offset))
+    def give_fence(self, block: Block, offset: int, record: FenceRecord) -> None:
+        """Takes the memory of a fence back, for the next one. What still runs does not signal it any more."""
+        record.arm(0)
+        self._free_fences.append((block, offset))
 
     def _alloc(self, call: str, kind: str, size: int, alignment: int, export: bool) -> Allocation:
         self.check(call)
@@ -276,18 +283,18 @@ class Context(Handle):
         return allocation
 
     def _forget(self) -> None:
-        _let_go(self.doorbell, self.memory, self._free_signals)
+        _let_go(self.doorbell, self.memory, self._free_fences)
 
 
 def _destroy(
-    connection: Connection, handle: int, doorbell: int, memory: MemoryPool, signals: deque[tuple[Block, int]]
+    connection: Connection, handle: int, doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]
 ) -> None:
-    _let_go(doorbell, memory, signals)
+    _let_go(doorbell, memory, fences)
     if not connection.is_lost():
         connection.request("zeContextDestroy", msg.ContextDestroy(context=handle), msg.Ok)
 
 
-def _let_go(doorbell: int, memory: MemoryPool, signals: deque[tuple[Block, int]]) -> None:
+def _let_go(doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]) -> None:
     memory.close()
-    signals.clear()
+    fences.clear()
     os.close(doorbell)

@@ -11,7 +11,7 @@ from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.records import SIGNAL_SIZE, SignalState
+from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Event(Handle):
         self._context = pool.context
         self._block = block
         self._offset = index * SIGNAL_SIZE
-        self._signal = block.signal(self._offset)
-        self._signal.arm(SignalState.INITIAL, 0)
+        self._record = block.event(self._offset)
+        self._record.initialize()
         self._spin = new_budget()
         self._recordings: tuple[weakref.ref[Recording], ...] = ()  # replaced, never changed: others read it
         self._owns(pool, pool.context.connection, used.discard, index)
@@ -73,18 +73,18 @@ class Event(Handle):
         self.check("zeEventHostSignal")
         if failpoints.active is not None:
             failpoints.hit("client.signal")
-        self._signal.host_signal()
+        self._record.host_signal()
         self._context.ring_doorbell()
 
     def host_reset(self) -> None:
         """`zeEventHostReset`: not signalled from now on."""
         self.check("zeEventHostReset")
-        self._signal.arm(SignalState.HOST_RESET, 0)
+        self._record.host_reset()
 
     def query_status(self) -> bool:
         """`zeEventQueryStatus`: True for SUCCESS, False for NOT_READY."""
         self.check("zeEventQueryStatus")
-        return self._signal.signalled
+        return self._record.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeEventHostSynchronize`: waits for the commands in flight that signal this event.
@@ -94,13 +94,13 @@ class Event(Handle):
         """
         call = "zeEventHostSynchronize"
         self.check(call)
-        signal = self._signal
+        record = self._record
 
         def over() -> bool:
-            return signal.signalled or not self._will_be_signalled()
+            return record.signalled or not self._will_be_signalled()
 
-        wait(call, over, signal.sleep, timeout_ns, self._context.connection, self._spin)
-        return signal.signalled
+        wait(call, over, record.sleep, timeout_ns, self._context.connection, self._spin)
+        return record.signalled
 
     # ------------------------------------------------------------ for command lists
 

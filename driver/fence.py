@@ -1,28 +1,18 @@
-"""`ze_fence_handle_t`: tells when a submission of one queue has ended."""
+"""`ze_fence_handle_t`: tells when the submissions of one call have ended."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
+from softnpu.driver.outcomes import Execution
 from softnpu.driver.waiting import FOREVER, wait
 from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.records import SignalState
 
 if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
 
-
-class Flight:
-    """The record of a fence, and the submission that signals it: what outlives the fence itself."""
-
-    __slots__ = ("block", "offset", "sequence")
-
-    def __init__(self, block: Block, offset: int) -> None:
-        self.block = block
-        self.offset = offset
-        self.sequence = 0
+_NOTHING = Execution(0, 0, 0)
 
 
 class Fence(Handle):
@@ -30,11 +20,13 @@ class Fence(Handle):
 
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
-        self.block, self.offset = queue.context.take_signal("zeFenceCreate")
-        self._signal = self.block.signal(self.offset)
-        self._signal.arm(SignalState.HOST_SIGNALLED if signalled else SignalState.INITIAL, 0)
-        self._flight = Flight(self.block, self.offset)
-        self._owns(queue, queue.context.connection, queue.retire, self._flight)
+        self.block, self.offset = queue.context.take_fence("zeFenceCreate")
+        self._record = self.block.fence(self.offset)
+        self._execution = _NOTHING  # what it was given to last
+        self._signalled = signalled  # by the host: created so, or given to lists without commands
+        self._owns(
+            queue, queue.context.connection, queue.context.give_fence, self.block, self.offset, self._record
+        )
 
     @property
     def queue(self) -> CommandQueue:
@@ -48,59 +40,74 @@ class Fence(Handle):
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeFenceHostSynchronize`: waits for the end; False (NOT_READY) when the time has passed.
 
-        Raises `ZeError` with the result of the submission if it failed, and with ERROR_DEVICE_LOST when
-        the daemon is gone.
+        Raises `ZeError` with the result of the first of its submissions that failed, and with
+        ERROR_DEVICE_LOST when the daemon is gone.
         """
         return self._wait("zeFenceHostSynchronize", timeout_ns)
 
     def cancel(self) -> None:
         """Asks that the submission of this fence is not begun, or ends early.
 
-        Not a call of Level Zero. A wait for an event ends, a list ends behind the inference that runs, a long
-        inference at the border of a layer. The fence is signalled with ERROR_NOT_AVAILABLE then.
+        Not a call of Level Zero. Of several command lists that were submitted together it is the last one. A
+        wait for an event ends, a list ends behind the inference that runs, a long inference at the border of
+        a layer. The fence is signalled with ERROR_NOT_AVAILABLE then.
         """
         self.check("cancel")
-        self._signal.cancel()
-        self._queue.context.ring_doorbell()
+        if self._execution.ticket:
+            self._record.cancel(self._execution.ticket)
+            self._queue.context.ring_doorbell()
 
     def reset(self) -> None:
-        """`zeFenceReset`: not signalled from now on."""
+        """`zeFenceReset`: not signalled from now on. Work in flight stays attached."""
         self.check("zeFenceReset")
-        # work in flight stays attached; what has ended must not signal again after an engine reset. The
-        # device signals a fence a moment before it counts its submission as ended: either tells
-        sequence = self._flight.sequence
-        ended = self._signal.signalled or self._queue.is_over(sequence)
-        self._signal.arm(SignalState.HOST_RESET, 0 if ended else sequence)
+        self._signalled = False
+        execution = self._execution
+        if self._record.is_signalled(execution.ticket) or self._queue.is_over(execution.last):
+            self._record.arm(0)
+            self._execution = Execution(0, execution.first, execution.last)
 
-    def arm(self, sequence: int) -> None:
-        """Submission `sequence` of the queue will signal this fence."""
-        self._flight.sequence = sequence
-        self._signal.arm(SignalState.HOST_RESET, sequence)
+    def arm(self, execution: Execution) -> None:
+        """The submissions of this execution signal it when the last of them has ended."""
+        self._signalled = False
+        self._execution = execution
+        self._record.arm(execution.ticket)
 
     def signal_now(self) -> None:
-        """There was nothing to run: signalled at once."""
-        self._flight.sequence = 0
-        self._signal.host_signal()
+        """There was nothing to run: signalled at once, as on the real driver."""
+        self._record.arm(0)
+        self._execution = _NOTHING
+        self._signalled = True
+
+    def _forget(self) -> None:
+        self._queue.context.give_fence(self.block, self.offset, self._record)
 
     def _wait(self, call: str, timeout_ns: int) -> bool:
         self.check(call)
-        signal, queue, sequence = self._signal, self._queue, self._flight.sequence
-        if not sequence:
-            return signal.signalled
+        record, queue, execution = self._record, self._queue, self._execution
+        ticket, last = execution.ticket, execution.last
+        if not ticket:
+            if last and not self._signalled:
+                queue.check_alive(call, last)  # reset since it ended
+            return self._signalled
         connection = queue.context.connection
 
         def over() -> bool:
-            return signal.signalled or queue.is_over(sequence)
+            return record.is_signalled(ticket) or queue.is_over(last)
 
-        if not wait(call, over, signal.sleep, timeout_ns, connection, queue.spin):
+        def sleep(timeout_ns: int) -> None:
+            record.sleep(ticket, timeout_ns)
+
+        if not wait(call, over, sleep, timeout_ns, connection, queue.spin):
             return False
         if failpoints.active is not None:
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
-        if signal.signalled:
-            if signal.result:
-                raise queue.failure(call, signal.result, sequence)
+        if record.is_signalled(ticket):
+            if execution.first == last and not record.result:
+                return True
+            queue.raise_failure(call, execution, record.result)
             return True
-        # over without a signal: reset since then, passed over in a broken ring, or the queue is destroyed
-        queue.check_alive(call, sequence)
+        # over without a signal: given to another submission since, passed over in a broken ring, or the queue
+        # is destroyed
+        queue.check_alive(call, last)
         return False

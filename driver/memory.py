@@ -23,7 +23,7 @@ from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.shared import SharedMapping, Signal
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 
 if TYPE_CHECKING:
     from softnpu.driver.connection import Connection
@@ -53,9 +53,13 @@ class Block:
     def address(self) -> int:
         return self.mapping.address + self.offset
 
-    def signal(self, offset: int = 0) -> Signal:
-        """The signal record at `offset`."""
-        return Signal(self.mapping, self.offset + offset)
+    def fence(self, offset: int) -> FenceRecord:
+        """The record of a fence at `offset`."""
+        return FenceRecord(self.mapping, self.offset + offset)
+
+    def event(self, offset: int) -> EventRecord:
+        """The record of an event at `offset`."""
+        return EventRecord(self.mapping, self.offset + offset)
 
 
 class _View:

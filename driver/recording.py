@@ -1,13 +1,12 @@
-"""What a command list has recorded, as those see it who wait for its end."""
+"""What a command list has recorded, and whether the device may still run it."""
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_queue import CommandQueue
     from softnpu.driver.memory import Block
+    from softnpu.driver.progress import Progress
 
 
 class Recording:
@@ -18,20 +17,19 @@ class Recording:
     """
 
     def __init__(self) -> None:
-        self._last: dict[weakref.ref[CommandQueue], int] = {}
+        self._last: dict[Progress, int] = {}
 
-    def submitted(self, queue: CommandQueue, sequence: int) -> None:
-        """Submission `sequence` of the queue executes it."""
-        self._last[queue.reference] = sequence
+    def submitted(self, progress: Progress, sequence: int) -> None:
+        """Submission `sequence` of the queue with this progress executes it."""
+        self._last[progress] = sequence
 
     def in_flight(self) -> bool:
         """Whether a submission of it may still run."""
-        for reference, sequence in list(self._last.items()):
-            queue = reference()
-            if queue is None:
-                self._last.pop(reference, None)
-            elif not queue.is_over(sequence):
+        for progress, sequence in list(self._last.items()):
+            if not progress.is_over(sequence):
                 return True
+            if progress.gone:
+                self._last.pop(progress, None)
         return False
 
 

@@ -220,10 +220,10 @@ report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report
 
 # ---------------------------------------------------------------- queue states
 #
-# One record of 64 bytes a queue, in memory that only the supervisor and the engine map: what an engine
+# One record of 128 bytes a queue, in memory that only the supervisor and the engine map: what an engine
 # must know to go on where a dead one stopped. Written by the engine. Behind the last one: its signs of life.
 
-QUEUE_STATE_SIZE = 64
+QUEUE_STATE_SIZE = 128
 QUEUE_STATES = 16384
 STATE_COMPLETED = 0
 """Index of the u64 "submissions that have ended"."""
@@ -237,9 +237,20 @@ STATE_EFFECT_STEP = 4
 """Index of the u64 "command whose effect has begun": a submission << `REACHED_BITS`, and which of it."""
 STATE_EFFECT_VALUE = 5
 """Index of the u64 that this command noted before: what the next engine needs to do it exactly once."""
+STATE_EFFECT_EVENT = 6
+"""Index of the u64 "memory handle of the event that this command changes", 0: it changes none.
+
+The value is the number of changes of this event before.
+"""
+STATE_EFFECT_OFFSET = 7
+"""Index of the u64 "where the event lies in this memory"."""
+STATE_DOOMED = 8
+"""Index of the u64 "submission that is to end with an injected failure", also if the engine dies first."""
+STATE_DOOM = 9
+"""Index of the u64 "result of that failure"."""
 REACHED_BITS = 24
 REACHED_MASK = (1 << REACHED_BITS) - 1
-QUEUE_STATE = struct.Struct("=QQQQ32x")
+QUEUE_STATE = struct.Struct("=QQQQ96x")
 
 VITALS = QUEUE_STATE_SIZE * QUEUE_STATES
 """Where the signs of life start, in bytes."""

@@ -18,7 +18,7 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.engine.staging import Staging
@@ -26,7 +26,6 @@ from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Message, encode
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
-from softnpu.emulator.interface.shared import Signal
 from softnpu.emulator.interface.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.platforms import check_platform
 
@@ -262,7 +261,7 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._runner.end(queue, self._fence_of_next(queue), fault)
+            self._runner.end(queue, self._next_of(queue), fault)
             self._heat(queue)
 
     def _give_up_unheard(self) -> None:
@@ -272,16 +271,18 @@ class Engine:
                 continue
             if queue in self._blocked:
                 self._blocked.remove(queue)
-            self._runner.end(queue, self._fence_of_next(queue), fault)
+            self._runner.end(queue, self._next_of(queue), fault)
             self._heat(queue)
         self.faults.tidy()
 
-    def _fence_of_next(self, queue: EngineQueue) -> Signal | None:
+    def _next_of(self, queue: EngineQueue) -> Submission | None:
         try:
             submission = queue.next()
-            return queue.fence(submission) if submission.fence else None
+            if submission.fence:
+                queue.fence(submission)
         except Refused:
-            return None  # its memory was freed meanwhile: nobody waits for it
+            return None  # the memory of the fence was freed meanwhile: nobody waits for it
+        return submission
 
     # ------------------------------------------------------------ orders
 

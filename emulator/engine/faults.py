@@ -133,6 +133,9 @@ class EngineFaults:
         struck = self._struck.get(queue)
         if struck is None or struck.sequence != queue.completed + 1:
             injection = self._strike(Operation.SUBMISSION, queue.context.session)
+            doom = None if injection is None else _doom(injection)
+            if doom is not None:
+                queue.doom(doom)
             struck = self._struck[queue] = _Struck(queue.completed + 1, injection)
         return struck
 
@@ -211,6 +214,18 @@ class EngineFaults:
                 if self._counts is not None and self._counts.hit(rule.place, injection):
                     return injection
         return None
+
+
+def _doom(injection: Injection) -> int | None:
+    """How a submission that it hits ends in any case, also if the engine dies before; None: not by itself."""
+    match injection.kind:
+        case FaultKind.STALL | FaultKind.DROP_SIGNAL | FaultKind.LOST:
+            return ZeResult.ERROR_DEVICE_LOST
+        case FaultKind.ECC:
+            return ZeResult.ERROR_UNKNOWN
+        case FaultKind.FAIL:
+            return injection.result or ZeResult.ERROR_UNKNOWN
+    return None
 
 
 def _linger(queue: EngineQueue, done: int, longer_s: float, given_up: GivenUp) -> object:

@@ -18,9 +18,10 @@ from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.inference import Inference, ready
 from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.shared import Signal
+from softnpu.emulator.interface.shared import EventRecord
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
@@ -125,9 +126,9 @@ class Decoding:
                 word = context.view(at, 8, 8).view(np.uint64)
                 return partial(_write_time, word, self._engine.ns_per_tick)
             case cmd.EventSignal(at):
-                return partial(_signal, _event(context, at), self._engine)
+                return partial(_signal, _event(context, at), at, self._engine, self._turn)
             case cmd.EventReset(at):
-                return _event(context, at).device_reset
+                return partial(_reset, _event(context, at), at, self._turn)
             case cmd.EventWait(at):
                 return partial(_wait, _event(context, at))
             case cmd.GraphInit(graph):
@@ -170,21 +171,31 @@ def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
         yield
 
 
-def _event(context: EngineContext, at: cmd.MemoryAt) -> Signal:
+def _event(context: EngineContext, at: cmd.MemoryAt) -> EventRecord:
     memory = context.place(at, SIGNAL_SIZE, 8)
-    return Signal(memory.mapping.shared, memory.offset + at.offset)
+    return EventRecord(memory.mapping.shared, memory.offset + at.offset)
 
 
 def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:
     word[0] = int(time.monotonic_ns() / ns_per_tick)
 
 
-def _signal(event: Signal, engine: Engine) -> None:
-    event.device_signal(0)
+def _signal(event: EventRecord, at: cmd.MemoryAt, engine: Engine, turn: Turn) -> None:
+    turn.note_event(at, event.changes)
+    event.device_signal()
+    if failpoints.active is not None:
+        failpoints.hit("engine.event")
     engine.retry_blocked()
 
 
-def _wait(event: Signal) -> object:
+def _reset(event: EventRecord, at: cmd.MemoryAt, turn: Turn) -> None:
+    turn.note_event(at, event.changes)
+    event.device_reset()
+    if failpoints.active is not None:
+        failpoints.hit("engine.event")
+
+
+def _wait(event: EventRecord) -> object:
     return None if event.signalled else BLOCKED
 
 

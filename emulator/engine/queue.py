@@ -11,44 +11,52 @@ from softnpu.emulator import link
 from softnpu.emulator.interface import commands, failpoints, linux, records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
-from softnpu.emulator.interface.shared import Signal
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext, Memory
     from softnpu.emulator.engine.program import Decoding, Program
     from softnpu.emulator.engine.steps import Rest
+    from softnpu.emulator.interface.commands import MemoryAt
 
 
 _LARGEST = 2**64 - 1
-_NO_SEQUENCE = bytes(8)
+_CONTENT = slice(8, records.SLOT_TICKET)  # of a slot: what does not change when a list is submitted again
+_SEQUENCE_BEFORE, _TICKET_BEHIND = bytes(8), bytes(records.SLOT_SIZE - records.SLOT_TICKET)
 
 
 class Submission:
     """A private copy of one slot, and where its handles lead once that was looked up.
 
-    `content` is the slot without its sequence number.
+    `content` is the slot without sequence number, ticket and result; `signals` is the fence, once found.
     """
 
     __slots__ = (
         "buffer",
         "content",
         "fence",
-        "fence_at",
         "fence_offset",
         "flags",
         "offset",
         "place",
         "sequence",
+        "signals",
         "size",
+        "ticket",
     )
 
-    def __init__(self, sequence: int, content: bytes) -> None:
+    def __init__(self, sequence: int, content: bytes, ticket: int) -> None:
         self.sequence = sequence
         self.content = content
-        slot = SLOT.unpack(_NO_SEQUENCE + content)
-        _, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset = slot
+        self.ticket = ticket
+        slot = SLOT.unpack(_SEQUENCE_BEFORE + content + _TICKET_BEHIND)
+        _, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset, *_ = slot
         self.place: tuple[mmap, slice] | None = None
-        self.fence_at: Signal | None = None
+        self.signals: FenceRecord | None = None
+
+    def is_cancelled(self) -> bool:
+        """Whether the driver asks that it is not begun, or ends early."""
+        return self.signals is not None and self.signals.is_cancelled(self.ticket)
 
 
 class EngineQueue:
@@ -97,23 +105,45 @@ class EngineQueue:
         self._resume()
 
     def _resume(self) -> None:
-        """After an engine reset: what the dead engine finished but may not have told anybody."""
-        reached = self._state[link.STATE_REACHED]
+        """After an engine reset: settle what the dead engine began or ended and may not have told."""
+        state = self._state
+        reached = state[link.STATE_REACHED]
         if reached >> link.REACHED_BITS == self.completed + 1:
             self.step = reached & link.REACHED_MASK
-        if not self.completed:
-            return
-        self._longs[self._done] = self.completed
+        self._settle_event()
+        if state[link.STATE_DOOMED] == self.completed + 1:
+            self.condemned = self.completed + 1
+            self.verdict = _doomed(int(state[link.STATE_DOOM]))
+        # as long as the ring does not say so the slot is that of this submission, and its fence may be untold
+        if self._longs[self._done] != self.completed:
+            self._tell_fence(self.completed)
+            self._longs[self._done] = self.completed
         self._wake()
-        submission = Submission(*self._copy_slot(self.completed))
-        if submission.sequence == self.completed and submission.fence:
-            try:
-                fence = self.fence(submission)
-            except Refused:
-                return  # the client has freed it: nobody waits
-            if not fence.signalled and fence.submission == self.completed:
-                failed = self._longs[(self._base + records.RING_FAILED) >> 3] == self.completed
-                fence.device_signal(self._words[(self._base + records.RING_RESULT) >> 2] if failed else 0)
+
+    def _settle_event(self) -> None:
+        """Find out whether the command that the dead engine had begun has changed its event."""
+        state = self._state
+        handle = state[link.STATE_EFFECT_EVENT]
+        if not handle or state[link.STATE_EFFECT_STEP] != self._step_id():
+            return
+        try:
+            memory = self.context.memory(handle)
+        except Refused:
+            return  # the client has freed it: the command will be refused
+        event = EventRecord(memory.mapping.shared, memory.offset + state[link.STATE_EFFECT_OFFSET])
+        if event.changes != state[link.STATE_EFFECT_VALUE]:
+            self.step += 1
+            state[link.STATE_REACHED] = self._step_id()
+
+    def _tell_fence(self, sequence: int) -> None:
+        submission = Submission(*self._copy_slot(sequence))
+        if submission.sequence != sequence or not submission.fence:
+            return
+        try:
+            fence = self.fence(submission)
+        except Refused:
+            return  # the client has freed it: nobody waits
+        fence.signal(submission.ticket, self._words[self._result_at(sequence)])
 
     def set_background(self, background: bool) -> None:
         """Its level of scheduling: 1 low, 2 normal, 3 high; 0 while its workload is a background one."""
@@ -138,12 +168,12 @@ class EngineQueue:
         """A copy of the next submission; refuses a ring that cannot be right."""
         sequence = self.completed + 1
         waiting = self._longs[self._tail] - self.completed
-        found, content = self._copy_slot(sequence)
+        found, content, ticket = self._copy_slot(sequence)
         submission = self._last
         if submission is not None and submission.content == content:
-            submission.sequence = found
+            submission.sequence, submission.ticket = found, ticket
         else:
-            submission = self._last = Submission(found, content)
+            submission = self._last = Submission(found, content, ticket)
         if not 0 < waiting <= self._slots or submission.sequence != sequence or submission.flags:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -180,10 +210,10 @@ class EngineQueue:
         buffer, place = submission.place = memory.mapping.shared.buffer, slice(start, start + size)
         return buffer[place]
 
-    def fence(self, submission: Submission) -> Signal:
-        """The fence that a submission signals."""
-        if submission.fence_at is not None:
-            return submission.fence_at
+    def fence(self, submission: Submission) -> FenceRecord:
+        """The fence that a submission signals, noted in it as `signals`."""
+        if submission.signals is not None:
+            return submission.signals
         memory = self.context.memory(submission.fence)
         if submission.fence_offset > memory.size - records.SIGNAL_SIZE or submission.fence_offset % 8:
             raise refuse(
@@ -192,17 +222,25 @@ class EngineQueue:
                 f"fence at offset {submission.fence_offset}",
                 f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
             )
-        fence = submission.fence_at = Signal(memory.mapping.shared, memory.offset + submission.fence_offset)
+        fence = FenceRecord(memory.mapping.shared, memory.offset + submission.fence_offset)
+        submission.signals = fence
         return fence
 
     def forget_places(self) -> None:
         """Memory of the context was freed: what was looked up must not keep it mapped, nor be used again."""
         self._last = None
 
-    def _copy_slot(self, sequence: int) -> tuple[int, bytes]:
-        """The sequence number that the slot of a submission has, and the content behind it."""
-        at = self._base + records.RING_HEADER + ((sequence - 1) & (self._slots - 1)) * records.SLOT_SIZE
-        return self._longs[at >> 3], self._buffer[at + 8 : at + records.SLOT_SIZE]
+    def _copy_slot(self, sequence: int) -> tuple[int, bytes, int]:
+        """The sequence number that the slot of a submission has, its content, and its ticket."""
+        at = self._slot_at(sequence)
+        content = self._buffer[at + _CONTENT.start : at + _CONTENT.stop]
+        return self._longs[at >> 3], content, self._longs[(at + records.SLOT_TICKET) >> 3]
+
+    def _slot_at(self, sequence: int) -> int:
+        return self._base + records.RING_HEADER + ((sequence - 1) & (self._slots - 1)) * records.SLOT_SIZE
+
+    def _result_at(self, sequence: int) -> int:
+        return (self._slot_at(sequence) + records.SLOT_RESULT) >> 2
 
     # ------------------------------------------------------------ reporting
 
@@ -218,16 +256,32 @@ class EngineQueue:
 
     def pending_effect(self) -> int | None:
         """What a dead engine noted for the current step of the submission that runs; None: nothing."""
-        if self._state[link.STATE_EFFECT_STEP] != self._step_id():
+        if self._state[link.STATE_EFFECT_STEP] != self._step_id() or self._state[link.STATE_EFFECT_EVENT]:
             return None
         return self._state[link.STATE_EFFECT_VALUE]
 
     def note_effect(self, value: int) -> None:
         """Notes a value for the current step, before its effect begins."""
-        # an engine that dies between the two stores leaves an effect that has not begun without a note
-        self._state[link.STATE_EFFECT_STEP] = 0
-        self._state[link.STATE_EFFECT_VALUE] = value
-        self._state[link.STATE_EFFECT_STEP] = self._step_id()
+        self._note(value, 0, 0)
+
+    def note_event(self, at: MemoryAt, changes: int) -> None:
+        """Notes that the current step changes this event, which has been changed so often before."""
+        self._note(changes, at.memory, at.offset)
+
+    def _note(self, value: int, event: int, offset: int) -> None:
+        # an engine that dies between these stores leaves an effect that has not begun, and no note of it
+        state = self._state
+        state[link.STATE_EFFECT_STEP] = 0
+        state[link.STATE_EFFECT_VALUE] = value
+        state[link.STATE_EFFECT_EVENT] = event
+        state[link.STATE_EFFECT_OFFSET] = offset
+        state[link.STATE_EFFECT_STEP] = self._step_id()
+
+    def doom(self, result: int) -> None:
+        """Notes that the next submission ends with this result, because a user asked for it."""
+        self._state[link.STATE_DOOMED] = 0
+        self._state[link.STATE_DOOM] = result
+        self._state[link.STATE_DOOMED] = self.completed + 1
 
     def _step_id(self) -> int:
         return ((self.completed + 1) << link.REACHED_BITS) | self.step
@@ -244,16 +298,23 @@ class EngineQueue:
         if self.decoding is not None or self.rest is not None:
             self.decoding = self.rest = None
 
-    def finish(self, fence: Signal | None, fault: Fault | None) -> None:
-        """The submission after `completed` has ended: fence, ring and waiters learn of it, in this order."""
+    def finish(self, submission: Submission | None, fault: Fault | None) -> None:
+        """The submission after `completed` has ended: its result, its fence, the ring, the waiters.
+
+        One store makes it over, for this engine and the next: that of `STATE_COMPLETED`. What is seen before
+        means nothing yet, what comes after is told again by the next engine.
+        """
         sequence = self.completed + 1
         if fault is not None:
             self._write_fault(sequence, fault)
+        result = 0 if fault is None else int(fault.result)
+        self._words[self._result_at(sequence)] = result
         self.completed = sequence
         self._state[link.STATE_COMPLETED] = sequence
-        # a fence that was given to a later submission meanwhile waits for that one
-        if fence is not None and fence.submission == sequence:
-            fence.device_signal(0 if fault is None else fault.result)
+        if failpoints.active is not None:
+            failpoints.hit("engine.ended")
+        if submission is not None and submission.signals is not None:
+            submission.signals.signal(submission.ticket, result)
         if failpoints.active is not None:
             failpoints.hit("engine.signal")
         self._longs[self._done] = sequence
@@ -263,6 +324,9 @@ class EngineQueue:
         """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
         # `completed` may be anything that fits into the word: it came from the tail of an earlier break
         self._write_fault((self.completed + 1) & _LARGEST, fault)
+        waiting = min(self._longs[self._tail] - self.completed, self._slots)
+        for sequence in range(self.completed + 1, self.completed + 1 + waiting):
+            self._words[self._result_at(sequence)] = fault.result  # none of them will run
         self.completed = self._longs[self._tail]
         self._state[link.STATE_COMPLETED] = self.completed
         self._longs[self._done] = self.completed
@@ -300,6 +364,15 @@ def _encode_fault(fault: Fault) -> bytes:
         if len(data) <= records.RING_TEXT_MAX:
             return data
         cut //= 2
+
+
+def _doomed(result: int) -> Fault:
+    return Fault(
+        result=result,
+        object="submission",
+        found="injected fault: it was to fail, and its engine died meanwhile",
+        expected="a device without injected faults",
+    )
 
 
 def lost_fault(fault: Fault) -> Fault:

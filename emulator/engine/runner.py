@@ -18,11 +18,11 @@ from softnpu.emulator.engine.scheduler import SLICE_NS
 from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, NOTED_EVERY, Rest
 from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
-from softnpu.emulator.interface.shared import Signal
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext
     from softnpu.emulator.engine.engine import Engine
+    from softnpu.emulator.interface.commands import MemoryAt
 
 _LOOK_EVERY = NOTED_EVERY - 1  # mask of step numbers: the clock after each of many small copies would show
 _LOOK_NS = 2_000_000
@@ -34,7 +34,7 @@ _LEAST_CHARGED = 32
 
 
 class Runner:
-    """The submission that runs, if one does. `abort` is set when it shall end with that fault."""
+    """The submission that runs, if one does."""
 
     def __init__(self, engine: Engine, tdr_ms: int) -> None:
         self._engine = engine
@@ -43,8 +43,8 @@ class Runner:
         self._overlap = engine.overlap
         self._tdr_ns = tdr_ms * 1_000_000
         self._queue: EngineQueue | None = None
-        self._fence: Signal | None = None
-        self._abort: Fault | None = None
+        self._submission: Submission | None = None
+        self._abort: Fault | None = None  # why the submission that runs must end: decided once
         self._farewells: list[link.Report] = []  # of what was dropped while it runs
         self._look_due_ns = 0
         self._slice_end_ns = 0
@@ -61,27 +61,31 @@ class Runner:
         except Refused as error:
             self._abandon(queue, lost_fault(error.fault))
             return
-        fence: Signal | None = None
         fault: Fault | None = None
         try:
             if submission.fence:
-                fence = queue.fence(submission)
+                queue.fence(submission)
             if queue.lost is not None:
                 fault = queue.lost
             elif queue.condemned == submission.sequence and queue.verdict is not None:
                 fault = queue.verdict
-            elif fence is not None and fence.cancelled:
+            elif submission.is_cancelled():
                 fault = cancelled_fault()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
                 queue.begin(start)
-                waits = self._run_slice(queue, fence, submission, start)
+                waits = self._run_slice(queue, submission, start)
                 if waits is not None and waits is not GIVEN_UP:
                     self._put_off(queue, waits)
                     return
                 if self._abort is not None:
                     fault = self._abort
+                elif waits is GIVEN_UP:
+                    # its queue or this engine is gone: it did not end, and nobody may be told that it has
+                    self._charge(queue, time.monotonic_ns())
+                    queue.forget()
+                    return
                 elif (program := queue.blocked) is not None:
                     self._counters.commands += program.commands
                     self._counters.inferences += program.inferences
@@ -95,11 +99,11 @@ class Runner:
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.blocked is None or not queue.blocked.tiles):
             self._counters.busy_ns += used
-            self.end(queue, fence, fault)
+            self.end(queue, submission, fault)
             self._scheduler.charge(queue, used)  # nobody waits for that
         else:
             self._charge(queue, now)
-            self.end(queue, fence, fault)
+            self.end(queue, submission, fault)
 
     def _abandon(self, queue: EngineQueue, lost: Fault) -> None:
         """The ring of the queue is broken."""
@@ -109,7 +113,7 @@ class Runner:
         queue.abandon(lost)
         self._charge(queue, time.monotonic_ns())  # else a tail that never rests would be served first
 
-    def end(self, queue: EngineQueue, fence: Signal | None, fault: Fault | None) -> None:
+    def end(self, queue: EngineQueue, submission: Submission | None, fault: Fault | None) -> None:
         """The submission is over: tells everybody who waits for it."""
         self._counters.submissions += 1
         self._counters.publish()
@@ -117,7 +121,7 @@ class Runner:
             self._overlap.settle(queue)
             self.report(queue, fault)
         if not queue.closed:
-            queue.finish(fence, fault)
+            queue.finish(submission, fault)
         if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
             queue.forget()
 
@@ -134,12 +138,10 @@ class Runner:
                 )
             )
 
-    def _run_slice(
-        self, queue: EngineQueue, fence: Signal | None, submission: Submission, start: int
-    ) -> object:
+    def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> object:
         """None when the submission has ended, else why not."""
         self._slice_end_ns = start + SLICE_NS
-        self._queue, self._fence, self._abort = queue, fence, None
+        self._queue, self._submission, self._abort = queue, submission, None
         try:
             program = queue.blocked
             if program is None:
@@ -154,7 +156,10 @@ class Runner:
                 return self._run_with_failpoints(queue, program)
             return self._run_steps(queue, program) if program.steps else None
         finally:
-            self._queue = self._fence = None  # they would keep the client's memory mapped
+            self._queue = self._submission = None  # they would keep the client's memory mapped
+            if (program := queue.blocked) is not None and program.inference is not None:
+                # an inference that had begun early and whose turn ended without it: an injected fault, say
+                program.inference.call_off()
             while self._farewells:
                 self._engine.send(self._farewells.pop(0))
 
@@ -276,8 +281,8 @@ class Runner:
         """
         self._look_due_ns = time.monotonic_ns() + _LOOK_NS
         self._engine.read_orders()
-        fence = self._fence
-        if self._abort is None and fence is not None and fence.cancelled:
+        submission = self._submission
+        if self._abort is None and submission is not None and submission.is_cancelled():
             self._abort = cancelled_fault()
         return self._abort is not None or not self._engine.alive or self._queue is None or self._queue.closed
 
@@ -290,6 +295,11 @@ class Runner:
         """Notes a value for the current step, before its effect begins."""
         assert self._queue is not None
         self._queue.note_effect(value)
+
+    def note_event(self, at: MemoryAt, changes: int) -> None:
+        """Notes that the current step changes this event, which has been changed so often before."""
+        assert self._queue is not None
+        self._queue.note_event(at, changes)
 
     def count_staged(self, size: int) -> None:
         """Counts bytes that were copied because a tensor could not be used in place."""

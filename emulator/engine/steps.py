@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from softnpu.emulator.interface.commands import MemoryAt
 
 Step = Callable[[], object]
 """One command. None: done. `BLOCKED` or `LOADING`: it cannot go on yet and must be called again.
@@ -49,6 +52,14 @@ class Turn(Protocol):
         """Note `value` for this step in memory that outlives the engine, before the effect begins.
 
         The step is then finished exactly once: by this engine, or by the next one, which finds the value.
+        """
+        ...
+
+    def note_event(self, at: MemoryAt, changes: int) -> None:
+        """Note, before this step changes the event at `at`, how often commands have changed it so far.
+
+        An engine that follows a dead one compares, before it runs anything, and passes over the step if the
+        change has happened.
         """
         ...
 

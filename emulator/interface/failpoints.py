@@ -61,6 +61,8 @@ POINTS = {
     "engine.staged": "results that overwrite their inputs are staged and noted, none is copied",
     "engine.copied": "such results are copied, and it is not noted that the command has ended",
     "engine.completing": "the commands of a submission have run, nobody has been told",
+    "engine.event": "a command has changed an event, and is not noted as done",
+    "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
     "engine.signal": "the fence of a submission is signalled, the ring does not say so yet",
     "engine.free": "it is told that memory is freed",
     "engine.close": "it is told to forget a context",

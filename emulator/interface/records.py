@@ -1,14 +1,22 @@
 """Fixed records in shared memory. Little-endian, naturally aligned, one writer for each field.
 
-Signal (64 bytes): a fence or an event. Fields and who writes them:
+Fence (64 bytes). A *ticket* names one submission of a context, and is never used twice in it:
 
     offset  size  field       writer
-    0       4     state       both (see `SignalState`); also the futex word to sleep on
-    4       4     waiters     waiter: 1 before it sleeps; engine: 0 before it signals
-    8       4     result      engine: ze_result_t of the submission that signalled it
-    12      4     cancel      driver: 1 asks that its submission is not begun any more
-    16      8     submission  driver: sequence number of the submission that will signal it, 0 none
-    24      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
+    0       8     signalled   engine: ticket that was signalled last; the low half is a futex word
+    8       4     waiters     waiter: 1 before it sleeps; engine: 0 before it signals
+    12      4     result      engine: ze_result_t of the submission of that ticket
+    16      8     armed       driver: ticket of the submission that is to signal it, 0 none
+    24      8     cancel      driver: ticket of a submission that shall not begin, or end early
+    32      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
+
+Event (64 bytes):
+
+    offset  size  field       writer
+    0       4     state       both (see `EventState`); also the futex word to sleep on
+    4       4     changes     engine: how often commands signalled or reset it; stored together with `state`
+    8       4     waiters     waiter: 1 before it sleeps; signaller: 0 before it signals
+    32      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
 
 Queue ring: a header of 512 bytes, then `slots` slots of 64 bytes.
 
@@ -24,9 +32,11 @@ Queue ring: a header of 512 bytes, then `slots` slots of 64 bytes.
     192     320   text        engine: msgpack fault of that submission
 
 Slot (64 bytes): sequence number (tail after this submission), command buffer (memory handle, offset,
-size), flags, fence (memory handle or 0, offset of the signal).
+size), flags, fence (memory handle or 0, offset of the record, ticket), and how the submission ended, which
+the engine writes.
 
     0 8 sequence | 8 8 buffer | 16 8 offset | 24 4 size | 28 4 flags | 32 8 fence | 40 8 fence offset
+    48 8 ticket | 56 4 result
 """
 
 from __future__ import annotations
@@ -35,16 +45,23 @@ import enum
 import struct
 
 SIGNAL_SIZE = 64
-SIGNAL_STATE = 0
-SIGNAL_WAITERS = 4
-SIGNAL_RESULT = 8
-SIGNAL_CANCEL = 12
-SIGNAL_SUBMISSION = 16
-SIGNAL_TIME = 24
+"""Bytes of a fence, and of an event."""
+
+FENCE_SIGNALLED = 0
+FENCE_WAITERS = 8
+FENCE_RESULT = 12
+FENCE_ARMED = 16
+FENCE_CANCEL = 24
+FENCE_TIME = 32
+
+EVENT_STATE = 0
+EVENT_CHANGES = 4
+EVENT_WAITERS = 8
+EVENT_TIME = 32
 
 
-class SignalState(enum.IntEnum):
-    """Values of a signal's state word. Everything above `HOST_RESET` means signalled."""
+class EventState(enum.IntEnum):
+    """Values of an event's state word. Everything above `HOST_RESET` means signalled."""
 
     INITIAL = 0
     DEVICE_RESET = 1
@@ -66,7 +83,9 @@ RING_TEXT = 192
 RING_TEXT_MAX = 320
 
 SLOT_SIZE = 64
-SLOT = struct.Struct("=QQQIIQQ16x")
+SLOT = struct.Struct("=QQQIIQQQII")
+SLOT_TICKET = 48
+SLOT_RESULT = 56
 MIN_SLOTS = 2
 MAX_SLOTS = 4096
 

@@ -1,4 +1,4 @@
-"""Typed access to the records of `records` in mapped memory: the signal, and both ends of a ring.
+"""Typed access to the records of `records` in mapped memory: a fence, and an event.
 
 A word is read and written as one aligned machine access (a memoryview of format I or Q), so the other
 side never sees half of it.
@@ -10,19 +10,23 @@ import mmap
 import time
 
 from softnpu.emulator.interface import linux, records
-from softnpu.emulator.interface.records import SignalState
+from softnpu.emulator.interface.records import EventState
 
-# Words of a signal, and its states as plain integers: reading a member of an enumeration takes 50 ns,
-# half of a look at a signal.
-_WAITERS = records.SIGNAL_WAITERS // 4
-_RESULT = records.SIGNAL_RESULT // 4
-_CANCEL = records.SIGNAL_CANCEL // 4
-_SUBMISSION = records.SIGNAL_SUBMISSION // 8
-_TIME = records.SIGNAL_TIME // 8
-_DEVICE_RESET = int(SignalState.DEVICE_RESET)
-_HOST_RESET = int(SignalState.HOST_RESET)
-_DEVICE_SIGNALLED = int(SignalState.DEVICE_SIGNALLED)
-_HOST_SIGNALLED = int(SignalState.HOST_SIGNALLED)
+# Words of the records, and states as plain integers: reading a member of an enumeration takes 50 ns,
+# half of a look at an event.
+_FENCE_WAITERS = records.FENCE_WAITERS // 4
+_FENCE_RESULT = records.FENCE_RESULT // 4
+_FENCE_ARMED = records.FENCE_ARMED // 8
+_FENCE_CANCEL = records.FENCE_CANCEL // 8
+_FENCE_TIME = records.FENCE_TIME // 8
+_EVENT_CHANGES = records.EVENT_CHANGES // 4
+_EVENT_WAITERS = records.EVENT_WAITERS // 4
+_EVENT_TIME = records.EVENT_TIME // 8
+_INITIAL = int(EventState.INITIAL)
+_DEVICE_RESET = int(EventState.DEVICE_RESET)
+_HOST_RESET = int(EventState.HOST_RESET)
+_DEVICE_SIGNALLED = int(EventState.DEVICE_SIGNALLED)
+_HOST_SIGNALLED = int(EventState.HOST_SIGNALLED)
 
 
 class SharedMapping:
@@ -41,8 +45,89 @@ class SharedMapping:
         self.longs = memoryview(self.buffer).cast("Q")
 
 
-class Signal:
-    """A fence or an event, 64 bytes at `offset` of a mapping."""
+class FenceRecord:
+    """A fence, 64 bytes at `offset` of a mapping.
+
+    It is signalled for a submission when it holds the ticket of that submission. A ticket is never used
+    twice, so a late signal for an earlier submission, of whatever queue, means nothing to a later one.
+    """
+
+    __slots__ = ("_address", "_long", "_longs", "_word", "_words")
+
+    def __init__(self, mapping: SharedMapping, offset: int) -> None:
+        self._words = mapping.words
+        self._longs = mapping.longs
+        self._word = offset >> 2
+        self._long = offset >> 3
+        self._address = mapping.address + offset
+
+    def is_signalled(self, ticket: int) -> bool:
+        """Whether the submission of this ticket has signalled it."""
+        return self._longs[self._long] == ticket
+
+    @property
+    def result(self) -> int:
+        """`ze_result_t` of the submission that signalled it last."""
+        return self._words[self._word + _FENCE_RESULT]
+
+    @property
+    def armed(self) -> int:
+        """The ticket of the submission that is to signal it; 0 for none."""
+        return self._longs[self._long + _FENCE_ARMED]
+
+    @property
+    def time_ns(self) -> int:
+        """Host clock when the device signalled it."""
+        return self._longs[self._long + _FENCE_TIME]
+
+    def arm(self, ticket: int) -> None:
+        """Host: the submission of this ticket is to signal it; 0: none is."""
+        self._longs[self._long + _FENCE_ARMED] = ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Host: the submission of this ticket shall not begin, or end early."""
+        self._longs[self._long + _FENCE_CANCEL] = ticket
+
+    def sleep(self, ticket: int, timeout_ns: int) -> None:
+        """Sleep until something signals it, at most `timeout_ns`; the caller looks again."""
+        waiters = self._word + _FENCE_WAITERS
+        self._words[waiters] = 1
+        linux.memory_fence()
+        signalled = self._longs[self._long]
+        if signalled == ticket:
+            return
+        # an earlier signal may have taken the mark with it
+        if not self._words[waiters]:
+            self._words[waiters] = 1
+        linux.futex_wait(self._address, signalled & 0xFFFFFFFF, timeout_ns)
+
+    def is_cancelled(self, ticket: int) -> bool:
+        """Device: whether the driver asks for the early end of the submission of this ticket."""
+        return self._longs[self._long + _FENCE_CANCEL] == ticket
+
+    def signal(self, ticket: int, result: int) -> None:
+        """Device: the submission of this ticket has ended. Nothing if the fence waits for another one."""
+        if self._longs[self._long + _FENCE_ARMED] != ticket:
+            return
+        self._words[self._word + _FENCE_RESULT] = result
+        self._longs[self._long + _FENCE_TIME] = time.monotonic_ns()
+        # the mark is taken before the ticket is stored: a waiter that marks itself later finds the ticket, or
+        # the kernel finds it when it compares the word
+        waiters = self._word + _FENCE_WAITERS
+        marked = self._words[waiters]
+        if marked:
+            self._words[waiters] = 0
+        self._longs[self._long] = ticket
+        _wake(self._words, waiters, marked, self._address)
+
+
+class EventRecord:
+    """An event, 64 bytes at `offset` of a mapping.
+
+    Commands store its state together with the number of changes, as one word: after an engine's death the
+    next one knows by that number whether the interrupted command has changed it. The host stores the state
+    alone.
+    """
 
     __slots__ = ("_address", "_long", "_longs", "_word", "_words")
 
@@ -62,73 +147,70 @@ class Signal:
         return self._words[self._word] > _HOST_RESET
 
     @property
-    def result(self) -> int:
-        """Result of the submission that signalled it; 0 for success."""
-        return self._words[self._word + _RESULT]
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the driver asks that the submission of this fence is not begun any more."""
-        return bool(self._words[self._word + _CANCEL])
-
-    @property
-    def submission(self) -> int:
-        """The submission that will signal it, as the driver announced it; 0 for none."""
-        return self._longs[self._long + _SUBMISSION]
+    def changes(self) -> int:
+        """How often commands have signalled or reset it, modulo 2^32."""
+        return self._words[self._word + _EVENT_CHANGES]
 
     @property
     def time_ns(self) -> int:
-        """Host clock when the device signalled it."""
-        return self._longs[self._long + _TIME]
+        """Host clock when a command signalled it."""
+        return self._longs[self._long + _EVENT_TIME]
 
-    def arm(self, state: SignalState, submission: int) -> None:
-        """Host: not signalled; `submission` will signal it (0: nobody yet)."""
-        self._longs[self._long + _SUBMISSION] = submission
-        self._words[self._word + _RESULT] = 0
-        self._words[self._word + _CANCEL] = 0
-        self._words[self._word] = state
+    def initialize(self) -> None:
+        """Host: a new event lies here."""
+        self._words[self._word] = _INITIAL
 
-    def cancel(self) -> None:
-        """Host: the submission of this fence need not begin any more."""
-        self._words[self._word + _CANCEL] = 1
+    def host_reset(self) -> None:
+        """Host: not signalled from now on."""
+        self._words[self._word] = _HOST_RESET
 
     def host_signal(self) -> None:
         """Host: signalled from now on; wakes every waiter."""
-        self._signal(_HOST_SIGNALLED)
+        waiters, marked = self._take_mark()
+        self._words[self._word] = _HOST_SIGNALLED
+        _wake(self._words, waiters, marked, self._address)
 
-    def device_signal(self, result: int) -> None:
-        """Device: signalled with this result; wakes every waiter."""
-        self._words[self._word + _RESULT] = result
-        self._longs[self._long + _TIME] = time.monotonic_ns()
-        self._signal(_DEVICE_SIGNALLED)
+    def device_signal(self) -> None:
+        """Device: signalled from now on; wakes every waiter."""
+        self._longs[self._long + _EVENT_TIME] = time.monotonic_ns()
+        waiters, marked = self._take_mark()
+        self._change(_DEVICE_SIGNALLED)
+        _wake(self._words, waiters, marked, self._address)
 
     def device_reset(self) -> None:
         """Device: not signalled from now on."""
-        self._words[self._word] = _DEVICE_RESET
+        self._change(_DEVICE_RESET)
 
     def sleep(self, timeout_ns: int) -> None:
-        """Sleeps until the state changes, at most `timeout_ns`; the caller looks at the state again."""
-        waiters = self._word + _WAITERS
+        """Sleep until the state changes, at most `timeout_ns`; the caller looks at the state again."""
+        waiters = self._word + _EVENT_WAITERS
         self._words[waiters] = 1
         linux.memory_fence()
         state = self._words[self._word]
         if state > _HOST_RESET:
             return
-        # a signal that was reset since may have taken our mark with it
+        # a signal that was reset since may have taken the mark with it
         if not self._words[waiters]:
             self._words[waiters] = 1
         linux.futex_wait(self._address, state, timeout_ns)
 
-    def _signal(self, state: int) -> None:
-        # the marks are taken before the state is stored: a waiter that marks itself later finds the new
-        # state, or the kernel finds it when it compares the word
-        waiters = self._word + _WAITERS
+    def _change(self, state: int) -> None:
+        changes = (self._words[self._word + _EVENT_CHANGES] + 1) & 0xFFFFFFFF
+        self._longs[self._long] = changes << 32 | state
+
+    def _take_mark(self) -> tuple[int, int]:
+        # taken before the state is stored: a waiter that marks itself later finds the new state, or the
+        # kernel finds it when it compares the word
+        waiters = self._word + _EVENT_WAITERS
         marked = self._words[waiters]
         if marked:
             self._words[waiters] = 0
-        self._words[self._word] = state
-        if not marked:
-            linux.memory_fence()
-            marked = self._words[waiters]
-        if marked:
-            linux.futex_wake(self._address)
+        return waiters, marked
+
+
+def _wake(words: memoryview, waiters: int, marked: int, address: int) -> None:
+    if not marked:
+        linux.memory_fence()
+        marked = words[waiters]
+    if marked:
+        linux.futex_wake(address)

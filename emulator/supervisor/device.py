@@ -59,8 +59,9 @@ class Device:
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
-        self._leaving: dict[int, tuple[int, Callable[[], None]]] = {}
-        self._leaving_queues: dict[tuple[int, int], Callable[[], None]] = {}
+        # what the engine may still use: with their memory and the records of their queues
+        self._leaving: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
+        self._leaving_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
         self._loads: dict[int, None] = {}  # the engine loads one after the other, in this order
         self._reactor = reactor
         self._page = page
@@ -285,9 +286,8 @@ class Device:
         """Forgets a context; its memory counts as used until the engine has let go, then `gone` is called."""
         del self.contexts[context.number]
         self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
-        self._leaving[context.number] = (context.memory.allocated, gone)
-        for queue in context.queues.values():
-            self.states.free(queue.state)
+        states = [queue.state for queue in context.queues.values()]
+        self._leaving[context.number] = (context.memory.allocated, states, gone)
         for graph in context.graphs.values():
             self._release_image(graph.image)
         context.close()
@@ -299,8 +299,11 @@ class Device:
     def _forget_context(self, number: int) -> None:
         entry = self._leaving.pop(number, None)
         if entry is not None:
-            self.account(-entry[0])
-            entry[1]()
+            allocated, states, gone = entry
+            self.account(-allocated)
+            for state in states:
+                self.states.free(state)
+            gone()
 
     def account(self, size: int) -> None:
         """Counts `size` more bytes (or fewer) as used."""
@@ -373,17 +376,18 @@ class Device:
 
     def drop_queue(self, queue: Queue, gone: Callable[[], None]) -> None:
         """Forgets a queue; calls `gone` once the engine runs none of its submissions any more."""
-        self.states.free(queue.state)
         key = (queue.context.number, queue.handle)
-        self._leaving_queues[key] = gone
+        self._leaving_queues[key] = (queue.state, gone)
         if self._engine is None:
             self._forget_queue(key)
         else:
             self._post(link.QueueDrop(context=queue.context.number, queue=queue.handle))
 
     def _forget_queue(self, key: tuple[int, int]) -> None:
-        gone = self._leaving_queues.pop(key, None)
-        if gone is not None:
+        entry = self._leaving_queues.pop(key, None)
+        if entry is not None:
+            state, gone = entry
+            self.states.free(state)
             gone()
 
     # ------------------------------------------------------------ graphs

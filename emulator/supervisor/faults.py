@@ -197,7 +197,7 @@ class Faults:
     def _remove(self, entry: _Entry) -> None:
         self._disarm(entry)
         del self._entries[entry.id]
-        self._free.append(entry.place)
+        self._free.insert(0, entry.place)  # not soon: an engine may not have been told yet
 
     def _disarm(self, entry: _Entry) -> None:
         if entry in self._requests:

@@ -46,8 +46,8 @@ class QueueStates:
         return state
 
     def free(self, state: int) -> None:
-        """The record may be used for another queue, but not soon: an engine may still write to it."""
-        self._free.insert(0, state)
+        """The record may be used for another queue: no engine writes to it any more."""
+        self._free.append(state)
 
     def running(self, state: int) -> Running | None:
         """What runs of this queue."""

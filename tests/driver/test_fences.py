@@ -121,7 +121,7 @@ def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.Monkey
     queue, gate = context.create_command_queue(), context.create_event()
     fence, commands = queue.create_fence(), waits(context, gate)
     waiters = fence.block.mapping.words
-    mark = (fence.block.offset + fence.offset + records.SIGNAL_WAITERS) // 4
+    mark = (fence.block.offset + fence.offset + records.FENCE_WAITERS) // 4
     delays = []
     for _ in range(31):
         gate.host_reset()

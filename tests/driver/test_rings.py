@@ -16,7 +16,6 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.records import SignalState
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
@@ -251,10 +250,10 @@ def test_everything_submitted_to_a_lost_queue_ends_lost(attack: _Attack) -> None
     assert attack.queue.lost
     fence = attack.context.alloc(64, "control")
     for _ in range(3):
-        fence.signal().arm(SignalState.HOST_RESET, attack.queue.tail + 1)
+        fence.fence().arm(attack.queue.tail + 1)
         number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence)
         assert attack.queue.wait(number) == ZeResult.ERROR_DEVICE_LOST
-        assert fence.signal().result == ZeResult.ERROR_DEVICE_LOST
+        assert fence.fence().result == ZeResult.ERROR_DEVICE_LOST
 
 
 def test_a_ring_overwritten_while_its_queue_waits_for_an_event(attack: _Attack) -> None:
@@ -263,7 +262,7 @@ def test_a_ring_overwritten_while_its_queue_waits_for_an_event(attack: _Attack) 
     attack.queue.submit(attack.buffer, 56)
     assert attack.context.queue().run(_NOTHING, attack.context.alloc(4096, "control")) == 0
     attack.queue.ring.write(os.urandom(512), records.RING_HEADER)
-    event.signal().host_signal()
+    event.event().host_signal()
     os.eventfd_write(attack.context.doorbell, 1)
     wait_until(lambda: attack.queue.lost)
     number = attack.queue.submit(attack.buffer, len(_NOTHING))

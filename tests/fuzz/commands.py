@@ -10,7 +10,7 @@ from typing import Any
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.blob import GraphMeta
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.shared import SharedMapping, Signal
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from tests.fuzz.dice import Dice
 
 PAIR_SIZE = cmd.HEADER.size + 72
@@ -32,8 +32,11 @@ class Room:
     def read(self, size: int, at: int = 0) -> bytes:
         return self.mapping.buffer[self.offset + at : self.offset + at + size]
 
-    def signal(self, at: int) -> Signal:
-        return Signal(self.mapping, self.offset + at)
+    def fence(self, at: int) -> FenceRecord:
+        return FenceRecord(self.mapping, self.offset + at)
+
+    def event(self, at: int) -> EventRecord:
+        return EventRecord(self.mapping, self.offset + at)
 
     @property
     def address(self) -> int:

@@ -15,7 +15,6 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.records import SignalState
 from softnpu.emulator.interface.result import Fault, ZeResult
 from softnpu.emulator.interface.shared import SharedMapping
 from tests.fuzz.attack_frames import Target
@@ -140,7 +139,7 @@ class Queue:
     ) -> int:
         """Writes a slot and the tail, and rings; the number of the submission."""
         self.tail += 1
-        slot = records.SLOT.pack(self.tail, buffer, offset, size, flags, fence, fence_offset)
+        slot = records.SLOT.pack(self.tail, buffer, offset, size, flags, fence, fence_offset, self.tail, 0, 0)
         self.ring.write(slot, records.RING_HEADER + (self.tail - 1) % self.slots * records.SLOT_SIZE)
         self.set_tail(self.tail)
         return self.tail
@@ -224,7 +223,7 @@ def _submit_one(arena: Arena, maker: CommandMaker, tally: Tally, steady: bool) -
     names, data, right = maker.buffer(arena.spared())
     slot: dict[str, int] = {"buffer": arena.buffer.handle, "offset": 0, "size": len(data)}
     if dice.chance(0.3):
-        arena.signals.signal(0).arm(SignalState.HOST_RESET, arena.queue.tail + 1)
+        arena.signals.fence(0).arm(arena.queue.tail + 1)
         slot |= {"fence": arena.signals.handle, "fence_offset": 0}
     if dice.chance(0.12):
         right = None
@@ -237,8 +236,8 @@ def _submit_one(arena: Arena, maker: CommandMaker, tally: Tally, steady: bool) -
     else:
         right = None
         slot["size"] = len(data)
-    arena.signals.signal(64).arm(SignalState.HOST_RESET, 0)
-    arena.signals.signal(128).host_signal()
+    arena.signals.event(64).host_reset()
+    arena.signals.event(128).host_signal()
     result = arena.queue.wait(arena.queue.submit(**slot))
     for name in set(names):
         (tally.refused if result else tally.accepted)[name] += 1

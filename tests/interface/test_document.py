@@ -22,7 +22,7 @@ from softnpu.emulator.interface.blob import (
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import FaultState
-from softnpu.emulator.interface.records import DeviceState, SignalState, StatusWord
+from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult
 from softnpu.emulator.interface.weights import Placement
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
@@ -156,25 +156,28 @@ def test_ring_offsets_are_documented() -> None:
     }
 
 
-def test_signal_offsets_and_states_are_documented() -> None:
-    section = _section("10. Signals: fences and events")
-    rows = [row for row in _rows(section, "| offset |") if row[2] != "reserved"]
-    assert _numbers(rows, 2, 0) == {
-        "state": records.SIGNAL_STATE,
-        "waiters": records.SIGNAL_WAITERS,
-        "result": records.SIGNAL_RESULT,
-        "cancel": records.SIGNAL_CANCEL,
-        "submission": records.SIGNAL_SUBMISSION,
-        "time": records.SIGNAL_TIME,
+@pytest.mark.parametrize(("section", "prefix"), [("10.1 Fences", "FENCE_"), ("10.2 Events", "EVENT_")])
+def test_offsets_of_fences_and_events_are_documented(section: str, prefix: str) -> None:
+    rows = [row for row in _rows(_section(section), "| offset |") if row[2] != "reserved"]
+    expected = {
+        name.removeprefix(prefix).lower(): value
+        for name, value in vars(records).items()
+        if name.startswith(prefix)
     }
-    assert _numbers(_rows(section, "| `state` |"), 1, 0) == {state.name: state.value for state in SignalState}
+    assert _numbers(rows, 2, 0) == expected
+
+
+def test_event_states_are_documented() -> None:
+    rows = _rows(_section("10.2 Events"), "| `state` |")
+    assert _numbers(rows, 1, 0) == {state.name: state.value for state in EventState}
 
 
 @pytest.mark.parametrize(
     ("section", "header", "size"),
     [
         ("8. Queue ring", "| offset | size | field | meaning |", records.SLOT_SIZE),
-        ("10. Signals: fences and events", "| offset |", records.SIGNAL_SIZE),
+        ("10.1 Fences", "| offset |", records.SIGNAL_SIZE),
+        ("10.2 Events", "| offset |", records.SIGNAL_SIZE),
         ("11. Command buffers", "| offset |", commands.HEADER.size),
         ("12. Status page", "| offset |", records.STATUS_HEADER.size),
     ],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from softnpu.emulator.interface import records
-from softnpu.emulator.interface.records import DeviceState, SignalState, StatusWord
+from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
 
 _SLOT = bytes.fromhex(
     "0100000000000000 0807060504030002 0010000000000000 40010000 02000000"
-    "0907060504030002 8000000000000000 00000000000000000000000000000000"
+    "0907060504030002 8000000000000000 0700000000000000 01000070 00000000"
 )
 _STATUS_HEADER = bytes.fromhex(
     "534e505553544154 01000000 02000000 d204000000000000 000064a7b3b6e00d"
@@ -16,7 +16,7 @@ _STATUS_HEADER = bytes.fromhex(
 
 
 def test_a_slot_keeps_its_bytes() -> None:
-    fields = (1, 0x0200030405060708, 4096, 320, 2, 0x0200030405060709, 128)
+    fields = (1, 0x0200030405060708, 4096, 320, 2, 0x0200030405060709, 128, 7, 0x70000001, 0)
     assert records.SLOT.pack(*fields) == _SLOT
     assert records.SLOT.unpack(_SLOT) == fields
 
@@ -25,20 +25,28 @@ def test_a_slot_has_64_bytes() -> None:
     assert records.SLOT.size == records.SLOT_SIZE == 64
 
 
-def test_signal_offsets() -> None:
-    assert {name: value for name, value in vars(records).items() if name.startswith("SIGNAL_")} == {
+def test_offsets_of_fences_events_and_slots() -> None:
+    prefixes = ("SIGNAL_", "FENCE_", "EVENT_", "SLOT_")
+    assert {name: value for name, value in vars(records).items() if name.startswith(prefixes)} == {
         "SIGNAL_SIZE": 64,
-        "SIGNAL_STATE": 0,
-        "SIGNAL_WAITERS": 4,
-        "SIGNAL_RESULT": 8,
-        "SIGNAL_CANCEL": 12,
-        "SIGNAL_SUBMISSION": 16,
-        "SIGNAL_TIME": 24,
+        "FENCE_SIGNALLED": 0,
+        "FENCE_WAITERS": 8,
+        "FENCE_RESULT": 12,
+        "FENCE_ARMED": 16,
+        "FENCE_CANCEL": 24,
+        "FENCE_TIME": 32,
+        "EVENT_STATE": 0,
+        "EVENT_CHANGES": 4,
+        "EVENT_WAITERS": 8,
+        "EVENT_TIME": 32,
+        "SLOT_SIZE": 64,
+        "SLOT_TICKET": 48,
+        "SLOT_RESULT": 56,
     }
 
 
-def test_signal_states() -> None:
-    assert {state.name: state.value for state in SignalState} == {
+def test_event_states() -> None:
+    assert {state.name: state.value for state in EventState} == {
         "INITIAL": 0,
         "DEVICE_RESET": 1,
         "HOST_RESET": 2,
@@ -48,8 +56,8 @@ def test_signal_states() -> None:
 
 
 def test_everything_above_host_reset_is_signalled() -> None:
-    signalled = {state for state in SignalState if state > SignalState.HOST_RESET}
-    assert signalled == {SignalState.DEVICE_SIGNALLED, SignalState.HOST_SIGNALLED}
+    signalled = {state for state in EventState if state > EventState.HOST_RESET}
+    assert signalled == {EventState.DEVICE_SIGNALLED, EventState.HOST_SIGNALLED}
 
 
 def test_ring_offsets() -> None:

@@ -19,7 +19,7 @@ from softnpu.emulator.interface.shared import SharedMapping
 from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
 
 BUFFER_BYTES = 64 * 1024
-_SIGNAL = struct.Struct("=IIIIQQ")
+_FENCE = struct.Struct("=QIIQQQ")
 
 
 class Refusal(Exception):
@@ -133,7 +133,7 @@ class Actor:
         data = cmd.encode_buffer([cmd.encode_command(self._command(*order)) for order in orders])
         place, signals, target = self._memory[buffer][1], self._memory[fences][1], self._queues[queue]
         place.write(data, offset)
-        words = _SIGNAL.pack(2, 0, 0, 0, target.tail + 1, 0)
+        words = _FENCE.pack(0, 0, 0, target.tail + 1, 0, 0)
         signals.write(words, fence * records.SIGNAL_SIZE)
         return target.submit(
             place, len(data), offset, fence=signals, fence_offset=fence * records.SIGNAL_SIZE
@@ -154,13 +154,20 @@ class Actor:
         return self._queues[queue].lost
 
     def fence(self, fences: str, index: int) -> list[int]:
-        """State and result of a fence."""
-        words = self._memory[fences][1].read(_SIGNAL.size, index * records.SIGNAL_SIZE)
-        state, _, result, *_ = _SIGNAL.unpack(words)
-        return [state, result]
+        """The ticket that a fence holds, and its result."""
+        words = self._memory[fences][1].read(_FENCE.size, index * records.SIGNAL_SIZE)
+        ticket, _, result, *_ = _FENCE.unpack(words)
+        return [ticket, result]
+
+    def event(self, events: str, index: int) -> int:
+        """The state of an event."""
+        words = self._memory[events][1].read(4, index * records.SIGNAL_SIZE)
+        return int.from_bytes(words, "little")
 
     def cancel(self, queue: str, fences: str, index: int) -> None:
-        self._memory[fences][1].write(struct.pack("=I", 1), index * records.SIGNAL_SIZE + 12)
+        place, at = self._memory[fences][1], index * records.SIGNAL_SIZE
+        armed = place.read(8, at + records.FENCE_ARMED)
+        place.write(armed, at + records.FENCE_CANCEL)
         self._ring(queue)
 
     def signal(self, queue: str, events: str, index: int) -> None:

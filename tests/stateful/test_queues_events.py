@@ -277,8 +277,8 @@ class QueuesAndEvents(World):
                 self._check_queue(scene, queue)
             actor = scene.client.actor
             for event, signalled in enumerate(scene.events):
-                state, _ = actor.do("fence", "events", event)
-                assert (state > records.SignalState.HOST_RESET) == signalled, f"event {event}"
+                state = actor.do("event", "events", event)
+                assert (state > records.EventState.HOST_RESET) == signalled, f"event {event}"
 
     def _check_queue(self, scene: Scene, queue: ModelQueue) -> None:
         actor = scene.client.actor

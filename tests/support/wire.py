@@ -15,7 +15,7 @@ from softnpu.emulator.interface import frames, linux, places, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Fault
-from softnpu.emulator.interface.shared import SharedMapping, Signal
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -141,8 +141,11 @@ class WireMemory:
         start = self.offset + at
         return self.mapping.buffer[start : start + (self.size - at if size is None else size)]
 
-    def signal(self, at: int = 0) -> Signal:
-        return Signal(self.mapping, self.offset + at)
+    def fence(self, at: int = 0) -> FenceRecord:
+        return FenceRecord(self.mapping, self.offset + at)
+
+    def event(self, at: int = 0) -> EventRecord:
+        return EventRecord(self.mapping, self.offset + at)
 
 
 class WireQueue:
@@ -165,7 +168,10 @@ class WireQueue:
         fence_offset: int = 0,
         sequence: int | None = None,
     ) -> int:
-        """Writes a slot, stores the tail and rings the doorbell; the number of the submission."""
+        """Writes a slot, stores the tail and rings the doorbell; the number of the submission.
+
+        It is the ticket of the fence as well.
+        """
         self.tail += 1
         slot = records.SLOT.pack(
             self.tail if sequence is None else sequence,
@@ -175,6 +181,9 @@ class WireQueue:
             0,
             fence if isinstance(fence, int) else fence.handle,
             fence_offset,
+            self.tail & (2**64 - 1),
+            0,
+            0,
         )
         self.ring.write(slot, records.RING_HEADER + (self.tail - 1) % self.slots * records.SLOT_SIZE)
         self.set_tail(self.tail)
@@ -202,7 +211,12 @@ class WireQueue:
     def wait(self, number: int) -> int:
         """Waits until a submission has ended; its result, 0 for success."""
         wait_until(lambda: self.completed >= number, what=f"the end of submission {number}")
-        return self._word("=I", records.RING_RESULT) if self._word("=Q", records.RING_FAILED) == number else 0
+        return self.result(number)
+
+    def result(self, number: int) -> int:
+        """What the engine wrote into the slot of a submission that has ended."""
+        slot = records.RING_HEADER + (number - 1) % self.slots * records.SLOT_SIZE
+        return self._word("=I", slot + records.SLOT_RESULT)
 
     def _word(self, shape: str, at: int) -> int:
         value: int = struct.unpack(shape, self.ring.read(struct.calcsize(shape), at))[0]
