@@ -102,7 +102,7 @@ class Staging:
         if not places:
             os.ftruncate(self._fd, 0)
             return
-        self._map_file(size)
+        mapping = self._map_file(size)
         self._free.take(_LARGEST, _PAGE)
         end, kept = 0, {}
         for place in sorted(places):
@@ -110,9 +110,9 @@ class Staging:
             if not length or start < end:
                 continue  # no step has noted it like this; who asks for it is refused
             if start > end:
-                self._give(end, start - end)
+                _give_back(mapping, self._returned, end, start - end)
             kept[place], end = self._piece(start, length), start + length
-        self._release(end, size - end)
+        _release(mapping, end, size - end)
         self._free.give(end, _LARGEST - end)
         self._pending = [
             (queue, value, kept[place])
@@ -175,20 +175,24 @@ class Staging:
         assert memory is not None
         whole: Any = (ctypes.c_ubyte * length).from_buffer(memory, start)
         # views refer to this array: it lives as long as the last of them
-        weakref.finalize(whole, self._give, start, length).atexit = False
+        weakref.finalize(whole, _give_back, memory, self._returned, start, length).atexit = False
         return Piece(start // _PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
 
-    def _give(self, start: int, length: int) -> None:
-        self._release(start, length)
-        self._returned.append((start, length))
-
-    def _release(self, start: int, length: int) -> None:
-        """Gives the memory back: these bytes are 0 from now on."""
-        if self._map is not None and length:
-            self._map.madvise(mmap.MADV_REMOVE, start, length)
-
-    def _map_file(self, size: int) -> None:
+    def _map_file(self, size: int) -> mmap.mmap:
         # views of smaller mappings stay as they are: it is the same file
         if os.fstat(self._fd).st_size < size:
             os.ftruncate(self._fd, size)
         self._map, self._size = linux.map_shared(self._fd, size), size
+        return self._map
+
+
+def _give_back(mapping: mmap.mmap, returned: deque[tuple[int, int]], start: int, length: int) -> None:
+    """Nobody uses these bytes any more; `returned` takes the range, whatever thread this is."""
+    _release(mapping, start, length)
+    returned.append((start, length))
+
+
+def _release(mapping: mmap.mmap, start: int, length: int) -> None:
+    """Gives memory back: these bytes are 0 from now on."""
+    if length:
+        mapping.madvise(mmap.MADV_REMOVE, start, length)
