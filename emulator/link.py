@@ -20,7 +20,10 @@ from softnpu.emulator.interface.result import Fault
 
 
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
-    """First message. Descriptors: queue states, status page. `careful`: an engine has died before it."""
+    """First message. Descriptors: queue states, status page, staging.
+
+    `careful`: an engine has died before it.
+    """
 
     device: int
     platform: str

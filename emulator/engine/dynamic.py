@@ -124,7 +124,6 @@ class DynamicBinding(Binding):
         "_shapes",
         "_smallest",
         "_targets",
-        "_void",
     )
 
     def __init__(
@@ -139,7 +138,6 @@ class DynamicBinding(Binding):
         self._name = meta.name
         self._shapes: list[Shape] = []
         self._proven = False
-        self._void = False
         self._inputs: list[DynamicArgument] = []
         self._outputs: list[DynamicArgument] = []
         told = meta.shape_tensors
@@ -161,8 +159,8 @@ class DynamicBinding(Binding):
         ]
         self._aim(self._targets)
 
-    def run(self, given_up: Callable[[], bool]) -> None:
-        """One inference with the shapes that the client tells now.
+    def run(self, given_up: Callable[[], bool]) -> bool:
+        """One inference with the shapes that the client tells now; False if it was cut off: nothing is told.
 
         Refuses with `ERROR_INVALID_ARGUMENT` shapes that are outside the bounds or the memory, or do not fit
         each other, and with `ERROR_INVALID_SIZE` an output that the memory is too small for: all shape
@@ -176,37 +174,35 @@ class DynamicBinding(Binding):
             self._shapes = shapes
             self._proven = self._short = False
         if None in self._targets:
-            self._run_loose(given_up)
-            return
-        self._void = False
+            return self._run_loose(given_up)
         try:
-            super().run(given_up)
+            ended = super().run(given_up)
         except RuntimeError:
             # perhaps a result that did not fit: OpenVINO sees that last of all, and does not tell its size
-            self._run_loose(given_up)
-            return
-        if not self._void:
+            return self._run_loose(given_up)
+        if ended:
             self._proven = True
             self._deliver(self._targets)
+        return ended
 
-    def _run_loose(self, given_up: Callable[[], bool]) -> None:
+    def _run_loose(self, given_up: Callable[[], bool]) -> bool:
         """One inference with results of any size, which go to the client if they fit."""
         results = [
             argument.loose(smallest) for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
         self._aim(results)
-        self._void = False
         try:
-            super().run(given_up)
+            ended = super().run(given_up)
         except RuntimeError as error:
             if self._proven or not self._inputs:
                 raise
             raise self._inconsistent(error) from error
         finally:
             self._aim(self._targets)
-        if not self._void:
+        if ended:
             self._proven = True
             self._deliver(results)
+        return ended
 
     def _aim(self, tensors: Sequence[Any]) -> None:
         """Has the outputs written to these tensors."""
@@ -230,10 +226,6 @@ class DynamicBinding(Binding):
             if result is not target:
                 argument.put(result)
         self._copied(copied)
-
-    def _cancel(self) -> None:
-        super()._cancel()
-        self._void = True
 
     def _inconsistent(self, error: RuntimeError) -> Refused:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

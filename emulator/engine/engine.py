@@ -21,6 +21,7 @@ from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Message, encode
@@ -50,7 +51,9 @@ _STEPS: dict[type[Message], str] = {
 class Engine:
     """The engine of one device. Single-threaded, but for the thread that loads images."""
 
-    def __init__(self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int) -> None:
+    def __init__(
+        self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int, staging_fd: int
+    ) -> None:
         self._channel = channel
         self._setup = setup
         states = linux.map_shared(states_fd, link.STATES_SIZE)
@@ -58,6 +61,7 @@ class Engine:
         self._vitals = self._states[link.VITALS // 8 :]
         self.counters = Counters(page_fd, setup.devices, setup.device)
         self.scheduler = Scheduler()
+        self.staging = Staging(staging_fd)
         self._spin = SpinBudget(setup.spin_us * 1000)
         self._contexts: dict[int, EngineContext] = {}
         self._shares: dict[int, Share] = {}
@@ -113,6 +117,8 @@ class Engine:
             self._cool(now)
 
     def _poll(self, timeout_s: float) -> None:
+        if self.staging.pending:
+            self.staging.settle()
         for fd, _ in self._poller.poll(timeout_s, _EVENTS):
             context = self._doorbells.get(fd)
             if context is not None:
@@ -321,7 +327,7 @@ class Engine:
             failpoints.hit(_STEPS[type(order)])
         match order:
             case link.Resume():
-                self._resumed = True
+                self._resume()
             case link.ContextAdd():
                 self._add_context(order, packet.take_fds(1)[0])
             case link.ContextDrop():
@@ -367,6 +373,12 @@ class Engine:
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
+    def _resume(self) -> None:
+        """Everything that exists is known: keeps what a dead engine has staged for it, and nothing else."""
+        contexts = self._contexts.values()
+        self.staging.recover(queue for context in contexts for queue in context.queues.values())
+        self._resumed = True
+
     def _answer_ping(self, number: int) -> None:
         if failpoints.active is not None:
             self._give_up_unheard()
@@ -376,7 +388,7 @@ class Engine:
 
     def _add_context(self, order: link.ContextAdd, doorbell: int) -> None:
         share = self._shares.setdefault(order.session or -order.context, Share())
-        context = EngineContext(order.context, doorbell, self.catch_up, share)
+        context = EngineContext(order.context, doorbell, self.catch_up, share, self.staging)
         context.session = order.session
         self._contexts[order.context] = context
         self._doorbells[doorbell] = context

@@ -15,7 +15,7 @@ from softnpu.emulator import link
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault, lost_fault
 from softnpu.emulator.engine.scheduler import SLICE_NS
-from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, Rest
+from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, NOTED_EVERY, Rest
 from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.interface.commands import MemoryAt
 
-_LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
+_LOOK_EVERY = NOTED_EVERY - 1  # mask of step numbers: the clock after each of many small copies would show
 _LOOK_NS = 2_000_000
 _DECODE_NS = 2_000_000
 _LONG = 64 * 1024  # bytes of commands
@@ -231,7 +231,7 @@ class Runner:
             if waits is not None:
                 if index != first:
                     queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
-                if waits is BLOCKED or waits is LOADING:
+                if waits is BLOCKED or waits is LOADING or waits is GIVEN_UP:
                     return waits
                 assert isinstance(waits, Iterator)
                 waits = self._run_rest(queue, waits)

@@ -58,6 +58,8 @@ POINTS = {
     "engine.load": "it is about to load a graph, in the thread that does",
     "engine.submit": "a submission is copied, and not noted as running",
     "engine.running": "a submission is noted as running, none of its commands has run in this slice",
+    "engine.staged": "results that overwrite their inputs are staged and noted, none is copied",
+    "engine.copied": "such results are copied, and it is not noted that the command has ended",
     "engine.completing": "the commands of a submission have run, nobody has been told",
     "engine.event": "a command has changed an event, and is not noted as done",
     "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
