@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "base/cancellation.hpp"
 #include "base/fault.hpp"
 
 namespace softnpu {
@@ -18,6 +19,7 @@ ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char
 
 template <class F>
 ze_result_t guarded(const char* call, F&& body) {
+    const NotCancelled whole_call;
     try {
         return body();
     } catch (const Error& failure) {

@@ -1,16 +1,17 @@
 #include "base/log.hpp"
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
 
 #include <unistd.h>
 
+#include "base/environment.hpp"
+
 namespace softnpu {
 
 void log_once(const std::string& text) {
-    const char* level = std::getenv("SOFTNPU_LOG");
+    const char* level = variable("SOFTNPU_LOG");
     if (level != nullptr && std::strcmp(level, "off") == 0) return;
     // never destroyed: programs call the driver from destructors of static objects too
     static auto* const mutex = new std::mutex;

@@ -2,22 +2,17 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <unistd.h>
 
-#include <array>
+#include "base/session_fd.hpp"
 
 namespace softnpu {
 
 namespace {
 
 std::atomic<Runtime*> current{nullptr};
-std::array<std::atomic<int>, 256> inherited;  // descriptor + 1, 0: free
 
 void start_again_in_child() {
-    for (auto& entry : inherited) {
-        const int fd = entry.exchange(0) - 1;
-        if (fd >= 0) ::close(fd);
-    }
+    close_session_fds_in_child();
     Runtime* const before = current.load();
     // the parent's runtime stays as it is: its locks may be held by threads that do not exist here
     current.store(new Runtime(static_cast<uint8_t>(before->epoch + 1)));
@@ -26,7 +21,7 @@ void start_again_in_child() {
 Runtime* first_runtime() {
     auto* const made = new Runtime(0);
     current.store(made);
-    pthread_atfork(nullptr, nullptr, start_again_in_child);
+    pthread_atfork(hold_session_fds, release_session_fds, start_again_in_child);
     return made;
 }
 
@@ -67,20 +62,6 @@ Runtime& runtime() {
     static Runtime* const first = first_runtime();
     (void)first;
     return *current.load(std::memory_order_acquire);
-}
-
-void close_in_children(int fd) {
-    for (auto& entry : inherited) {
-        int expected = 0;
-        if (entry.compare_exchange_strong(expected, fd + 1)) return;
-    }
-}
-
-void forget_in_children(int fd) {
-    for (auto& entry : inherited) {
-        int expected = fd + 1;
-        if (entry.compare_exchange_strong(expected, 0)) return;
-    }
 }
 
 std::shared_ptr<Object> find_object(Kind kind, uint64_t handle) {

@@ -30,10 +30,6 @@ public:
 // That of this process.
 Runtime& runtime();
 
-// Descriptors that a forked child has to close, so that the daemon learns of the parent's end.
-void close_in_children(int fd);
-void forget_in_children(int fd);
-
 // The object behind a handle. Handles that come through an extension table may be those of a loader that
 // wraps them; it is asked what they stand for.
 std::shared_ptr<Object> find_object(Kind kind, uint64_t handle);

@@ -9,7 +9,7 @@ EventPool::EventPool(std::shared_ptr<Context> of, uint32_t count)
     : Object(of),
       context(std::move(of)),
       count_(count),
-      block_(context->memory()->allocate("control", static_cast<size_t>(count) * SIGNAL_SIZE)) {}
+      block_(context->memory()->allocate("control", static_cast<size_t>(count) * RECORD_SIZE)) {}
 
 Place EventPool::take(uint32_t index) {
     std::lock_guard lock(mutex_);
@@ -18,7 +18,7 @@ Place EventPool::take(uint32_t index) {
                     format("index %u: %s", index, index >= count_ ? "out of range" : "in use"),
                     format("a free index from 0 to %u", count_ - 1));
     }
-    return {block_, static_cast<size_t>(index) * SIGNAL_SIZE};
+    return {block_, static_cast<size_t>(index) * RECORD_SIZE};
 }
 
 void EventPool::give(uint32_t index) {
@@ -28,19 +28,19 @@ void EventPool::give(uint32_t index) {
 
 Event::Event(std::shared_ptr<EventPool> pool, uint32_t index)
     : Object(pool), pool_(std::move(pool)), index_(index), place_(pool_->take(index)) {
-    signal().arm(SignalState::initial, 0);
+    record().initialize();
 }
 
 void Event::host_signal() {
-    signal().host_signal();
+    record().host_signal();
     // a queue that waits for an event is not asleep: the doorbell is rung in any case
     pool_->context->ring_doorbell();
 }
 
-void Event::host_reset() { signal().arm(SignalState::host_reset, 0); }
+void Event::host_reset() { record().host_reset(); }
 
 bool Event::wait(uint64_t timeout) {
-    Signal word = signal();
+    EventRecord word = record();
     const auto over = [&] { return word.signalled() || !will_be_signalled(); };
     const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
     wait_until(over, sleep, timeout, *pool_->context->connection, spin_);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/context.hpp"
-#include "sync/signal.hpp"
+#include "sync/records.hpp"
 #include "sync/spin.hpp"
 
 namespace softnpu {
@@ -41,7 +41,7 @@ public:
 
     void host_signal();
     void host_reset();
-    bool signalled() const { return signal().signalled(); }
+    bool signalled() const { return record().signalled(); }
     // Waits for the commands in flight that signal this event; false when none is, or the time has passed.
     bool wait(uint64_t timeout);
 
@@ -52,7 +52,7 @@ public:
 private:
     using Recordings = std::set<std::weak_ptr<Recording>, std::owner_less<std::weak_ptr<Recording>>>;
 
-    Signal signal() const { return Signal(place_.block->data() + place_.offset); }
+    EventRecord record() const { return EventRecord(place_.block->data() + place_.offset); }
     bool will_be_signalled();
 
     const std::shared_ptr<EventPool> pool_;

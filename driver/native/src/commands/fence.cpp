@@ -5,45 +5,62 @@
 namespace softnpu {
 
 Fence::Fence(std::shared_ptr<CommandQueue> of, bool signalled)
-    : Object(of), queue(std::move(of)), place_(queue->context->take_signal()) {
-    signal().arm(signalled ? SignalState::host_signalled : SignalState::initial, 0);
-}
+    : Object(of), queue(std::move(of)), place_(queue->context->take_fence()), signalled_(signalled) {}
 
-Fence::~Fence() { queue->retire_signal(std::move(place_), sequence_); }
+Fence::~Fence() { queue->context->give_fence(place_); }
 
 bool Fence::wait(uint64_t timeout) {
-    const uint64_t sequence = sequence_;
-    Signal word = signal();
-    if (sequence == 0) return word.signalled();
-    const auto over = [&] { return word.signalled() || queue->is_over(sequence); };
-    const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
+    std::shared_ptr<Execution> execution;
+    {
+        std::lock_guard lock(mutex_);
+        if (signalled_) return true;
+        execution = execution_;
+    }
+    if (execution == nullptr) return false;
+    const uint64_t ticket = execution->ticket, last = execution->last;
+    if (ticket == 0) {
+        queue->check_alive(last);  // reset since it ended
+        return false;
+    }
+    FenceRecord word = record();
+    const auto over = [&] { return word.is_signalled(ticket) || queue->is_over(last); };
+    const auto sleep = [&](uint64_t ns) { word.sleep(ticket, ns); };
     if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
     // the device signals the fence before it counts the submission as ended
-    if (word.signalled()) {
-        const uint32_t result = word.result();
-        if (result != ZE_RESULT_SUCCESS) throw queue->failure(result, sequence);
+    if (word.is_signalled(ticket)) {
+        // another thread may arm it again meanwhile: then the result is not this one's
+        const bool succeeded = word.result() == ZE_RESULT_SUCCESS && word.is_signalled(ticket);
+        if (!succeeded || execution->first != last) queue->throw_failure(*execution);
         return true;
     }
-    // over without a signal: reset since then, passed over in a broken ring, or the queue is destroyed
-    queue->check_alive(sequence);
+    // over without a signal: given to another submission since, passed over in a broken ring, or the queue is
+    // destroyed
+    queue->check_alive(last);
     return false;
 }
 
 void Fence::reset() {
-    // work in flight stays attached; what has ended must not signal again after an engine reset
-    const uint64_t sequence = sequence_;
-    const bool ended = signal().signalled() || queue->is_over(sequence);
-    signal().arm(SignalState::host_reset, ended ? 0 : sequence);
+    std::lock_guard lock(mutex_);
+    signalled_ = false;
+    if (execution_ == nullptr) return;
+    if (record().is_signalled(execution_->ticket) || queue->is_over(execution_->last)) {
+        record().arm(0);
+        execution_ = std::make_shared<Execution>(Execution{0, execution_->first, execution_->last, {}});
+    }
 }
 
-void Fence::arm(uint64_t sequence) {
-    sequence_ = sequence;
-    signal().arm(SignalState::host_reset, sequence);
+void Fence::arm(std::shared_ptr<Execution> execution) {
+    std::lock_guard lock(mutex_);
+    signalled_ = false;
+    record().arm(execution->ticket);
+    execution_ = std::move(execution);
 }
 
 void Fence::signal_now() {
-    sequence_ = 0;
-    signal().host_signal();
+    std::lock_guard lock(mutex_);
+    record().arm(0);
+    execution_.reset();
+    signalled_ = true;
 }
 
 }  // namespace softnpu

@@ -1,10 +1,10 @@
-// `ze_fence_handle_t`: tells when a submission of one queue has ended.
+// `ze_fence_handle_t`: tells when the submissions of one call have ended.
 #pragma once
 
-#include <atomic>
+#include <mutex>
 
 #include "commands/queue.hpp"
-#include "sync/signal.hpp"
+#include "sync/records.hpp"
 
 namespace softnpu {
 
@@ -16,20 +16,24 @@ public:
 
     const std::shared_ptr<CommandQueue> queue;
 
-    // False: not ready. Never submitted: at once, whatever the time-out. Throws the submission's failure.
+    // False: not ready. Never submitted: at once, whatever the time-out. Throws the failure of the first of
+    // its submissions that failed.
     bool wait(uint64_t timeout);
+    // Work in flight stays attached.
     void reset();
-    // Submission `sequence` of the queue will signal this fence.
-    void arm(uint64_t sequence);
-    // There was nothing to run: signalled at once.
+    // The submissions of this execution signal it when the last of them has ended.
+    void arm(std::shared_ptr<Execution> execution);
+    // There was nothing to run: signalled at once, as on the real driver.
     void signal_now();
     const Place& place() const { return place_; }
 
 private:
-    Signal signal() const { return Signal(place_.block->data() + place_.offset); }
+    FenceRecord record() const { return FenceRecord(place_.block->data() + place_.offset); }
 
-    Place place_;
-    std::atomic<uint64_t> sequence_{0};
+    const Place place_;
+    std::mutex mutex_;
+    std::shared_ptr<Execution> execution_;  // what it was given to last
+    bool signalled_;                        // by the host: created so, or given to lists without commands
 };
 
 }  // namespace softnpu

@@ -36,22 +36,22 @@ bool CommandListImmediate::host_synchronize(uint64_t timeout) {
 }
 
 void CommandListImmediate::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
-    std::unique_lock lock(mutex_);
-    // another thread may append while this one waits without the lock
-    while (submitted_) {
-        submitted_ = false;
-        lock.unlock();
-        queue_->synchronize(FOREVER);
-        lock.lock();
-    }
+    // there is one buffer: an append keeps it from the end of the one before until its own submission
+    std::lock_guard turn(appending_);
+    queue_->synchronize(FOREVER);
+    std::vector<Recorded> next;
+    next.push_back(take_down_alone(std::move(commands), signal));
+    queue_->submit(next, nullptr);
+    if (queue_->synchronous) queue_->synchronize(FOREVER);
+}
+
+Recorded CommandListImmediate::take_down_alone(std::vector<Command> commands,
+                                               const std::shared_ptr<Event>& signal) {
+    std::lock_guard lock(mutex_);
     reset_locked();
     take_down(std::move(commands), signal);
     encode_locked();
-    submitted_ = true;
-    const Recorded next = recorded_locked();
-    lock.unlock();
-    queue_->submit({next}, nullptr);
-    if (queue_->synchronous) queue_->synchronize(FOREVER);
+    return recorded_locked();
 }
 
 }  // namespace softnpu

@@ -21,12 +21,14 @@ public:
     std::optional<Recorded> recorded() override;
 
 protected:
-    // Waits for the append before; with a synchronous queue also for itself.
+    // Waits for the append before, of whatever thread; with a synchronous queue also for itself.
     void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) override;
 
 private:
+    Recorded take_down_alone(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+
     const std::shared_ptr<CommandQueue> queue_;
-    bool submitted_ = false;
+    std::mutex appending_;  // held while an append waits; nothing but another append takes it
 };
 
 }  // namespace softnpu

@@ -60,6 +60,8 @@ std::optional<Recorded> CommandList::recorded() {
         throw error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it");
     }
     if (commands_.empty()) return std::nullopt;
+    // with the lock: an update by another thread takes effect with the submission that follows it
+    prepare_locked();
     return recorded_locked();
 }
 
@@ -106,6 +108,6 @@ void CommandList::reset_locked() {
     closed_ = false;
 }
 
-Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, recording_}; }
+Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, Claim(recording_)}; }
 
 }  // namespace softnpu

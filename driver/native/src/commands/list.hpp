@@ -56,6 +56,8 @@ protected:
     virtual void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
     // The next ones: called with the lock.
     void take_down(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    // Makes the buffer of a closed list what a queue is to execute.
+    virtual void prepare_locked() {}
     void encode_locked();
     void reset_locked();
     Recorded recorded_locked();

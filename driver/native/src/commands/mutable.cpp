@@ -40,15 +40,10 @@ void CommandListMutable::reset() {
     CommandList::reset();
 }
 
-std::optional<Recorded> CommandListMutable::recorded() {
-    {
-        std::lock_guard lock(mutex_);
-        if (changed_) {
-            encode_locked();
-            changed_ = false;
-        }
-    }
-    return CommandList::recorded();
+void CommandListMutable::prepare_locked() {
+    if (!changed_) return;
+    encode_locked();
+    changed_ = false;
 }
 
 Inference& CommandListMutable::find(uint64_t id, uint32_t argument) {

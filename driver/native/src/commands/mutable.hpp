@@ -23,7 +23,9 @@ public:
     // Takes effect with the next submission. INVALID_ARGUMENT, and then nothing is changed.
     void update(const std::vector<Mutation>& mutations);
     void reset() override;
-    std::optional<Recorded> recorded() override;
+
+protected:
+    void prepare_locked() override;
 
 private:
     // The inference that the append after `id` commands recorded; its own waits come before it.

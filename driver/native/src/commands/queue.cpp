@@ -6,7 +6,6 @@
 
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
-#include "commands/recording.hpp"
 #include "commands/ring.hpp"
 #include "sync/waiting.hpp"
 #include "wire/fault_wire.hpp"
@@ -14,8 +13,6 @@
 namespace softnpu {
 
 namespace {
-
-constexpr uint64_t FULL_RING_NS = 2000000000;
 
 const char* priority_name(uint32_t priority) {
     switch (priority) {
@@ -48,7 +45,8 @@ CommandQueue::CommandQueue(std::shared_ptr<Context> of, const QueueOptions& opti
       spin(options.turbo),
       handle_(handle),
       ring_(std::move(ring)),
-      slots_(options.slots) {}
+      slots_(options.slots),
+      progress_(std::make_shared<Progress>(ring_)) {}
 
 void CommandQueue::retire() {
     {
@@ -57,24 +55,35 @@ void CommandQueue::retire() {
     }
     wake_sleepers();
     if (!context->retired() && !context->connection->is_lost()) {
-        // answered when the engine runs nothing of this queue any more: then everything may go
-        context->connection->request(MapWriter("queue_destroy").put("queue", handle_), "ok");
+        try {
+            // answered when the engine runs nothing of this queue any more: then everything may go
+            context->connection->request(MapWriter("queue_destroy").put("queue", handle_), "ok");
+        } catch (const Error&) {
+            if (!context->connection->is_lost()) keep_what_runs();
+            throw;
+        }
     }
+    progress_->set_gone();
     std::deque<Flight> flight;
-    std::vector<RetiredSignal> signals;
     {
         std::lock_guard lock(mutex_);
         flight.swap(flight_);
-        signals.swap(signals_);
     }
-    for (auto& signal : signals) context->give_signal(std::move(signal.place));
     flight.clear();
     context->memory()->flush();
 }
 
+// The daemon could not be asked: the queue runs on, so what it uses stays until the context ends.
+void CommandQueue::keep_what_runs() {
+    std::lock_guard lock(mutex_);
+    context->keep(ring_);
+    context->keep(std::make_shared<std::deque<Flight>>(std::move(flight_)));
+    flight_.clear();
+}
+
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
                            const std::shared_ptr<Fence>& fence) {
-    if (context->connection->is_lost()) throw context->connection->lost_error();
+    if (context->connection->has_ended()) throw context->connection->lost_error();
     // as the real driver does: the work runs, and then the fence of another queue is an error
     Fence* const own = fence != nullptr && fence->queue.get() == this ? fence.get() : nullptr;
     std::vector<Recorded> recorded;
@@ -98,16 +107,19 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
 }
 
 void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
-    std::vector<Flight> ended;
-    {
-        std::unique_lock lock(mutex_);
-        ended = take_ended();
-        make_room(lock, recorded.size());
-        if (retired_) {
-            throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "command queue", "destroyed meanwhile",
-                        "a live queue");
+    for (;;) {
+        std::vector<Flight> ended;
+        {
+            std::lock_guard lock(mutex_);
+            check_not_retired();
+            ended = take_ended();
+            if (has_room(recorded.size())) {
+                fill_slots(recorded, fence);
+                break;
+            }
         }
-        fill_slots(recorded, fence);
+        ended.clear();
+        wait_for_room(recorded.size());
     }
     // the tail is stored before we look whether the engine sleeps; it stores `asleep` before it looks at the
     // tail
@@ -120,10 +132,18 @@ bool CommandQueue::synchronize(uint64_t timeout) {
     const auto over = [&] { return is_over(tail); };
     const auto doze = [&](uint64_t ns) { sleep(tail, ns); };
     if (!wait_until(over, doze, timeout, *context->connection, spin)) return false;
-    release_ended();
+    std::vector<Flight> ended;
+    std::optional<std::pair<Failure, size_t>> untold;
+    {
+        std::lock_guard lock(mutex_);
+        check_not_retired();
+        ended = take_ended();
+        untold = outcomes_.take_untold(tail);
+    }
+    ended.clear();
+    context->memory()->flush();
     check_alive(tail);
-    const uint64_t failed = load64(ring() + ring::FAILED);
-    if (told_ < failed && failed <= tail) throw failure(load32(ring() + ring::RESULT), failed);
+    if (untold) throw failure(untold->first, untold->second);
     return true;
 }
 
@@ -133,27 +153,38 @@ void CommandQueue::set_workload(bool background) {
     context->connection->request(request, "ok");
 }
 
-bool CommandQueue::has_ended(uint64_t sequence) const { return load64(ring() + ring::COMPLETED) >= sequence; }
-
-void CommandQueue::check_alive(uint64_t sequence) {
-    if (retired_) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "command queue", "destroyed meanwhile",
-                    "a live queue");
-    }
-    if (load32(ring() + ring::LOST) != 0) throw failure(ZE_RESULT_ERROR_DEVICE_LOST, sequence);
+void CommandQueue::check_not_retired() const {
+    if (!retired_) return;
+    throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "command queue", "destroyed meanwhile", "a live queue");
 }
 
-Error CommandQueue::failure(uint32_t result, uint64_t sequence) {
-    uint64_t told = told_;
-    while (told < sequence && !told_.compare_exchange_weak(told, sequence)) {
+void CommandQueue::check_alive(uint64_t sequence) const {
+    check_not_retired();
+    if (load32(ring() + ring::LOST) != 0) throw failure({sequence, ZE_RESULT_ERROR_DEVICE_LOST});
+}
+
+void CommandQueue::throw_failure(const Execution& execution) {
+    std::lock_guard lock(mutex_);
+    if (!outcomes_.was_read(execution.last)) {
+        // the ring of a destroyed queue may be another's memory by now
+        check_not_retired();
+        // the fence is signalled a moment before the ring counts its submission as ended
+        read_results(execution.last);
     }
-    Fault fault{static_cast<ze_result_t>(result),
-                format("submission %llu", static_cast<unsigned long long>(sequence)),
+    if (!execution.failure) return;
+    outcomes_.told(execution.failure->sequence);
+    throw failure(*execution.failure);
+}
+
+Error CommandQueue::failure(Failure failed, size_t more) const {
+    Fault fault{failed.result,
+                format("submission %llu", static_cast<unsigned long long>(failed.sequence)),
                 "it failed",
                 {},
                 {}};
     // the ring has the reason of the last failure only; but a lost queue has one reason for all
-    if (load64(ring() + ring::FAILED) == sequence || result == ZE_RESULT_ERROR_DEVICE_LOST) {
+    const bool has_reason = load64(ring() + ring::FAILED) == failed.sequence;
+    if (!retired_ && (has_reason || failed.result == ZE_RESULT_ERROR_DEVICE_LOST)) {
         const size_t size = std::min<size_t>(load32(ring() + ring::TEXT_SIZE), ring::TEXT_MAX);
         const std::string text(reinterpret_cast<const char*>(ring() + ring::TEXT), size);
         try {
@@ -163,92 +194,87 @@ Error CommandQueue::failure(uint32_t result, uint64_t sequence) {
             // cut by a newer failure: the result alone has to do
         }
     }
+    if (more > 0) fault.found += format(" (and %zu more failed)", more);
     return Error(std::move(fault));
 }
 
-void CommandQueue::retire_signal(Place place, uint64_t sequence) {
-    {
-        std::lock_guard lock(mutex_);
-        if (!is_over(sequence)) {
-            signals_.push_back({sequence, std::move(place)});
-            return;
-        }
-    }
-    context->give_signal(std::move(place));
+bool CommandQueue::has_room(size_t count) const {
+    const uint64_t needed = tail_ + count;
+    return needed <= slots_ || progress_->has_ended(needed - slots_);
 }
 
-// Waits until so many slots are free. Called with the lock, which is given up while waiting.
-void CommandQueue::make_room(std::unique_lock<std::mutex>& lock, size_t count) {
-    for (;;) {
-        const uint64_t tail = tail_;
-        if (tail + count <= slots_) return;
-        const uint64_t needed = tail + count - slots_;
-        if (is_over(needed)) return;
-        lock.unlock();
-        const uint64_t done = load64(ring() + ring::COMPLETED);
-        const auto over = [&] { return is_over(needed); };
-        const auto doze = [&](uint64_t ns) { sleep(needed, ns); };
-        const bool room = wait_until(over, doze, FULL_RING_NS, *context->connection, spin);
-        // as long as something ends the ring is only busy
-        if (!room && load64(ring() + ring::COMPLETED) == done) {
-            throw error(ZE_RESULT_ERROR_UNKNOWN, "command queue",
-                        format("its %u slots stayed full for 2 s", slots_), "a free slot",
-                        "wait for submissions before making more");
-        }
-        lock.lock();
-    }
+// Waits until so many slots are free, however long: the device ends every submission some day.
+void CommandQueue::wait_for_room(size_t count) {
+    const uint64_t sequence = tail_ + count - slots_;
+    const auto over = [&] { return is_over(sequence); };
+    const auto doze = [&](uint64_t ns) { sleep(sequence, ns); };
+    wait_until(over, doze, FOREVER, *context->connection, spin);
 }
 
 void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fence) {
-    uint64_t sequence = tail_;
-    const uint64_t last = sequence + recorded.size();
-    if (fence != nullptr) fence->arm(last);
-    for (const auto& entry : recorded) {
-        ++sequence;
-        ring::Slot slot{};
-        slot.sequence = sequence;
-        slot.buffer = entry.buffer->handle;
-        slot.size = entry.size;
-        if (fence != nullptr && sequence == last) {
-            slot.fence = fence->place().block->handle;
-            slot.fence_offset = fence->place().offset;
-        }
-        std::memcpy(ring() + ring::HEADER + ((sequence - 1) & (slots_ - 1)) * sizeof slot, &slot,
-                    sizeof slot);
-        entry.recording->submitted(weak_from_this(), sequence);
-        flight_.push_back({sequence, entry.buffer, entry.holds, entry.recording});
+    const uint64_t first = tail_ + 1, last = tail_ + recorded.size();
+    std::shared_ptr<Execution> execution;
+    if (fence != nullptr) {
+        execution = std::make_shared<Execution>(Execution{context->next_ticket(), first, last, {}});
     }
-    tail_ = sequence;
-    store64(ring() + ring::TAIL, sequence);
+    take_down(recorded, execution);
+    // from here on nothing fails
+    if (fence != nullptr) fence->arm(execution);
+    uint64_t sequence = first;
+    for (const auto& entry : recorded) {
+        ring::Slot made{};
+        made.sequence = sequence;
+        made.buffer = entry.buffer->handle;
+        made.size = entry.size;
+        if (fence != nullptr && sequence == last) {
+            made.fence = fence->place().block->handle;
+            made.fence_offset = fence->place().offset;
+            made.ticket = execution->ticket;
+        }
+        std::memcpy(slot(sequence++), &made, sizeof made);
+    }
+    tail_ = last;
+    store64(ring() + ring::TAIL, last);
+}
+
+// Notes what the next submissions use, and who asks for their results: all of it or nothing.
+void CommandQueue::take_down(const std::vector<Recorded>& recorded,
+                             const std::shared_ptr<Execution>& execution) {
+    const size_t before = flight_.size();
+    size_t expected = 0;
+    try {
+        for (const auto& entry : recorded) {
+            const uint64_t sequence = tail_ + expected + 1;
+            outcomes_.expect(execution);
+            ++expected;
+            flight_.push_back({sequence, entry.buffer, entry.holds, entry.claim.recording()});
+            entry.claim.recording()->submitted(progress_, sequence);
+        }
+    } catch (const std::bad_alloc&) {
+        flight_.erase(flight_.begin() + static_cast<ptrdiff_t>(before), flight_.end());
+        outcomes_.expect_less(expected);
+        throw;
+    }
+}
+
+void CommandQueue::read_results(uint64_t last) {
+    outcomes_.read(last,
+                   [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(ring::Slot, result)); });
 }
 
 std::vector<CommandQueue::Flight> CommandQueue::take_ended() {
     std::vector<Flight> ended;
     const uint64_t done = load64(ring() + ring::COMPLETED);
+    read_results(done);
     while (!flight_.empty() && flight_.front().sequence <= done) {
         ended.push_back(std::move(flight_.front()));
         flight_.pop_front();
     }
-    for (size_t index = 0; index < signals_.size();) {
-        if (signals_[index].sequence <= done) {
-            context->give_signal(std::move(signals_[index].place));
-            signals_[index] = std::move(signals_.back());
-            signals_.pop_back();
-        } else {
-            ++index;
-        }
-    }
     return ended;
 }
 
-void CommandQueue::release_ended() {
-    std::vector<Flight> ended;
-    {
-        std::lock_guard lock(mutex_);
-        ended = take_ended();
-    }
-    ended.clear();
-    context->memory()->flush();
+uint8_t* CommandQueue::slot(uint64_t sequence) const {
+    return ring() + ring::HEADER + ((sequence - 1) & (slots_ - 1)) * sizeof(ring::Slot);
 }
 
 void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {

@@ -1,6 +1,7 @@
 // Where the commands between two resets of a list were submitted last, for those who wait for their end.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,20 +10,45 @@
 
 namespace softnpu {
 
-class CommandQueue;
+class Progress;
 
-// Lives as long as the list has these commands or a submission of them is in flight: by then the list may have
-// been reset or destroyed.
+// Lives as long as the list has these commands or a submission of them is in flight: by then the list may
+// have been reset or destroyed.
 class Recording {
 public:
-    // Submission `sequence` of the queue executes it.
-    void submitted(std::weak_ptr<CommandQueue> queue, uint64_t sequence);
-    // Whether a submission of it may still run.
+    // Submission `sequence` of the queue with this progress executes it.
+    void submitted(const std::shared_ptr<Progress>& progress, uint64_t sequence);
+    // Whether a submission of it may still run, or is just being made.
     bool in_flight();
 
 private:
+    friend class Claim;
+
+    std::atomic<uint32_t> claims_{0};
     std::mutex mutex_;
-    std::vector<std::pair<std::weak_ptr<CommandQueue>, uint64_t>> last_;  // of each queue
+    std::vector<std::pair<std::shared_ptr<Progress>, uint64_t>> last_;  // of each queue
+};
+
+// From the moment when a queue has taken a list's buffer until it has submitted it: nobody may write over it.
+class Claim {
+public:
+    Claim() = default;
+    explicit Claim(std::shared_ptr<Recording> recording) : recording_(std::move(recording)) {
+        ++recording_->claims_;
+    }
+    Claim(Claim&&) = default;
+    Claim& operator=(Claim&& other) noexcept {
+        std::swap(recording_, other.recording_);
+        return *this;
+    }
+    ~Claim() {
+        if (recording_ != nullptr) --recording_->claims_;
+    }
+
+    const std::shared_ptr<Recording>& recording() const { return recording_; }
+
+private:
+    std::shared_ptr<Recording> recording_;
 };
 
 }  // namespace softnpu

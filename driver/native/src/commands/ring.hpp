@@ -26,9 +26,11 @@ struct Slot {
     uint32_t flags;
     uint64_t fence;
     uint64_t fence_offset;
-    uint64_t reserved[2];
+    uint64_t ticket;
+    uint32_t result;  // written by the engine
+    uint32_t reserved;
 };
-static_assert(sizeof(Slot) == 64);
+static_assert(sizeof(Slot) == 64 && offsetof(Slot, result) == 56);
 
 constexpr size_t size_of(size_t slots) { return HEADER + slots * sizeof(Slot); }
 

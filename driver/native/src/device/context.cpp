@@ -2,14 +2,15 @@
 
 #include <unistd.h>
 
-#include "base/runtime.hpp"
-#include "sync/signal.hpp"
+#include <cstring>
+
+#include "sync/records.hpp"
 
 namespace softnpu {
 
 namespace {
 
-constexpr size_t SIGNALS_AT_ONCE = 64;
+constexpr size_t FENCES_AT_ONCE = 64;
 
 }  // namespace
 
@@ -26,21 +27,22 @@ std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) 
 Context::Context(std::shared_ptr<Driver> of)
     : Object(of), driver(std::move(of)), connection(driver->connection) {}
 
-Context::~Context() {
-    if (on_device_ != nullptr) forget_in_children(on_device_->doorbell.get());
-}
-
 const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) const {
     std::lock_guard lock(on_device_mutex_);
     if (on_device_ != nullptr) return *on_device_;
-    if (retired_) throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
+    if (retired_)
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
     MapWriter request("context_create");
     request.put("device", device->info.index);
     Answer answer = connection->request(request, "context_created", 1);
     const uint64_t number = answer.fields.integer("context");
-    on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
-                              std::move(answer.fds[0])});
-    close_in_children(on_device_->doorbell.get());
+    try {
+        on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
+                                      SessionFd(std::move(answer.fds[0]))});
+    } catch (...) {
+        connection->request(MapWriter("context_destroy").put("context", number), "ok");
+        throw;
+    }
     made_.store(on_device_.get(), std::memory_order_release);
     return *on_device_;
 }
@@ -52,12 +54,14 @@ void Context::retire() {
         if (on_device_ == nullptr) return;
     }
     {
-        std::lock_guard lock(signals_mutex_);
-        free_signals_.clear();
+        std::lock_guard lock(fences_mutex_);
+        free_fences_.clear();
     }
     memory()->close();
     if (!connection->is_lost())
         connection->request(MapWriter("context_destroy").put("context", handle()), "ok");
+    std::lock_guard lock(fences_mutex_);
+    kept_.clear();
 }
 
 uint64_t Context::device_handle() const {
@@ -79,9 +83,11 @@ void Context::check_device(const Device& other) const {
 }
 
 void Context::ring_doorbell() const {
+    const SessionFd& doorbell = on_device().doorbell;
+    if (!doorbell.is_ours()) connection->descriptor_is_gone("doorbell", doorbell.get());
     const uint64_t one = 1;
     // it does not block; full means that it is rung already
-    [[maybe_unused]] const ssize_t written = ::write(on_device().doorbell.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(doorbell.get(), &one, sizeof one);
 }
 
 std::pair<uint64_t, uint64_t> Context::query_memory() const {
@@ -91,25 +97,33 @@ std::pair<uint64_t, uint64_t> Context::query_memory() const {
     return {answer.fields.integer("total"), answer.fields.integer("allocated")};
 }
 
-Place Context::take_signal() {
+Place Context::take_fence() {
     {
-        std::lock_guard lock(signals_mutex_);
-        if (!free_signals_.empty()) {
-            Place place = std::move(free_signals_.back());
-            free_signals_.pop_back();
+        std::lock_guard lock(fences_mutex_);
+        if (!free_fences_.empty()) {
+            Place place = std::move(free_fences_.back());
+            free_fences_.pop_back();
             return place;
         }
     }
-    const auto block = memory()->allocate("control", SIGNALS_AT_ONCE * SIGNAL_SIZE);
-    std::lock_guard lock(signals_mutex_);
-    for (size_t index = 1; index < SIGNALS_AT_ONCE; ++index)
-        free_signals_.push_back({block, index * SIGNAL_SIZE});
+    const auto block = memory()->allocate("control", FENCES_AT_ONCE * RECORD_SIZE);
+    // what lay here before must not be taken for a ticket
+    std::memset(block->data(), 0, FENCES_AT_ONCE * RECORD_SIZE);
+    std::lock_guard lock(fences_mutex_);
+    for (size_t index = 1; index < FENCES_AT_ONCE; ++index)
+        free_fences_.push_back({block, index * RECORD_SIZE});
     return {block, 0};
 }
 
-void Context::give_signal(Place place) {
-    std::lock_guard lock(signals_mutex_);
-    if (!retired_) free_signals_.push_back(std::move(place));
+void Context::give_fence(Place place) {
+    FenceRecord(place.block->data() + place.offset).arm(0);
+    std::lock_guard lock(fences_mutex_);
+    if (!retired_) free_fences_.push_back(std::move(place));
+}
+
+void Context::keep(std::shared_ptr<const void> kept) {
+    std::lock_guard lock(fences_mutex_);
+    kept_.push_back(std::move(kept));
 }
 
 }  // namespace softnpu

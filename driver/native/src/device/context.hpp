@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/handles.hpp"
+#include "base/session_fd.hpp"
 #include "memory/pool.hpp"
 #include "session/driver.hpp"
 
@@ -20,7 +21,6 @@ public:
     static constexpr Kind KIND = Kind::context;
     static std::shared_ptr<Context> create(const std::shared_ptr<Driver>& driver);
     explicit Context(std::shared_ptr<Driver> driver);
-    ~Context() override;
 
     const std::shared_ptr<Driver> driver;
     const std::shared_ptr<Connection> connection;
@@ -39,9 +39,14 @@ public:
     // Bytes of device memory in all, and bytes that this context has asked for.
     std::pair<uint64_t, uint64_t> query_memory() const;
 
-    // 64 bytes for a fence; many share one allocation.
-    Place take_signal();
-    void give_signal(Place place);
+    // 64 bytes for a fence; many share one allocation. They may hold an old ticket, which is nobody's.
+    Place take_fence();
+    // What still runs does not signal it any more.
+    void give_fence(Place place);
+    // The name of one submission with a fence: never the same again in this context, whatever the queue.
+    uint64_t next_ticket() { return ++last_ticket_; }
+    // Keeps something alive as long as the context.
+    void keep(std::shared_ptr<const void> kept);
 
 private:
     // What the context is in the daemon.
@@ -49,7 +54,7 @@ private:
         std::shared_ptr<Device> device;
         uint64_t handle;
         std::shared_ptr<MemoryPool> memory;
-        Fd doorbell;
+        SessionFd doorbell;
     };
     const OnDevice& on_device() const {
         const OnDevice* const made = made_.load(std::memory_order_acquire);
@@ -62,8 +67,10 @@ private:
     mutable std::unique_ptr<const OnDevice> on_device_;
     mutable std::atomic<const OnDevice*> made_{nullptr};
     std::atomic<bool> retired_{false};
-    std::mutex signals_mutex_;
-    std::vector<Place> free_signals_;
+    std::atomic<uint64_t> last_ticket_{0};
+    std::mutex fences_mutex_;
+    std::vector<Place> free_fences_;
+    std::vector<std::shared_ptr<const void>> kept_;
 };
 
 }  // namespace softnpu

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/environment.hpp"
+
 namespace softnpu {
 
 namespace {
@@ -17,16 +19,16 @@ constexpr uint64_t DEFAULT_LIMIT = 4ull << 30;
 constexpr const char* FOLDER = "/ze_intel_npu_cache";
 
 std::string chosen_directory() {
-    if (const char* const chosen = std::getenv("ZE_INTEL_NPU_CACHE_DIR")) return chosen;
-    const char* const base = std::getenv("XDG_CACHE_HOME");
+    if (const char* const chosen = variable("ZE_INTEL_NPU_CACHE_DIR")) return chosen;
+    const char* const base = variable("XDG_CACHE_HOME");
     if (base != nullptr && *base != '\0') return std::string(base) + FOLDER;
-    const char* const home = std::getenv("HOME");
+    const char* const home = variable("HOME");
     return std::string(home != nullptr && *home != '\0' ? home : ".") + "/.cache" + FOLDER;
 }
 
 // What is no number counts as 0, with which nothing is stored.
 uint64_t limit() {
-    const char* const text = std::getenv("ZE_INTEL_NPU_CACHE_SIZE");
+    const char* const text = variable("ZE_INTEL_NPU_CACHE_SIZE");
     if (text == nullptr) return DEFAULT_LIMIT;
     std::string digits = text;
     const size_t begin = digits.find_first_not_of(" \t\n"), end = digits.find_last_not_of(" \t\n");
@@ -39,6 +41,7 @@ uint64_t limit() {
 }  // namespace
 
 std::optional<CacheOptions> cache_options() {
+    if (is_privileged()) return std::nullopt;  // nobody says where
     std::string directory = chosen_directory();
     if (directory.empty()) return std::nullopt;
     if (directory[0] != '/') {

@@ -26,7 +26,7 @@ std::shared_ptr<Block> MemoryPool::allocate(const char* kind, size_t size, size_
     if (alignment != 0) request.put("alignment", alignment);
     if (exportable) request.put_bool("exportable", true);
     std::lock_guard lock(order_mutex_);
-    Answer answer = connection_->request(request, "mem_allocated");
+    Answer answer = ask(request, "mem_allocated");
     return adopt(answer.fields, answer.fds, 0, size, false, exportable);
 }
 
@@ -35,19 +35,26 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, const char* kind) {
     MapWriter request("mem_import");
     request.put("context", context_).put("kind", std::string_view(kind));
     std::lock_guard lock(order_mutex_);
-    Answer answer = connection_->request(request, "mem_allocated", 1, {fd});
+    Answer answer = ask(request, "mem_allocated", 1, {fd});
     return adopt(answer.fields, answer.fds, 0, answer.fields.integer("segment_size"), false, false);
 }
 
 Fd MemoryPool::export_segment(const Block& block) {
     std::lock_guard lock(order_mutex_);
     const auto found = segments_.find(block.segment);
-    if (found == segments_.end() || !found->second.exported.valid()) {
+    if (found == segments_.end() || found->second.exported == nullptr) {
         throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION,
                     format("memory %#llx", static_cast<unsigned long long>(block.handle)),
                     "allocated without the export descriptor", "an exportable allocation");
     }
-    Fd copy(fcntl(found->second.exported.get(), F_DUPFD_CLOEXEC, 0));
+    const SessionFd& exported = *found->second.exported;
+    if (!exported.is_ours()) {
+        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT,
+                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
+                    format("its descriptor (%d) was closed by this program", exported.get()),
+                    "a descriptor of the memory", "close only what the program has opened itself");
+    }
+    Fd copy(fcntl(exported.get(), F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) {
         throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "exported memory", errno_text(errno),
                     "a free descriptor");
@@ -59,7 +66,7 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
                                                                      size_t ring_size) {
     flush();
     std::lock_guard lock(order_mutex_);
-    Answer answer = connection_->request(request, "queue_created");
+    Answer answer = ask(request, "queue_created");
     const uint64_t queue = answer.fields.integer("queue");
     const Value* const ring = answer.fields.find("ring");
     try {
@@ -71,7 +78,30 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
     }
 }
 
-// Called with `order_mutex_`.
+Answer MemoryPool::ask(const MapWriter& request, const char* expected, size_t fds_expected,
+                       const std::vector<int>& fds) {
+    settle_late();
+    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &late_);
+}
+
+// Takes what came for a thread that was cancelled, and lets go of it: a segment is described once only, and
+// what is placed next may lie in the same.
+void MemoryPool::settle_late() {
+    if (late_ == 0) return;
+    Answer answer;
+    try {
+        answer = connection_->late_answer(late_);
+    } catch (const Error&) {
+        late_ = 0;  // refused, or everything is lost
+        return;
+    }
+    late_ = 0;
+    const bool is_queue = answer.fields.string("t") == "queue_created";
+    if (is_queue) later(MapWriter("queue_destroy").put("queue", answer.fields.integer("queue")));
+    const Value* const placed = is_queue ? answer.fields.find("ring") : &answer.fields;
+    if (placed != nullptr) adopt(*placed, answer.fds, 0, 0, is_queue, false);
+}
+
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
                                          size_t size, bool freed_by_daemon, bool exportable) {
     const uint64_t handle = answer.integer("memory");
@@ -91,14 +121,19 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
             }
             mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
         }
-        auto block =
-            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon);
+        // the block comes last: it gives the memory back itself
         Segment& segment = segments_[number];
         segment.mapping = mapping;
+        if (exportable && fd_index < fds.size()) {
+            segment.exported = std::make_unique<SessionFd>(std::move(fds[fd_index]));
+        }
+        auto block =
+            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon);
         segment.blocks++;
-        if (exportable && fd_index < fds.size()) segment.exported = std::move(fds[fd_index]);
         return block;
     } catch (...) {
+        const auto known = segments_.find(number);
+        if (known != segments_.end() && known->second.blocks == 0) segments_.erase(known);
         if (!freed_by_daemon) connection_->request(free_message({handle}), "ok");
         throw;
     }

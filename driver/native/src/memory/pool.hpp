@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "abi/ze.hpp"
+#include "base/session_fd.hpp"
 #include "memory/block.hpp"
 #include "session/connection.hpp"
 
@@ -64,9 +65,13 @@ private:
     struct Segment {
         std::shared_ptr<Mapping> mapping;
         size_t blocks = 0;
-        Fd exported;
+        std::unique_ptr<SessionFd> exported;
     };
 
+    // The next ones: called with `order_mutex_`.
+    Answer ask(const MapWriter& request, const char* expected, size_t fds_expected = 0,
+               const std::vector<int>& fds = {});
+    void settle_late();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
                                  bool freed_by_daemon, bool exportable);
     void collect(Gone gone) noexcept;
@@ -78,6 +83,7 @@ private:
 
     // held across requests: answers that place memory are adopted in the order in which they were given
     std::mutex order_mutex_;
+    uint32_t late_ = 0;  // a request that places memory and whose thread was cancelled
     std::map<uint64_t, Segment> segments_;
     bool closed_ = false;
 

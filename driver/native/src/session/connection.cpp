@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <chrono>
 
+#include "base/cancellation.hpp"
 #include "base/clock.hpp"
-#include "base/runtime.hpp"
 #include "wire/fault_wire.hpp"
 
 namespace softnpu {
@@ -18,39 +18,93 @@ constexpr uint64_t READ_NS = SECOND;
 
 uint64_t limit_of(Patience patience) { return (patience == Patience::supervisor ? 30 : 600) * SECOND; }
 
-}  // namespace
-
-Connection::Connection(Fd socket, std::string name) : name_(std::move(name)), socket_(std::move(socket)) {
-    close_in_children(socket_.get());
+std::string closed_by_program(const char* what, int number) {
+    return format("this program has closed its %s (descriptor %d)", what, number);
 }
 
-Connection::~Connection() { forget_in_children(socket_.get()); }
+}  // namespace
+
+Connection::Connection(Fd socket, std::string name) : name_(std::move(name)), socket_(std::move(socket)) {}
+
+// A request from the moment when it has a number until its answer is taken, or nobody waits for it any more.
+class Connection::Asking {
+public:
+    Asking(Connection& connection, uint32_t number, std::shared_ptr<Pending> pending, uint32_t* late)
+        : connection_(connection), number_(number), pending_(std::move(pending)), late_(late) {}
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+    void sent() { sent_ = true; }
+
+    ~Asking() {
+        std::lock_guard lock(connection_.mutex_);
+        if (!sent_ || pending_->answered || connection_.lost_) {
+            connection_.pending_.erase(number_);
+        } else if (late_ != nullptr) {
+            *late_ = number_;
+        } else {
+            pending_->abandoned = true;
+            ++connection_.abandoned_;
+        }
+    }
+
+private:
+    Connection& connection_;
+    const uint32_t number_;
+    const std::shared_ptr<Pending> pending_;
+    uint32_t* const late_;
+    bool sent_ = false;
+};
 
 Answer Connection::request(const MapWriter& message, const char* expected, size_t fds_expected,
-                           const std::vector<int>& fds, Patience patience) {
-    Pending pending;
+                           const std::vector<int>& fds, Patience patience, uint32_t* late) {
+    if (abandoned_ != 0) give_back_abandoned();
     uint32_t number;
+    const std::shared_ptr<Pending> pending = add(number);
+    {
+        Asking asking(*this, number, pending, late);
+        send(number, message, fds);
+        asking.sent();
+        wait(number, *pending, patience, late != nullptr || patience != Patience::supervisor);
+    }
+    Answer answer = take(*pending);
+    const std::string tag = answer.fields.string("t");
+    if (tag != expected || answer.fds.size() < fds_expected) {
+        mark_lost("it answered '" + tag + format("' with %zu descriptors", answer.fds.size()));
+        throw lost_error();
+    }
+    return answer;
+}
+
+Answer Connection::late_answer(uint32_t number) {
+    std::shared_ptr<Pending> pending;
     {
         std::lock_guard lock(mutex_);
-        if (lost_) throw lost_error();
-        do {
-            if (++last_number_ == 0) last_number_ = 1;
-        } while (pending_.count(last_number_) != 0);
-        number = last_number_;
-        pending_[number] = &pending;
+        const auto found = pending_.find(number);
+        if (found == pending_.end()) throw lost_error();
+        pending = found->second;
     }
-    struct Forget {
-        Connection& connection;
-        uint32_t number;
-        ~Forget() {
-            std::lock_guard lock(connection.mutex_);
-            connection.pending_.erase(number);
-        }
-    } forget{*this, number};
-    send(number, message, fds);
-    wait(number, pending, patience);
-    const std::string tag = pending.fields.string("t");
-    if (tag == "failed") {
+    wait(number, *pending, Patience::supervisor, false);
+    {
+        std::lock_guard lock(mutex_);
+        pending_.erase(number);
+    }
+    return take(*pending);
+}
+
+std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
+    std::lock_guard lock(mutex_);
+    if (lost_) throw lost_error();
+    do {
+        if (++last_number_ == 0) last_number_ = 1;
+    } while (pending_.count(last_number_) != 0);
+    number = last_number_;
+    return pending_[number] = std::make_shared<Pending>();
+}
+
+// What an answer brought, or what the daemon refused.
+Answer Connection::take(Pending& pending) {
+    if (pending.fields.string("t") == "failed") {
         const Value* const fault = pending.fields.find("fault");
         throw Error(fault == nullptr ? Fault{} : decode_fault(*fault));
     }
@@ -58,10 +112,6 @@ Answer Connection::request(const MapWriter& message, const char* expected, size_
         give_back(pending.fields);
         throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "descriptors of this process", "none is free",
                     "room for what the daemon gives", "close some, or raise the limit (ulimit -n)");
-    }
-    if (tag != expected || pending.packet.fds.size() < fds_expected) {
-        mark_lost("it answered '" + tag + format("' with %zu descriptors", pending.packet.fds.size()));
-        throw lost_error();
     }
     return {std::move(pending.fields), std::move(pending.packet.fds)};
 }
@@ -80,18 +130,54 @@ void Connection::give_back(const Value& answer) {
     }
 }
 
+// Answers that came when nobody asked for them any more.
+void Connection::give_back_abandoned() {
+    std::vector<Value> answers;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto entry = pending_.begin(); entry != pending_.end();) {
+            if (entry->second->abandoned && entry->second->answered) {
+                answers.push_back(std::move(entry->second->fields));
+                entry = pending_.erase(entry);
+                --abandoned_;
+            } else {
+                ++entry;
+            }
+        }
+    }
+    for (const Value& answer : answers) give_back(answer);
+}
+
 bool Connection::is_lost() {
-    if (!lost_) {
-        pollfd entry{socket_.get(), POLLRDHUP, 0};
-        if (poll(&entry, 1, 0) > 0) mark_lost("it has ended");
+    if (lost_) return true;
+    if (!socket_.is_ours()) {
+        mark_lost(closed_by_program("connection", socket_.get()));
+        return true;
+    }
+    return has_ended();
+}
+
+bool Connection::has_ended() {
+    if (lost_) return true;
+    pollfd entry{socket_.get(), POLLRDHUP, 0};
+    if (poll(&entry, 1, 0) > 0) {
+        std::lock_guard lock(mutex_);
+        lose_closed();
     }
     return lost_;
 }
 
 Error Connection::lost_error() {
-    // the reason is written once, before `lost_`
-    return error(ZE_RESULT_ERROR_DEVICE_LOST, "daemon at " + name_, lost_ ? reason_ : "it has ended",
-                 "a running daemon", "initialise the driver anew; the daemon's log may say why it ended");
+    // the reason is written once, before `lost_`; there is none if there was no memory for it
+    std::string reason = !lost_ ? "it has ended" : reason_.empty() ? "no memory for its answer" : reason_;
+    return error(ZE_RESULT_ERROR_DEVICE_LOST, "daemon at " + name_, std::move(reason),
+                 "a running daemon and the descriptors of its session",
+                 "initialise the driver anew; the daemon's log may say why it ended");
+}
+
+void Connection::descriptor_is_gone(const char* what, int number) {
+    mark_lost(closed_by_program(what, number));
+    throw lost_error();
 }
 
 void Connection::send(uint32_t number, const MapWriter& message, const std::vector<int>& fds) {
@@ -104,9 +190,11 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
     int code;
     {
         std::lock_guard lock(send_mutex_);
+        if (!socket_.is_ours()) descriptor_is_gone("connection", socket_.get());
         code = send_frame(socket_.get(), number, body, fds);
     }
-    if (code == 0) return;
+    // a daemon that has closed: what it said before, and then the end, is for the reader
+    if (code == 0 || code == EPIPE || code == ECONNRESET) return;
     if (code == EMFILE || code == ENOMEM || code == ENOBUFS || code == ETOOMANYREFS) {
         throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "control frame", errno_text(code), "room to send it");
     }
@@ -114,7 +202,7 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
     throw lost_error();
 }
 
-void Connection::wait(uint32_t number, Pending& pending, Patience patience) {
+void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool cancellable) {
     uint64_t end = now_ns() + limit_of(patience);
     std::unique_lock lock(mutex_);
     while (!pending.answered) {
@@ -132,55 +220,69 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience) {
             silence(number, patience);
         }
         if (reading_) {
+            const CancellationPoint here(cancellable);
             changed_.wait_for(lock, std::chrono::nanoseconds(end - now));
         } else {
-            read_one(lock, end);
+            read_one(lock, end, cancellable);
         }
     }
 }
 
 // Reads a frame for whoever waits for it. Called with the lock, which is given up meanwhile.
-void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end) {
+void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable) {
+    // others wait for this thread: however it leaves, the next one reads
+    struct Reader {
+        Connection& connection;
+        std::unique_lock<std::mutex>& lock;
+        ~Reader() {
+            if (!lock.owns_lock()) lock.lock();
+            connection.reading_ = false;
+            connection.changed_.notify_all();
+        }
+    } reader{*this, lock};
     reading_ = true;
-    lock.unlock();
-    std::optional<Packet> packet;
-    std::string reason;
     try {
-        const uint64_t now = now_ns();
-        const uint64_t patience = std::min(READ_NS, end > now ? end - now : 0);
-        pollfd entry{socket_.get(), POLLIN, 0};
-        if (poll(&entry, 1, static_cast<int>(patience / 1000000) + 1) > 0) {
-            packet = receive_frame(socket_.get());
-            if (!packet) reason = "it has ended";
-        }
-    } catch (const Error& failure) {
-        reason = failure.fault().text();
+        read_and_dispatch(lock, end, cancellable);
     } catch (const std::bad_alloc&) {
-        reason = "no memory for its answer";
+        // a frame may be gone, and with it memory or an object that it brought
+        if (!lock.owns_lock()) lock.lock();
+        lose({});
     }
-    lock.lock();
-    reading_ = false;
-    if (packet) {
-        try {
-            dispatch(std::move(*packet));
-        } catch (const Error& failure) {
-            reason = "it sent a bad message: " + failure.fault().text();
-        }
+}
+
+void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable) {
+    lock.unlock();
+    if (!socket_.is_ours()) {
+        mark_lost(closed_by_program("connection", socket_.get()));
+        return lock.lock();
     }
-    if (!reason.empty() && !lost_) {
-        reason_ = reason;
-        lost_ = true;
+    const uint64_t now = now_ns();
+    const uint64_t patience = std::min(READ_NS, end > now ? end - now : 0);
+    pollfd entry{socket_.get(), POLLIN, 0};
+    int ready;
+    {
+        // nothing is read here: the next reader finds it
+        const CancellationPoint here(cancellable);
+        ready = poll(&entry, 1, static_cast<int>(patience / 1000000) + 1);
     }
-    changed_.notify_all();
+    if (ready <= 0) return lock.lock();
+    try {
+        std::optional<Packet> packet = receive_frame(socket_.get());
+        lock.lock();
+        if (!packet) return lose_closed();
+        dispatch(std::move(*packet));
+    } catch (const Error& failure) {
+        if (!lock.owns_lock()) lock.lock();
+        lose("it sent a bad message: " + failure.fault().text());
+    }
 }
 
 void Connection::dispatch(Packet packet) {
     Value fields = unpack(packet.body, "control message");
     const std::string tag = fields.string("t");
-    if (packet.request == 0 && tag == "failed" && !lost_) {
+    if (packet.request == 0 && tag == "failed") {
         const Value* const fault = fields.find("fault");
-        reason_ = fault == nullptr ? "it refused this session" : decode_fault(*fault).text();
-        lost_ = true;
+        lose(fault == nullptr ? "it refused this session" : decode_fault(*fault).text());
     }
     const auto found = pending_.find(packet.request);
     if (found == pending_.end()) return;
@@ -206,13 +308,22 @@ void Connection::silence(uint32_t number, Patience patience) {
                 "an answer, or progress", "try again; the daemon's log may say more");
 }
 
-void Connection::mark_lost(const std::string& reason) {
+void Connection::mark_lost(std::string reason) noexcept {
     std::lock_guard lock(mutex_);
+    lose(std::move(reason));
+}
+
+void Connection::lose(std::string reason) noexcept {
     if (!lost_) {
-        reason_ = reason;
+        reason_ = std::move(reason);
         lost_ = true;
     }
     changed_.notify_all();
+}
+
+void Connection::lose_closed() noexcept {
+    if (!lost_) closed_ = true;
+    lose("it has ended");
 }
 
 }  // namespace softnpu

@@ -4,11 +4,10 @@
 
 #include <cstdlib>
 
-#include "base/clock.hpp"
+#include "base/environment.hpp"
 #include "base/log.hpp"
 #include "base/runtime.hpp"
 #include "session/launch.hpp"
-#include "session/places.hpp"
 #include "sync/spin.hpp"
 
 namespace softnpu {
@@ -39,7 +38,7 @@ DeviceInfo device_info(const Value& value) {
 // `ZE_AFFINITY_MASK`, as Level Zero has it: the numbers of the devices that this process sees, with commas
 // between them; without it all. Programs that take the first device choose with it.
 bool in_affinity_mask(uint32_t index) {
-    const char* const mask = std::getenv("ZE_AFFINITY_MASK");
+    const char* const mask = variable("ZE_AFFINITY_MASK");
     if (mask == nullptr || *mask == '\0') return true;
     const std::string wanted = "," + std::string(mask) + ",";
     return wanted.find(format(",%u,", index)) != std::string::npos;
@@ -52,21 +51,34 @@ Error other_version(const std::string& found) {
                  "install library and daemon of one softnpu, and restart the daemon");
 }
 
-std::shared_ptr<Driver> connect() {
-    SpinBudget::check_environment();
-    const std::string path = default_socket();
-    auto connection = std::make_shared<Connection>(connect_to_daemon(path), path);
+struct Session {
+    std::shared_ptr<Connection> connection;
+    Answer welcome;
+};
+
+Session say_hello() {
     MapWriter hello("hello");
     hello.put("major", MAJOR)
         .put("minor", MINOR)
         .put("client", std::string_view(program_invocation_short_name));
-    Answer welcome;
-    try {
-        welcome = connection->request(hello, "welcome");
-    } catch (const Error& failure) {
-        if (failure.result() != ZE_RESULT_ERROR_UNSUPPORTED_VERSION) throw;
-        throw other_version(failure.fault().text());
+    Launch launch;
+    for (;;) {
+        auto connection = std::make_shared<Connection>(launch.connect(), launch.path());
+        try {
+            Answer welcome = connection->request(hello, "welcome");
+            return {std::move(connection), std::move(welcome)};
+        } catch (const Error& failure) {
+            if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
+                throw other_version(failure.fault().text());
+            // a daemon that ended meanwhile has not noticed this client
+            if (!connection->was_closed() || !launch.may_try_again()) throw;
+        }
     }
+}
+
+std::shared_ptr<Driver> connect() {
+    SpinBudget::check_environment();
+    auto [connection, welcome] = say_hello();
     const uint64_t major = welcome.fields.integer("major");
     if (major != MAJOR) {
         throw other_version(format("the daemon (%s) speaks %llu.%llu",

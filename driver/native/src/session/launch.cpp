@@ -13,8 +13,9 @@
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "base/environment.hpp"
 #include "base/fault.hpp"
-#include "session/places.hpp"
+#include "session/ownership.hpp"
 #include "session/starter.hpp"
 
 namespace softnpu {
@@ -30,13 +31,12 @@ Error no_daemon(const std::string& path, const std::string& found, const std::st
 }
 
 // One of many clients that come at once starts the daemon; the others find it afterwards.
-Fd lock_folder(const std::string& path) {
+Fd lock_folder(const std::string& path, uint64_t end) {
     Fd gate(open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!gate.valid()) {
         throw no_daemon(path, folder_of(path) + ": " + errno_text(errno),
                         "choose another place with SOFTNPU_SOCKET");
     }
-    const uint64_t end = now_ns() + START_NS;
     while (flock(gate.get(), LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) throw no_daemon(path, "flock: " + errno_text(errno), "");
         if (now_ns() > end) {
@@ -159,21 +159,49 @@ void run_starter(const std::string& path) {
 
 }  // namespace
 
-Fd connect_to_daemon(const std::string& path) {
-    Attempt attempt = try_to_connect(path);
-    if (attempt.socket.valid()) return std::move(attempt.socket);
-    const char* const autostart = std::getenv("SOFTNPU_AUTOSTART");
+Launch::Launch() : place_(default_socket()), end_(now_ns() + START_NS) {}
+
+Fd Launch::connect() {
+    Attempt found = attempt();
+    if (found.socket.valid()) return std::move(found.socket);
+    if (is_privileged()) {
+        throw no_daemon(place_.path,
+                        found.reason + ", and a program with the rights of another user starts none",
+                        "start one with 'softnpu daemon'");
+    }
+    const char* const autostart = variable("SOFTNPU_AUTOSTART");
     if (autostart != nullptr && std::strcmp(autostart, "0") == 0) {
-        throw no_daemon(path, attempt.reason,
+        throw no_daemon(place_.path, found.reason,
                         "start one with 'softnpu daemon', or let clients do so (unset SOFTNPU_AUTOSTART)");
     }
-    const Fd gate = lock_folder(path);
-    attempt = try_to_connect(path);
-    if (attempt.socket.valid()) return std::move(attempt.socket);
-    run_starter(path);
-    attempt = try_to_connect(path);
-    if (attempt.socket.valid()) return std::move(attempt.socket);
-    throw no_daemon(path, "it was started but: " + attempt.reason, "read " + path + ".log");
+    return start();
+}
+
+bool Launch::may_try_again() const { return !again_ && now_ns() < end_; }
+
+Attempt Launch::attempt() {
+    Attempt found = try_to_connect(place_.path);
+    if (found.socket.valid()) {
+        const Peer peer = peer_of(found.socket.get());
+        again_ = peer.pid != 0 && peer.pid == peer_;
+        peer_ = peer.pid;
+        check_peer(peer, place_.path, place_.named);
+    }
+    return found;
+}
+
+Fd Launch::start() {
+    const Fd gate = lock_folder(place_.path, end_);
+    Attempt found = attempt();
+    while (!found.socket.valid()) {
+        run_starter(place_.path);
+        found = attempt();
+        if (!found.socket.valid() && now_ns() >= end_) {
+            throw no_daemon(place_.path, "it was started but: " + found.reason,
+                            "read " + place_.path + ".log");
+        }
+    }
+    return std::move(found.socket);
 }
 
 }  // namespace softnpu

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/environment.hpp"
 #include "base/fault.hpp"
 
 namespace softnpu {
@@ -21,33 +22,38 @@ namespace {
 constexpr size_t MAX_SUN_PATH = 107;
 constexpr long CONNECT_S = 5;
 
-bool may_write_into(const std::string& folder) {
+// root may write what a variable from another user's session names
+bool is_own_folder(const std::string& folder) {
     struct stat info;
     return !folder.empty() && stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-           access(folder.c_str(), W_OK) == 0;
+           eaccess(folder.c_str(), W_OK) == 0 && (info.st_uid == geteuid() || info.st_uid == 0);
 }
 
 std::string runtime_folder() {
-    const char* const chosen = std::getenv("XDG_RUNTIME_DIR");
-    if (chosen != nullptr && may_write_into(chosen)) return std::string(chosen) + "/softnpu";
-    const std::string usual = format("/run/user/%u", getuid());
-    if (may_write_into(usual)) return usual + "/softnpu";
-    return format("/tmp/softnpu-%u", getuid());
+    const char* const chosen = variable("XDG_RUNTIME_DIR");
+    if (chosen != nullptr && is_own_folder(chosen)) return std::string(chosen) + "/softnpu";
+    const std::string usual = format("/run/user/%u", geteuid());
+    if (is_own_folder(usual)) return usual + "/softnpu";
+    return format("/tmp/softnpu-%u", geteuid());
 }
 
 void check_folder(const std::string& folder) {
-    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    // a privileged program starts no daemon, and makes no place for one
+    if (!is_privileged() && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
         throw error(ZE_RESULT_ERROR_UNINITIALIZED, "runtime directory " + folder, errno_text(errno),
                     "a directory to hold the socket", "choose another place with SOFTNPU_SOCKET");
     }
     struct stat info;
-    if (lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == getuid() &&
-        (info.st_mode & 077) == 0) {
+    if (lstat(folder.c_str(), &info) != 0) {
+        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "runtime directory " + folder, errno_text(errno),
+                    "a directory with the socket of a daemon", "start one with 'softnpu daemon'");
+    }
+    if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
         return;
     }
     throw error(ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS, "runtime directory " + folder,
                 format("owner %u, mode %o", info.st_uid, info.st_mode & 07777),
-                format("a directory of owner %u with mode 700", getuid()),
+                format("a directory of owner %u with mode 700", geteuid()),
                 "correct it, or choose another place with SOFTNPU_SOCKET");
 }
 
@@ -74,16 +80,16 @@ sockaddr_un address_of(const std::string& path, Fd& folder) {
 
 }  // namespace
 
-std::string default_socket() {
-    const char* const chosen = std::getenv("SOFTNPU_SOCKET");
+SocketPlace default_socket() {
+    const char* const chosen = variable("SOFTNPU_SOCKET");
     if (chosen != nullptr && *chosen != '\0') {
-        if (*chosen == '/') return chosen;
+        if (*chosen == '/') return {chosen, true};
         char here[PATH_MAX];
-        return getcwd(here, sizeof here) == nullptr ? chosen : std::string(here) + "/" + chosen;
+        return {getcwd(here, sizeof here) == nullptr ? chosen : std::string(here) + "/" + chosen, true};
     }
     const std::string folder = runtime_folder();
     check_folder(folder);
-    return folder + "/softnpu.sock";
+    return {folder + "/softnpu.sock", false};
 }
 
 std::string folder_of(const std::string& path) {

@@ -7,13 +7,18 @@
 
 namespace softnpu {
 
+// Where the daemon of this user is, or the one that `SOFTNPU_SOCKET` names.
+struct SocketPlace {
+    std::string path;
+    bool named = false;
+};
 // `SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
-std::string default_socket();
+SocketPlace default_socket();
 
 // The directory that a path lies in.
 std::string folder_of(const std::string& path);
 
-// A connected socket, or none and why.
+// A connected socket, over which nothing was sent, or none and why.
 struct Attempt {
     Fd socket;
     std::string reason;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/environment.hpp"
 #include "session/places.hpp"
 
 extern char** environ;
@@ -44,7 +45,7 @@ std::string python_of_installation() {
 
 // The first line of the script `softnpu` on PATH names its Python.
 std::string python_of_script() {
-    const char* const path = std::getenv("PATH");
+    const char* const path = variable("PATH");
     std::istringstream folders(path == nullptr ? "" : path);
     for (std::string folder; std::getline(folders, folder, ':');) {
         const std::string script = folder + "/softnpu";
@@ -88,7 +89,7 @@ bool is_for_programs(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> find_python() {
-    const char* const chosen = std::getenv("SOFTNPU_PYTHON");
+    const char* const chosen = variable("SOFTNPU_PYTHON");
     std::string python = chosen == nullptr ? "" : chosen;
     if (python.empty()) python = python_of_installation();
     if (python.empty()) python = python_of_script();

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/environment.hpp"
 #include "base/fault.hpp"
 
 namespace softnpu {
@@ -15,15 +16,20 @@ namespace {
 constexpr uint64_t TURBO_NS = 15000000;
 constexpr uint64_t DEFAULT_US = 50;
 constexpr uint64_t MAX_US = 1000000;
+constexpr size_t MAX_DIGITS = 20;
 
 uint64_t chosen_us() {
-    const char* const chosen = std::getenv("SOFTNPU_SPIN_US");
+    const char* const chosen = variable("SOFTNPU_SPIN_US");
     if (chosen == nullptr || *chosen == '\0') return DEFAULT_US;
-    if (chosen[std::strspn(chosen, "0123456789")] != '\0') {
+    const size_t digits = std::strspn(chosen, "0123456789");
+    const uint64_t value = std::strtoull(chosen, nullptr, 10);
+    if (chosen[digits] != '\0' || digits > MAX_DIGITS || value > MAX_US) {
         throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "SOFTNPU_SPIN_US", format("'%s'", chosen),
-                    "whole microseconds, 0 for none", "correct or unset the variable");
+                    format("whole microseconds in ASCII digits, from 0 (none) to %llu",
+                           static_cast<unsigned long long>(MAX_US)),
+                    "correct or unset the variable");
     }
-    return std::min<uint64_t>(std::strtoull(chosen, nullptr, 10), MAX_US);
+    return value;
 }
 
 uint64_t bound(bool turbo) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/cancellation.hpp"
 #include "base/clock.hpp"
 #include "session/connection.hpp"
 #include "sync/spin.hpp"
@@ -42,6 +43,10 @@ bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& conn
     while (!ready()) {
         const uint64_t now = now_ns();
         if (now >= end) return false;
+        {
+            const CancellationPoint here;
+            pthread_testcancel();
+        }
         sleep(std::min(end - now, SLICE_NS));
         if (!ready() && connection.is_lost() && !ready()) throw connection.lost_error();
     }

@@ -1,0 +1,15 @@
+// Environment variables, as far as whoever started the program may decide what it does.
+#pragma once
+
+#include <stdlib.h>
+#include <sys/auxv.h>
+
+namespace softnpu {
+
+// Whether this program has rights that whoever started it does not have (setuid, setgid, capabilities).
+inline bool is_privileged() { return getauxval(AT_SECURE) != 0; }
+
+// The value of a variable; null if it is not set, and always in a privileged program.
+inline const char* variable(const char* name) { return secure_getenv(name); }
+
+}  // namespace softnpu

@@ -1,0 +1,62 @@
+// How the submissions of a queue ended: each failure is kept until somebody was told of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "abi/ze.hpp"
+
+namespace softnpu {
+
+// A submission that failed.
+struct Failure {
+    uint64_t sequence;
+    ze_result_t result;
+};
+
+// The submissions `first` to `last` of one call with a fence, and the ticket that signals it; 0: none does.
+struct Execution {
+    uint64_t ticket = 0;
+    uint64_t first = 0;
+    uint64_t last = 0;
+    std::optional<Failure> failure;  // the first of them that failed; with the lock of the queue
+};
+
+// Guarded by the lock of the queue.
+class Outcomes {
+public:
+    // A submission was made, with or without a fence.
+    void expect(std::shared_ptr<Execution> execution) { unread_.push_back(std::move(execution)); }
+    // The last `count` of them were not made after all.
+    void expect_less(size_t count) { unread_.resize(unread_.size() - count); }
+    // Reads the results of all submissions up to `sequence`, which have ended; `result_of(s)` is in the slot.
+    template <class ResultOf>
+    void read(uint64_t sequence, ResultOf&& result_of) {
+        while (read_ < sequence && !unread_.empty()) {
+            note(read_ + 1, result_of(read_ + 1));
+            unread_.pop_front();
+            ++read_;
+        }
+    }
+    bool was_read(uint64_t sequence) const { return read_ >= sequence; }
+    // Somebody was told of this failure.
+    void told(uint64_t sequence) { untold_.erase(sequence); }
+    // The oldest failure up to `last` that nobody was told of, and how many more there are. All of them count
+    // as told from now on.
+    std::optional<std::pair<Failure, size_t>> take_untold(uint64_t last);
+
+private:
+    void note(uint64_t sequence, uint32_t result);
+
+    uint64_t read_ = 0;                              // results up to here were read
+    std::deque<std::shared_ptr<Execution>> unread_;  // of the submissions behind
+    std::map<uint64_t, ze_result_t> untold_;
+    size_t more_ = 0;  // failures beyond those that are kept
+};
+
+}  // namespace softnpu

@@ -1,0 +1,101 @@
+// Fences and events in shared memory, 64 bytes each of a block of the kind `control`: section 10 of
+// docs/interface.md. A record does not keep its memory alive.
+#pragma once
+
+#include "sync/words.hpp"
+
+namespace softnpu {
+
+constexpr size_t RECORD_SIZE = 64;
+
+// Marks a waiter before it sleeps, and wakes who has marked itself.
+class WaitersMark {
+public:
+    explicit WaitersMark(uint8_t* at) : at_(at) {}
+
+    bool is_set() const { return load32(at_) != 0; }
+    void set() { store32(at_, 1); }
+    // Taken before the word is stored: a waiter that marks itself later finds the new word.
+    bool take() { return exchange32(at_, 0) != 0; }
+
+private:
+    uint8_t* at_;
+};
+
+// It is signalled for a submission when it holds the ticket of that submission, which is never used twice: a
+// late signal for an earlier one, of whatever queue, means nothing to a later one.
+class FenceRecord {
+public:
+    explicit FenceRecord(uint8_t* at) : at_(at) {}
+
+    bool is_signalled(uint64_t ticket) const { return load64(at_) == ticket; }
+    // Result of the submission that signalled it last.
+    uint32_t result() const { return load32(at_ + RESULT); }
+    // The submission of this ticket is to signal it; 0: none.
+    void arm(uint64_t ticket) { store64(at_ + ARMED, ticket); }
+
+    // Sleeps until something signals it, at most `timeout`; the caller looks again.
+    void sleep(uint64_t ticket, uint64_t timeout_ns) {
+        WaitersMark mark(at_ + WAITERS);
+        mark.set();
+        full_fence();
+        const uint64_t signalled = load64(at_);
+        if (signalled == ticket) return;
+        // an earlier signal may have taken our mark with it
+        if (!mark.is_set()) mark.set();
+        futex_wait(at_, static_cast<uint32_t>(signalled), timeout_ns);
+    }
+
+private:
+    static constexpr size_t WAITERS = 8, RESULT = 12, ARMED = 16;
+    uint8_t* at_;
+};
+
+enum class EventState : uint32_t {
+    initial = 0,
+    device_reset = 1,
+    host_reset = 2,
+    device_signalled = 4,
+    host_signalled = 5
+};
+
+// Commands change it and count that next to the state; the host stores the state alone.
+class EventRecord {
+public:
+    explicit EventRecord(uint8_t* at) : at_(at) {}
+
+    bool signalled() const { return is_signalled(load32(at_)); }
+    void initialize() { store(EventState::initial); }
+    void host_reset() { store(EventState::host_reset); }
+
+    // Signalled by the host from now on; wakes every waiter.
+    void host_signal() {
+        WaitersMark mark(at_ + WAITERS);
+        const bool marked = mark.take();
+        store(EventState::host_signalled);
+        full_fence();
+        if (marked || mark.is_set()) futex_wake(at_);
+    }
+
+    // Sleeps until the state changes, at most `timeout`; the caller looks again.
+    void sleep(uint64_t timeout_ns) {
+        WaitersMark mark(at_ + WAITERS);
+        mark.set();
+        full_fence();
+        const uint32_t state = load32(at_);
+        if (is_signalled(state)) return;
+        // a signal that was reset since may have taken our mark with it
+        if (!mark.is_set()) mark.set();
+        futex_wait(at_, state, timeout_ns);
+    }
+
+private:
+    static constexpr size_t WAITERS = 8;
+
+    static bool is_signalled(uint32_t state) { return state > static_cast<uint32_t>(EventState::host_reset); }
+    void store(EventState state) { store32(at_, static_cast<uint32_t>(state)); }
+
+    uint8_t* at_;
+};
+
+}  // namespace softnpu
