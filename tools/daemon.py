@@ -291,8 +291,8 @@ def await_end(ending: Ending) -> None:
 
 def _tidy(path: Path) -> None:
     """Removes what a killed daemon left, unless a new one has come already."""
-    from softnpu.emulator.daemon import DaemonLock
     from softnpu.emulator.interface.result import Refused
+    from softnpu.emulator.served_socket import DaemonLock
 
     try:
         lock = DaemonLock(path)
