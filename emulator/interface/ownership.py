@@ -59,11 +59,11 @@ def open_own(path: Path, flags: int, what: str) -> int:
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as error:
-        reason = error.strerror or str(error)
+        obstacle = _obstacle(path)
         raise refuse(
-            ZeResult.ERROR_UNINITIALIZED if error.errno != errno.ELOOP else _NO_RIGHT,
+            _NO_RIGHT if obstacle else ZeResult.ERROR_UNINITIALIZED,
             f"{what} {path}",
-            f"{reason}{_whose(path)}",
+            obstacle or error.strerror or str(error),
             "a file that can be created, or a regular file of this user",
             "remove it, or choose another place with --socket",
         ) from error
@@ -219,12 +219,12 @@ def _not_own(fd: int) -> str:
     return distrust(fd)
 
 
-def _whose(path: Path) -> str:
-    """Whose file is in the way, as far as that can be seen."""
+def _obstacle(path: Path) -> str:
+    """What is in the way, if it is a link or somebody else's and can be seen."""
     try:
         info = path.lstat()
     except OSError:
         return ""
     if stat.S_ISLNK(info.st_mode):
-        return f": a symbolic link of user {info.st_uid}"
-    return f": it belongs to user {info.st_uid}" if info.st_uid != os.geteuid() else ""
+        return f"it is a symbolic link of user {info.st_uid}"
+    return f"it belongs to user {info.st_uid}" if info.st_uid != os.geteuid() else ""
