@@ -24,6 +24,7 @@ _CALL = "zeInitDrivers"
 _DAEMON_MODULE = "softnpu.emulator.autostart"
 _WITHIN_S = 60.0
 _CONNECT_S = 5.0
+_PAUSE_S = 0.01
 
 
 class Launch:
@@ -42,6 +43,7 @@ class Launch:
         self._end = time.monotonic() + _WITHIN_S
         self._peer = 0
         self._again = False
+        self._connections = 0
 
     def connect(self) -> socket.socket:
         """A connected socket; nothing has been sent.
@@ -49,6 +51,9 @@ class Launch:
         Raises `ZeError`: UNINITIALIZED when there is no daemon and none may be started,
         INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
         """
+        if self._connections:
+            time.sleep(_PAUSE_S)  # whoever has closed the last one may be about to end
+        self._connections += 1
         found = self._try()
         if isinstance(found, socket.socket):
             return found

@@ -45,27 +45,27 @@ def default_socket() -> Path:
     folder = _runtime_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise refuse(
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
             f"runtime directory {folder}",
             f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
-            f"a directory of owner {os.getuid()} with mode 700",
+            f"a directory of owner {os.geteuid()} with mode 700",
             f"correct it, or choose another place with {ENV_SOCKET}",
         )
     return folder / "softnpu.sock"
 
 
 def _runtime_folder() -> Path:
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
-        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK) and _is_ours(parent):
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
+        if parent and os.path.isdir(parent) and _is_ours(parent):
             return Path(parent, "softnpu")
-    return Path(f"/tmp/softnpu-{os.getuid()}")
+    return Path(f"/tmp/softnpu-{os.geteuid()}")
 
 
 def _is_ours(folder: str) -> bool:
     # root may write what a variable from another user's session names
-    return os.stat(folder).st_uid in (os.geteuid(), ROOT)
+    return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
 
 
 def lock_path(path: Path) -> Path:
