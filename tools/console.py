@@ -40,7 +40,7 @@ def format_time(seconds: float) -> str:
 
 
 def parse_whole(text: str) -> int:
-    """A whole number in ASCII digits, as the environment variables take it; `typer.BadParameter` otherwise."""
+    """A whole number in ASCII digits, as environment variables take it; `typer.BadParameter` otherwise."""
     if not re.fullmatch(r"-?[0-9]{1,20}", text):
         raise typer.BadParameter(f"{text[:40]!r}; expected a whole number")
     return int(text)
