@@ -26,6 +26,7 @@ with Driver.open() as driver:
     say([driver.daemon_pid, driver.devices[0].create_context().alloc_host(64).size])
     hear()
 """
+_SUPERVISOR = "softnpu.emulator.supervisor.supervisor"
 _SERVED = "served by the daemon with pid"
 
 
@@ -122,21 +123,22 @@ def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
 
 
 def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(patches={f"{_SUPERVISOR}:_CLOSE_S": 60.0})
     engine = psutil.Process(daemon.engine().engine_pid)
-    engine.suspend()  # it takes the supervisor two seconds to lose patience
+    engine.suspend()
     os.kill(daemon.pid, signal.SIGTERM)
     wait_until(lambda: not places.lock_path(daemon.socket).exists(), what="the lock given up")
     second = start_daemon()
 
+    assert daemon.alive, "it waits for its engine"
     assert second.engine().state == "ready"
+    engine.resume()
     assert daemon.process.wait(DEADLINE_S) == 0
     assert second.socket.exists()
 
 
 def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDaemon) -> None:
-    module = "softnpu.emulator.supervisor.supervisor"
-    daemon = start_daemon(idle_timeout_s=0.1, patches={f"{module}:_FIRST_CLIENT_S": 3600.0})
+    daemon = start_daemon(idle_timeout_s=0.1, patches={f"{_SUPERVISOR}:_FIRST_CLIENT_S": 3600.0})
     with pytest.raises(AssertionError, match="still lives"):
         wait_gone(daemon.pid, 0.5)
     daemon.status()
