@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from softnpu.emulator import platforms
 from softnpu.emulator.interface import commands, failpoints, injections, records
-from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -51,8 +53,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:
             raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
-        for name in ("idle_timeout_s", "memory", "session_memory", "spin_us", "command_limit_s"):
-            if getattr(self, name) < 0:
+        if not is_idle_time(self.idle_timeout_s):
+            raise _bad("--idle-timeout", f"{self.idle_timeout_s:g}", IDLE_TIMES)
+        if not 0 <= self.spin_us <= MOST_SPIN_US:
+            raise _bad("--spin-us", f"{self.spin_us}", f"0 to {MOST_SPIN_US} microseconds")
+        for name in ("memory", "session_memory", "command_limit_s"):
+            if not 0 <= getattr(self, name) < math.inf:
                 raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
         for name in ("tdr_ms", "max_clients"):
             if getattr(self, name) < 1:
