@@ -40,7 +40,9 @@ def target(socket: Path | None) -> Iterator[Target]:
         pid = start_background(DaemonSettings(socket=str(found.socket), idle_timeout_s=30.0))
         tree = [psutil.Process(pid)]
         try:
-            yield found
+            # it must not end as idle while the references are made, which may take longer
+            with Driver.open(found.socket, autostart=False, role="monitor"):
+                yield found
         finally:
             found.failures += _end(found, tree)
 

@@ -96,7 +96,7 @@ class Worker:
     def run(self) -> None:
         """Steps until it is told to stop, or dies."""
         self._row[Field.SINCE_NS] = time.monotonic_ns()
-        self._open()
+        self.open()
         while not self.board.control[Control.STOP]:
             self._take(self._plan.step(self.number, self._next))
             self._next += 1
@@ -144,7 +144,7 @@ class Worker:
         """Ends the session in order and opens another."""
         self.share(0, 0, None)
         self.session.close()
-        self._open()
+        self.open()
 
     def compiling(self, compile: Callable[[], T]) -> T | None:
         """What `compile` makes; None if the director has killed compiler workers while it was at work."""
@@ -174,7 +174,8 @@ class Worker:
 
     # ------------------------------------------------------------
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """A new session."""
         setup = self._setup
         self.session = Session(
             Path(setup.socket), self._subjects, Path(setup.folder) / "cache", self._journal
