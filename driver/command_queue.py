@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from softnpu.driver.command_list import CommandList
+from softnpu.driver.description import QueueState, describe_ring
 from softnpu.driver.errors import ZeError, error
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
@@ -186,6 +187,13 @@ class CommandQueue(Handle):
     def lost(self) -> bool:
         """Whether the device gave up on this queue: every later submission fails with DEVICE_LOST."""
         return bool(self._words[self._lost_at])
+
+    def describe(self) -> QueueState:
+        """The ring as it is now, with the submissions in flight and those that ended last. Not a call of
+        Level Zero.
+        """
+        self.check("CommandQueue.describe")
+        return describe_ring(self.handle, self._tail, self._buffer, self._ring.offset, self._slots)
 
     # ------------------------------------------------------------ for fences and lists
 

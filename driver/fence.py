@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from softnpu.driver.description import FenceState, describe_fence
 from softnpu.driver.handle import Handle
 from softnpu.driver.outcomes import Execution
 from softnpu.driver.waiting import FOREVER, wait
@@ -65,6 +66,19 @@ class Fence(Handle):
         if self._record.is_signalled(execution.ticket) or self._queue.is_over(execution.last):
             self._record.arm(0)
             self._execution = Execution(0, execution.first, execution.last)
+
+    def describe(self) -> FenceState:
+        """Its record as it is now, and what it was given to last. Not a call of Level Zero."""
+        self.check("Fence.describe")
+        execution, block = self._execution, self.block
+        return describe_fence(
+            self._queue.handle,
+            block.handle,
+            self.offset,
+            block.mapping.buffer,
+            block.offset + self.offset,
+            (execution.ticket, execution.first, execution.last),
+        )
 
     def arm(self, execution: Execution) -> None:
         """The submissions of this execution signal it when the last of them has ended."""

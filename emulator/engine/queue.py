@@ -111,7 +111,9 @@ class EngineQueue:
         if reached >> link.REACHED_BITS == self.completed + 1:
             self.step = reached & link.REACHED_MASK
         self._settle_event()
-        if state[link.STATE_DOOMED] == self.completed + 1:
+        judged = self.condemned == self.completed + 1 and self.verdict is not None
+        # the watchdog that has ended a hanging engine says why in its own words
+        if state[link.STATE_DOOMED] == self.completed + 1 and not judged:
             self.condemned = self.completed + 1
             self.verdict = _doomed(int(state[link.STATE_DOOM]))
         # as long as the ring does not say so the slot is that of this submission, and its fence may be untold

@@ -51,10 +51,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     growth: list[Growth]
     samples: list[Sample]
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
-
 
 def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
     """Failures of the run, and those that only its end shows."""
