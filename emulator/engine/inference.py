@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from softnpu.emulator.engine.context import Bytes, EngineContext
-from softnpu.emulator.engine.dynamic import DynamicBinding
+from softnpu.emulator.engine.dynamic import DynamicBinding, bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.steps import LOADING
@@ -121,10 +121,7 @@ class Inference:
         inputs = views[: len(meta.inputs)]
         for state in meta.states:
             views[state.output] = self._apart(views[state.output], inputs)
-        if any(argument.is_dynamic for argument in meta.arguments):
-            binding: Binding = DynamicBinding(image.compiled, meta, views, self._engine.count_staged)
-        else:
-            binding = image.bind(views)
+        binding = bind(image, views, self._engine.count_staged)
         given_up = self._engine.given_up
         if self._may_overlap(image, binding):
             self._run = partial(binding.run, self._engine.look_for_more)
