@@ -426,8 +426,9 @@ class Device:
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
             weights=image.weights,
-            check=image.deferred,
+            check=image.must_be_compared,
         )
+        image.loads += 1
         self._loads[image.number] = None
         self._post(order, image.fds)
 
