@@ -1,4 +1,4 @@
-"""Numbers in environment variables: what a user wrote there is honoured or refused by the variable's name."""
+"""Numbers and switches in environment variables: what is there is honoured or refused by its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from typing import TypeVar
 
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_SPIN_US
+from softnpu.emulator.interface.version import ENV_SELF_CHECK, ENV_SPIN_US
 
 Number = TypeVar("Number", int, float)
 
@@ -32,3 +32,13 @@ def number(variable: str, kind: type[Number], default: Number, expected: str) ->
 def spin_us() -> int:
     """`SOFTNPU_SPIN_US`: the longest busy wait, in microseconds."""
     return number(ENV_SPIN_US, int, DEFAULT_SPIN_US, "whole microseconds, 0 for none")
+
+
+def self_check() -> bool:
+    """`SOFTNPU_SELF_CHECK`: whether engines try out what they load."""
+    text = os.environ.get(ENV_SELF_CHECK, "")
+    if text not in {"", "0", "1"}:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT, ENV_SELF_CHECK, repr(text), "0 or 1", "correct or unset it"
+        )
+    return text == "1"

@@ -68,6 +68,7 @@ class Device:
             devices=len(settings.devices),
             tdr_ms=settings.tdr_ms,
             spin_us=settings.spin_us,
+            self_check=settings.checks_itself,
         )
         self.states = QueueStates()
         self.penalties = Penalties(self.contexts, offenders, reactor, self._post, self.count)
