@@ -84,6 +84,9 @@ def daemon(
         str | None,
         typer.Option(metavar="FAULTS", help="Provoke faults, like 'hang:after=3, slow=20ms:count=*'."),
     ] = None,
+    self_check: Annotated[
+        bool, typer.Option("--self-check", help="Try out every model that is loaded; for tests.")
+    ] = False,
     failpoints: Annotated[
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
@@ -110,7 +113,9 @@ def daemon(
         "inject": inject,
     }
     settings = msgspec.structs.replace(
-        DaemonSettings(socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout),
+        DaemonSettings(
+            socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout, self_check=self_check
+        ),
         **{name: value for name, value in chosen.items() if value is not None},
     )
     if foreground:

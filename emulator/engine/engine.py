@@ -69,7 +69,7 @@ class Engine:
         self._hot: list[EngineQueue] = []
         self._blocked: list[EngineQueue] = []
         self.faults = EngineFaults(setup.tdr_ms)
-        self._images = ImageLoader(self._image_loaded, self.faults)
+        self._images = ImageLoader(self._image_loaded, self.faults, setup.self_check)
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)

@@ -11,7 +11,7 @@ import numpy as np
 
 from softnpu.emulator.engine.arguments import Arguments
 from softnpu.emulator.engine.context import Bytes, EngineContext, Range
-from softnpu.emulator.engine.dynamic import DynamicBinding
+from softnpu.emulator.engine.dynamic import DynamicBinding, bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.staging import Piece
@@ -130,11 +130,7 @@ class Inference:
                 f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
         arguments = Arguments(self._context, self._command, meta)
-        views = arguments.views
-        if any(argument.is_dynamic for argument in meta.arguments):
-            binding: Binding = DynamicBinding(image.compiled, meta, views, self._turn.count_staged)
-        else:
-            binding = image.bind(views)
+        binding = bind(image, arguments.views, self._turn.count_staged)
         given_up = self._turn.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments

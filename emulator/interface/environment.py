@@ -1,4 +1,4 @@
-"""Numbers in environment variables: what a user wrote there is honoured or refused by the variable's name.
+"""Numbers and switches in environment variables: honoured, or refused by the name of the variable.
 
 The form is that of interface.md, section 1, so that every driver reads the same.
 """
@@ -10,7 +10,7 @@ import os
 import re
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_OUTSIDE, ENV_SPIN_US
+from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_OUTSIDE, ENV_SELF_CHECK, ENV_SPIN_US
 
 DEFAULT_SPIN_US = 50
 MOST_SPIN_US = 1_000_000
@@ -39,6 +39,14 @@ def idle_s(default: float) -> float:
     if _DECIMAL.fullmatch(text) and is_idle_time(float(text)):
         return float(text)
     raise _bad(ENV_IDLE_S, text, IDLE_TIMES)
+
+
+def self_check() -> bool:
+    """`SOFTNPU_SELF_CHECK`: whether engines try out what they load."""
+    text = os.environ.get(ENV_SELF_CHECK, "")
+    if text not in {"", "0", "1"}:
+        raise _bad(ENV_SELF_CHECK, text, "0 or 1")
+    return text == "1"
 
 
 IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {LEAST_IDLE_S:g} to {MOST_IDLE_S:.0f}"

@@ -71,6 +71,7 @@ class Device:
             devices=len(settings.devices),
             tdr_ms=settings.tdr_ms,
             spin_us=settings.spin_us,
+            self_check=settings.checks_itself,
         )
         self.states = QueueStates()
         # what an engine has computed and not brought to its place when it dies: nobody here maps it
@@ -438,8 +439,9 @@ class Device:
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
             weights=image.weights,
-            check=image.deferred,
+            check=image.must_be_compared,
         )
+        image.loads += 1
         self._loads[image.number] = None
         self._post(order, image.fds)
 

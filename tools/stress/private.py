@@ -37,7 +37,7 @@ def target(socket: Path | None) -> Iterator[Target]:
             return
         found = Target(folder / "npu.sock", folder)
         # should the director be killed, the daemon ends by itself
-        pid = start_background(DaemonSettings(socket=str(found.socket), idle_timeout_s=30.0))
+        pid = start_background(DaemonSettings(socket=str(found.socket), idle_timeout_s=30.0, self_check=True))
         tree = [psutil.Process(pid)]
         try:
             # it must not end as idle while the references are made, which may take longer
