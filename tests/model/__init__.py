@@ -1,1 +1,1 @@
-"""The life of a submission (docs/interface.md, section 9.1) as a model whose every interleaving is explored."""
+"""The life of a submission (docs/interface.md, 9.1) as a model of which every order of steps is explored."""

@@ -20,8 +20,8 @@ _MOST_STATES = 400_000
 class Process:
     """`phases` by name, each a generator function; it begins with the one called "start".
 
-    A process that `dies` may do so before each of its steps, as often as the model allows: then it begins anew
-    with the phase "restart", and the words that are `lost` with it have their first values again.
+    A process that `dies` may do so before each of its steps, as often as the model allows: then it begins
+    anew with the phase "restart", and the words that are `lost` with it have their first values again.
     """
 
     name: str
@@ -88,12 +88,15 @@ class _Exploration:
         self._model = model
         self._words = tuple(model.memory)
         self._places: list[Place] = []
-        self._next: list[Operation | str | None] = []  # what comes at each place; what went wrong; None at the end
+        self._next: list[
+            Operation | str | None
+        ] = []  # what comes at each place; what went wrong; None at the end
         self._numbers: dict[tuple[int, Place], int] = {}
         self._moves_to: dict[tuple[int, int, Value], int] = {}
         self._parents: dict[State, tuple[State | None, str]] = {}
         self._restart = [
-            self._number(index, _RESTART) if process.dies else -1 for index, process in enumerate(model.processes)
+            self._number(index, _RESTART) if process.dies else -1
+            for index, process in enumerate(model.processes)
         ]
 
     def run(self) -> Result:
@@ -116,7 +119,7 @@ class _Exploration:
             except _Stop as stop:
                 return Result(len(self._parents), self._found(state, stop))
             if len(self._parents) > _MOST_STATES:
-                raise RuntimeError(f"{self._model.name}: more than {_MOST_STATES} states: make the model smaller")
+                raise RuntimeError(f"{self._model.name}: more than {_MOST_STATES} states")
         return Result(len(self._parents))
 
     # ------------------------------------------------------------ one state
@@ -187,14 +190,14 @@ class _Exploration:
 
     def _number(self, index: int, place: Place) -> int:
         """The number of a place; all places at which a process has ended are one."""
-        following = None
-        if (index, place) not in self._numbers:
+        if (index, place) in self._numbers:
+            return self._numbers[index, place]
+        following = self._replay(index, place)
+        while isinstance(following, Then):
+            place = Place(following, ())
             following = self._replay(index, place)
-            while isinstance(following, Then):
-                place = Place(following, ())
-                following = self._replay(index, place)
-            if following is None:
-                place = _ENDED
+        if following is None:
+            place = _ENDED
         number = self._numbers.get((index, place))
         if number is None:
             number = self._numbers[index, place] = len(self._places)

@@ -1,8 +1,19 @@
-"""What the commands of a list do, access by access, as `program.py`, `inference.py` and `staging.py` do it."""
+"""What commands do, access by access, as `program.py`, `inference.py` and `staging.py` do it."""
 
 from __future__ import annotations
 
-from tests.model.operations import Memory, Steps, Value, Violation, change, choose, load, load_own, store_own, wait
+from tests.model.operations import (
+    Memory,
+    Steps,
+    Value,
+    Violation,
+    change,
+    choose,
+    load,
+    load_own,
+    store_own,
+    wait,
+)
 from tests.model.world import CANCELLED, FAILED, LOST, RESET, SIGNALLED, Command, Event, Slot, World
 
 GIVEN_UP, WAITS = "given up", "waits"
@@ -10,7 +21,7 @@ GIVEN_UP, WAITS = "given up", "waits"
 
 
 class Commands:
-    """The commands of an engine. A command answers "" when it is done, else why its submission does not go on."""
+    """The commands. One answers "" when it is done, else why its submission does not go on."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -166,7 +177,9 @@ class Commands:
         if (yield load_own(f"{queue}.closed")):
             return GIVEN_UP
         if (yield from self.is_cancelled(slot)):
-            yield change(f"cuts {queue}{slot.sequence} off", _setter(f"-cut {queue}{slot.sequence}", "cut off"))
+            yield change(
+                f"cuts {queue}{slot.sequence} off", _setter(f"-cut {queue}{slot.sequence}", "cut off")
+            )
             return CANCELLED
         return (yield load_own("abort"))
 
@@ -178,7 +191,7 @@ class Commands:
         return bool(cancel) if self.world.has("cancel is a flag") else cancel == slot.ticket
 
     def read_orders(self, running: str) -> Steps:
-        """Obeys what the supervisor has sent; the destruction of what runs is answered when its turn is over."""
+        """Obeys what the supervisor has sent; that what runs is destroyed is answered after its turn."""
 
         def run(memory: Memory) -> None:
             for order, name in memory["orders"]:

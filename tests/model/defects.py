@@ -43,13 +43,17 @@ DEFECTS = {
         ("events are not settled",), "an event that the host resets", "has changed event twice"
     ),
     "a place is given away while a thread waits on it": Defect(
-        ("signalled is a flag", "destruction is not waited for"), "a queue that is destroyed", "which has not ended"
+        ("signalled is a flag", "destruction is not waited for"),
+        "a queue that is destroyed",
+        "which has not ended",
     ),
     "a queue counts as ended before its destruction is answered": Defect(
         ("destruction is not waited for",), "a queue that is destroyed", "instead of mine"
     ),
     "resume signals a fence without looking at what it waits for": Defect(
-        ("signalled is a flag", "resume signals without looking"), "a place for another queue", "has not ended"
+        ("signalled is a flag", "resume signals without looking"),
+        "a place for another queue",
+        "has not ended",
     ),
     "a fence is signalled before the end is noted": Defect(
         ("fence is signalled before the end is noted",), "the same fence again", "has not ended"
@@ -76,18 +80,29 @@ DEFECTS = {
         ("looks at the ring twice",), "a full ring", "A1"
     ),
     "a queue that was dropped while its fence was looked up is run": Defect(
-        ("runs what it has just dropped",), "a queue that is destroyed", "after the destruction of A was answered"
+        ("runs what it has just dropped",),
+        "a queue that is destroyed",
+        "after the destruction of A was answered",
     ),
     "a cancelled update is left half done": Defect(
         ("half of an effect is left",), "a state in place, cancelled", "instead of"
     ),
     "a decision is lost while the list is decoded": Defect(
-        ("what ends a submission is lost while it is decoded",), "cancelled while it is decoded", "was cut off"
+        ("what ends a submission is lost while it is decoded",),
+        "cancelled while it is decoded",
+        "was cut off",
     ),
     "an abort is lost when the submission makes room": Defect(
-        ("an abort is lost when it makes room",), "aborted by the watchdog", "was cut off and ends with SUCCESS"
+        ("an abort is lost when it makes room",),
+        "aborted by the watchdog",
+        "was cut off and ends with SUCCESS",
     ),
     "staging is freed because its step was not noted": Defect(
         ("goes on without noting",), "a state behind a long command", "were noted and are not there"
+    ),
+    "the result in a fence is believed though it was armed again": Defect(
+        ("the result in a fence is believed",),
+        "armed again while another thread waits",
+        "which has ended with FAILED",
     ),
 }

@@ -1,8 +1,9 @@
-"""The engine as a program of single accesses to memory, in the order of `queue.py`, `runner.py` and `overlap.py`."""
+"""The engine, access by access, in the order of `queue.py`, `runner.py` and `overlap.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tests.model.checker import Process
 from tests.model.commands import GIVEN_UP, WAITS, Commands, check_may_write
@@ -19,7 +20,7 @@ from tests.model.operations import (
     store,
     store_own,
 )
-from tests.model.world import CANCELLED, LOST, SIGNALLED, SUCCESS, Slot, World
+from tests.model.world import CANCELLED, LOST, SIGNALLED, SUCCESS, Slot
 
 
 class Engine(Commands):
@@ -116,11 +117,17 @@ class Engine(Commands):
     def _work(self, memory: Memory) -> tuple[str, ...]:
         found = ["orders"] if memory["orders"] else []
         for queue in self.world.queues:
-            aside = memory[f"{queue}.aside"]
-            waits = aside and aside != "dropped" and memory[aside].state != SIGNALLED
-            if not memory[f"{queue}.closed"] and memory[f"{queue}.tail"] != memory[f"{queue}.completed"] and not waits:
+            pending = memory[f"{queue}.tail"] != memory[f"{queue}.completed"]
+            if pending and not memory[f"{queue}.closed"] and not self._waits(memory, queue):
                 found.append(queue)
         return tuple(found)
+
+    def _waits(self, memory: Memory, queue: str) -> bool:
+        """Whether it would only wait: whoever signals an event or cancels rings the doorbell."""
+        aside = memory[f"{queue}.aside"]
+        slot: Slot = memory[f"{queue}.slot{memory[f'{queue}.completed'] % self.world.slots}"]
+        cancelled = slot.fence and memory[f"{slot.fence}.cancel"] == slot.ticket
+        return aside not in {"", "dropped"} and memory[aside].state != SIGNALLED and not cancelled
 
     # ------------------------------------------------------------ one slice of one submission
 
@@ -153,11 +160,11 @@ class Engine(Commands):
         return Then("serve")
 
     def _is_unwanted(self, queue: str, slot: Slot) -> Steps:
-        if not (yield from self.is_cancelled(slot)):
-            return False
-        if not self.world.has("half of an effect is left") and (yield from self.pending(queue, slot)):
-            return False  # it comes too late: half of the effect may have happened
-        return True
+        unwanted = yield from self.is_cancelled(slot)
+        if unwanted and not self.world.has("half of an effect is left"):
+            # it comes too late for an effect that has begun: half of that may have happened
+            unwanted = not (yield from self.pending(queue, slot))
+        return unwanted
 
     def _slice(self, queue: str, slot: Slot) -> Steps:
         world, work = self.world, self.world.lists[slot.work]
@@ -183,8 +190,14 @@ class Engine(Commands):
         if slot.work in world.inferences and not world.has("claims without calling off"):
             yield from self.call_off(slot.work)
         if (yield load_own(f"{queue}.closed")):
-            yield change(f"answers the destruction of {queue}", lambda memory: memory.update({f"-gone {queue}": True}))
-        if ended == CANCELLED and world.has("cancel is read again") and not (yield from self.is_cancelled(slot)):
+            yield change(
+                f"answers the destruction of {queue}", lambda memory: memory.update({f"-gone {queue}": True})
+            )
+        if (
+            ended == CANCELLED
+            and world.has("cancel is read again")
+            and not (yield from self.is_cancelled(slot))
+        ):
             return ""
         return ended
 
@@ -212,7 +225,9 @@ class Engine(Commands):
         result = self.world.struck.get(slot.work)
         if result is None:
             return ""
-        if not (yield choose("an injection hits", lambda memory: (False, True) if memory["hits"] else (False,))):
+        if not (
+            yield choose("an injection hits", lambda memory: (False, True) if memory["hits"] else (False,))
+        ):
             return ""
         noted = not self.world.has("injections are not noted")
         if noted:
@@ -236,7 +251,7 @@ class Engine(Commands):
             if its or entry[2] == slot.work:
                 if not its or entry[2] != slot.work:
                     yield from self.call_off(entry[2])
-                yield change(f"claims {entry}", lambda memory, entry=entry: _without(memory, entry))
+                yield change(f"claims {entry}", partial(_without, entry=entry))
 
     def _top_up(self, queue: str, slot: Slot) -> Steps:
         if slot.work not in self.world.inferences:
@@ -254,13 +269,13 @@ class Engine(Commands):
             if any(entry[2] == found.work for entry in early):
                 continue
             if (yield choose(f"begins {found.work} early", lambda _: (False, True))):
-                yield change(f"begins {found.work} early", lambda memory, o=other, s=found: _begin(memory, o, s))
+                yield change(f"begins {found.work} early", partial(_begin, queue=other, slot=found))
 
     def _settle_early(self, queue: str) -> Steps:
         for entry in (yield load("early")):
             if entry[0] == queue:
                 yield from self.call_off(entry[2])
-                yield change(f"drops {entry}", lambda memory, entry=entry: _without(memory, entry))
+                yield change(f"drops {entry}", partial(_without, entry=entry))
 
     # ------------------------------------------------------------ the end
 
@@ -275,7 +290,9 @@ class Engine(Commands):
             yield store(f"{queue}.result{at}", result)
         if early and slot.fence:
             yield from self.signal(slot.fence, slot.ticket, result)
-        yield change(f"{queue}{slot.sequence} is over: {result}", lambda memory: _over(memory, queue, slot, result))
+        yield change(
+            f"{queue}{slot.sequence} is over: {result}", lambda memory: _over(memory, queue, slot, result)
+        )
         if late:
             yield store(f"{queue}.result{at}", result)
         for word, value in (("step", 0), ("rest", 0), ("aside", "")):
@@ -292,7 +309,7 @@ class Engine(Commands):
         yield store(f"{fence}.signalled", ticket)
 
 
-def stream(world: World, work: str) -> Process:
+def stream(work: str) -> Process:
     """Computes an inference beside the engine, and ends with it."""
 
     def compute() -> Steps:
@@ -301,7 +318,9 @@ def stream(world: World, work: str) -> Process:
             check_may_write(memory, name[0], name, f"out.{work}")
             memory[f"out.{work}"], memory[f"{work}.stream"] = memory[f"in.{work}"], "ended"
 
-        begun = Operation(f"writes out.{work}", run, ready=lambda memory: memory[f"{work}.stream"] not in {"", "ended"})
+        begun = Operation(
+            f"writes out.{work}", run, ready=lambda memory: memory[f"{work}.stream"] not in {"", "ended"}
+        )
         yield begun
         return Then("start")
 
@@ -334,6 +353,8 @@ def _over(memory: Memory, queue: str, slot: Slot, result: str) -> None:
     if result == SUCCESS and memory[f"-cut {name}"]:
         raise Violation(f"submission {name} was cut off and ends with SUCCESS")
     if memory[f"-struck {name}"] not in {"", result}:
-        raise Violation(f"submission {name} ends with {result} although {memory[f'-struck {name}']} was injected")
+        raise Violation(
+            f"submission {name} ends with {result} although {memory[f'-struck {name}']} was injected"
+        )
     memory[f"-ended {name}"] = result
     memory[f"{queue}.completed"] = slot.sequence

@@ -19,10 +19,12 @@ class Violation(Exception):
 
 
 class Operation(NamedTuple):
-    """One step. `label` tells it in a trace; "": it is not worth a line. `run` changes the memory and gives the result; with `ready` it waits until that holds.
+    """One step. `label` tells it in a trace; "": it is not worth a line. `run` changes the memory and gives
+    the result; with `ready` it waits until that holds.
 
-    `hidden`: it touches words that no other process does, so that others need not run in between. The process may
-    die there all the same. `pure`: it only reads such a word. `choices`: alternatives, given the memory; the result is the one that was taken.
+    `hidden`: it touches words that no other process does, so that others need not run in between. The
+    process may die there all the same. `pure`: it only reads such a word. `choices`: alternatives, given
+    the memory; the result is the one that was taken.
     """
 
     label: str
@@ -34,7 +36,7 @@ class Operation(NamedTuple):
 
 
 class Then(NamedTuple):
-    """How a process goes on when its generator has returned: with this one, remembering only the arguments."""
+    """How a process goes on when its generator has returned: with this one and these arguments."""
 
     phase: str
     arguments: tuple[Hashable, ...] = ()

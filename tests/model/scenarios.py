@@ -1,4 +1,4 @@
-"""Small programs. Each is explored completely: every order of steps, and the engine's death at each of its steps."""
+"""Small programs, each explored completely: every order of steps, and the death of the engine at each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.model.checker import Model, Process
 from tests.model.client import Client, Fence, check_all_told
 from tests.model.engine import Engine, stream, watchdog
 from tests.model.operations import Memory, Steps, Violation, load, wait
-from tests.model.world import FAILED, LOST, MINE, RESET, SUCCESS, Command, World
+from tests.model.world import CANCELLED, FAILED, LOST, MINE, RESET, SUCCESS, Command, World
 
 COPY, LONG, INFER, FAIL = Command("copy"), Command("long"), Command("infer"), Command("fail")
 SIGNAL, WAIT, UPDATE = Command("signal", "event"), Command("wait", "event"), Command("update", "state")
@@ -31,7 +31,7 @@ class Scenario:
             Process(f"thread {number}", {"start": lambda thread=thread: thread(Client(world))})
             for number, thread in enumerate(self.threads, 1)
         )
-        streams = tuple(stream(world, work) for work in world.inferences)
+        streams = tuple(stream(work) for work in world.inferences)
         others = (*clients, *streams, watchdog()) if world.watchdog else (*clients, *streams)
         return Model(
             name=name,
@@ -184,7 +184,7 @@ def _destroy(client: Client) -> Steps:
 
 def _watch(client: Client) -> Steps:
     """A second thread waits for the fence of the queue that the first one destroys."""
-    yield wait("A has work", lambda memory: memory["A.tail"] == 1)
+    yield wait("A has work", lambda memory: memory["A.tail"] >= 1)
     yield from client.wait_fence(client.fence_of_another_thread("A", "late", "x"))
 
 
@@ -219,6 +219,49 @@ def _cancelled_twice(client: Client) -> Steps:
     yield from client.synchronize("A")
 
 
+def _armed_again(client: Client) -> Steps:
+    """The fence is given to the next submission while another thread still waits for this one."""
+    fence = Fence("A", "fence")
+    yield from client.submit("A", ["x"], fence)
+    yield from client.wait_event("event")
+    yield from client.submit("A", ["y"], fence)
+    yield from client.synchronize("A")
+
+
+def _waiter(client: Client) -> Steps:
+    """Another thread that waits for the first submission."""
+    yield wait("A has work", lambda memory: memory["A.tail"] >= 1)
+    yield from client.wait_fence(client.fence_of_another_thread("A", "fence", "x"))
+
+
+def _cancelled_wait(client: Client) -> Steps:
+    """A submission that waits for an event is cancelled; what comes behind it runs."""
+    fence = Fence("A", "fence")
+    yield from client.submit("A", ["x"], fence)
+    yield from client.submit("A", ["y"])
+    yield from client.cancel(fence)
+    _expect((yield from client.wait_fence(fence)), CANCELLED)
+    yield from client.synchronize("A")
+
+
+def _destroyed_wait(client: Client) -> Steps:
+    """A queue is destroyed while it waits for an event."""
+    yield from client.submit("A", ["x"])
+    yield from client.submit("B", ["y"])
+    yield from client.destroy("A")
+    yield from client.write("out.x", MINE)
+    yield from client.synchronize("B")
+    _expect((yield load("out.x")), MINE)
+
+
+def _early_of_two(client: Client) -> Steps:
+    """The same list in two queues, one of which began it early."""
+    yield from client.submit("B", ["y"])
+    yield from client.submit("A", ["x", "y"])
+    yield from client.synchronize("B")
+    yield from client.synchronize("A")
+
+
 def _one(client: Client) -> Steps:
     """One submission."""
     fence = Fence("A", "fence")
@@ -244,27 +287,41 @@ TWO = ("A", "B")
 
 SCENARIOS = {
     "the same fence again": Scenario(World({"x": (COPY,)}), (_again,), deaths=2),
-    "armed again before it is signalled": Scenario(World({"x": (COPY, SIGNAL), "y": (COPY,)}), (_rearm,), deaths=2),
-    "a place for another queue": Scenario(World({"x": (COPY,), "y": (COPY,)}, queues=TWO), (_place,), deaths=2),
+    "armed again before it is signalled": Scenario(
+        World({"x": (COPY, SIGNAL), "y": (COPY,)}), (_rearm,), deaths=2
+    ),
+    "a place for another queue": Scenario(
+        World({"x": (COPY,), "y": (COPY,)}, queues=TWO), (_place,), deaths=2
+    ),
     "a fence of two lists": Scenario(World({"x": (COPY,), "bad": (FAIL,)}), (_several,)),
     "failures and slots": Scenario(World({"x": (COPY,), "bad": (FAIL,)}), (_failures,)),
     "a full ring": Scenario(World({"x": (COPY,), "bad": (FAIL,)}), (_full_ring,)),
-    "cancelled and armed again": Scenario(
-        World({"x": (COPY, COPY), "y": (COPY,)}, looks=True), (_cancel,)
-    ),
+    "cancelled and armed again": Scenario(World({"x": (COPY, COPY), "y": (COPY,)}, looks=True), (_cancel,)),
     "one of two cancelled": Scenario(
         World({"x": (COPY, COPY), "y": (COPY,)}, looks=True), (_cancel_one_of_two,)
     ),
     "an event that the host resets": Scenario(World({"x": (COPY, SIGNAL)}), (_event,), deaths=2),
-    "an event of two queues": Scenario(World({"x": (SIGNAL,), "y": (SIGNAL,)}, queues=TWO), (_events_of_two,), deaths=2),
-    "a queue that waits": Scenario(World({"x": (SIGNAL,), "y": (COPY, WAIT, COPY)}, queues=TWO), (_consumer,)),
+    "an event of two queues": Scenario(
+        World({"x": (SIGNAL,), "y": (SIGNAL,)}, queues=TWO), (_events_of_two,), deaths=2
+    ),
+    "a queue that waits": Scenario(
+        World({"x": (SIGNAL,), "y": (COPY, WAIT, COPY)}, queues=TWO), (_consumer,)
+    ),
     "a state in place": Scenario(World({"x": (UPDATE,)}), (_state,), deaths=2),
     "a state in place, cancelled": Scenario(World({"x": (UPDATE,)}, looks=True), (_state_cancelled,)),
     "a queue that is destroyed": Scenario(
-        World({"x": (COPY, COPY), "y": (COPY,)}, queues=TWO, fences=("late",), late=frozenset({"late"}), looks=True),
+        World(
+            {"x": (COPY, COPY), "y": (COPY,)},
+            queues=TWO,
+            fences=("late",),
+            late=frozenset({"late"}),
+            looks=True,
+        ),
         (_destroy, _watch),
     ),
-    "begun early": Scenario(World({"x": (INFER,), "y": (INFER,)}, queues=TWO, struck={"y": FAILED}), (_early,)),
+    "begun early": Scenario(
+        World({"x": (INFER,), "y": (INFER,)}, queues=TWO, struck={"y": FAILED}), (_early,)
+    ),
     "a dropped signal": Scenario(World({"x": (COPY,)}, struck={"x": LOST}), (_one,), deaths=2),
     "destroyed while it runs early": Scenario(
         World({"x": (INFER,), "y": (INFER,)}, queues=TWO, looks=True), (_early_destroyed,)
@@ -275,8 +332,18 @@ SCENARIOS = {
     "aborted by the watchdog": Scenario(
         World({"x": (LONG, COPY)}, looks=True, slices=True, watchdog=True), (_one,)
     ),
-    "a state behind a long command": Scenario(
-        World({"x": (LONG, UPDATE)}, slices=True), (_one,), deaths=2
+    "a state behind a long command": Scenario(World({"x": (LONG, UPDATE)}, slices=True), (_one,), deaths=2),
+    "armed again while another thread waits": Scenario(
+        World({"x": (SIGNAL, FAIL), "y": (COPY,)}), (_armed_again, _waiter)
+    ),
+    "a wait that is cancelled": Scenario(
+        World({"x": (COPY, WAIT, COPY), "y": (COPY,)}), (_cancelled_wait,), deaths=2
+    ),
+    "a wait that is destroyed": Scenario(
+        World({"x": (WAIT, COPY), "y": (SIGNAL,)}, queues=TWO, looks=True), (_destroyed_wait,)
+    ),
+    "a list that begins early for one of two": Scenario(
+        World({"x": (INFER,), "y": (INFER,)}, queues=TWO), (_early_of_two,)
     ),
     "slices": Scenario(World({"x": (LONG, SIGNAL), "y": (COPY,)}, queues=TWO, slices=True), (_slices,)),
 }

@@ -1,10 +1,11 @@
 """What a model is made of: queues, fences, events, command lists, and the words in memory that hold them.
 
-Words of the queue A: `A.tail`, `A.done` (the ring's `completed`), `A.failed`, `A.slot0`, `A.result0` are the ring;
-`A.completed`, `A.reached`, `A.effect`, `A.value`, `A.doomed`, `A.doom` outlive the engine; `A.step`, `A.rest`,
-`A.closed`, `A.condemned` die with it. `fence0.armed` and so on is a place for a fence, `event` an event: its state
-and its number of changes. `in.x` is what the list x reads and `out.x` what it writes. Words that begin with `-`
-are only known to the model: what really happened.
+`A.tail`, `A.done` (the ring's `completed`), `A.failed`, `A.slot0` and `A.result0` are words of the ring
+of queue A. `A.completed`, `A.reached`, `A.effect`, `A.value`, `A.doomed` and `A.doom` outlive the engine;
+`A.step`, `A.rest`, `A.closed` and `A.condemned` die with it. `A.outcomes`, `A.untold` and `fence.given`
+are the driver's. `fence.armed` and so on is a place for a fence, `event` an event: its state and its
+number of changes. `in.x` is what the list x reads, `out.x` what it writes. Words that begin with `-` are
+known to the model alone: what has really happened.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ RESET, SIGNALLED = "reset", "signalled"
 class Command(NamedTuple):
     """A command of a list. `kind`:
 
-    `copy` of `in` to `out`; `long`, the same in two parts between which others may run; `infer`, the same by a
-    stream of its own; `fail` is refused; `signal`, `reset` and `wait` concern the event `target`; `update` adds 1
-    to both halves of the state `target`, which is its input and its output.
+    `copy` of `in` to `out`; `long`, the same in two parts between which others may run; `infer`, the same
+    by a stream of its own; `fail` is refused; `signal`, `reset` and `wait` concern the event `target`;
+    `update` adds 1 to both halves of the state `target`, which is its input and its output.
     """
 
     kind: str
@@ -52,10 +53,11 @@ class Event(NamedTuple):
 class World:
     """What there is. `lists`: the commands of each command list.
 
-    `fences`: places for fences; those in `late` are told to the engine when a queue is destroyed. `looks`: the
-    engine reads orders and cancellations while it works; `slices`: it may also make room for another queue;
-    `decodes`: it looks while it decodes a list; `watchdog`: the first submission of A may be aborted. `struck`: lists that a user's injection may hit, and how
-    they end. `defects`: see `defects.py`.
+    `fences`: places for fences; those in `late` are told to the engine when a queue is destroyed.
+    `looks`: the engine reads orders and cancellations while it works; `slices`: it may also make room for
+    another queue; `decodes`: it looks while it decodes a list; `watchdog`: the first submission of A may
+    be aborted. `struck`: lists that a user's injection may hit, and how they end. `defects`: see
+    `defects.py`.
     """
 
     lists: dict[str, tuple[Command, ...]]
@@ -87,12 +89,17 @@ class World:
 
     def memory(self) -> Memory:
         """Every word, with its first value."""
-        memory: Memory = {"orders": (), "known": frozenset(self.fences) - self.late, "hits": len(self.struck), "abort": ""}
+        memory: Memory = {
+            "orders": (),
+            "known": frozenset(self.fences) - self.late,
+            "hits": len(self.struck),
+            "abort": "",
+        }
         for queue in self.queues:
             memory |= {f"{queue}.{word}": 0 for word in ("tail", "done", "completed", "doomed", "condemned")}
             memory |= {f"{queue}.{word}": 0 for word in ("step", "rest", "value")}
             memory |= {f"{queue}.{word}": "" for word in ("doom", "verdict", "aside")}
-            memory |= {f"{queue}.{word}": (0, "") for word in ("failed",)}
+            memory |= {f"{queue}.failed": (0, ""), f"{queue}.outcomes": (), f"{queue}.untold": ()}
             memory |= {f"{queue}.{word}": (0, 0) for word in ("reached", "effect")}
             memory |= {f"{queue}.effect event": "", f"{queue}.closed": False}
             memory |= {f"-leaving {queue}": False, f"-gone {queue}": False}
@@ -102,7 +109,7 @@ class World:
                 memory |= {f"-{word} {queue}{sequence}": "" for word in ("ended", "told", "cut", "struck")}
                 memory[f"-changes {queue}{sequence}"] = ()
         for fence in self.fences:
-            memory |= {f"{fence}.{word}": 0 for word in ("signalled", "armed", "cancel")}
+            memory |= {f"{fence}.{word}": 0 for word in ("signalled", "armed", "cancel", "given")}
             memory[f"{fence}.result"] = SUCCESS
         for event in {*self.targets("signal"), *self.targets("reset"), *self.targets("wait")}:
             memory[event] = Event()
@@ -121,7 +128,9 @@ class World:
         """The words that die with the engine."""
         words = {f"{queue}.{word}" for queue in self.queues for word in _OF_THE_ENGINE}
         if self.inferences:
-            words |= {"early"} | {f"{name}.{word}" for name in self.inferences for word in ("stream", "begun")}
+            words |= {"early"} | {
+                f"{name}.{word}" for name in self.inferences for word in ("stream", "begun")
+            }
         words |= {f"-cut {queue}{number + 1}" for queue in self.queues for number in range(self.submissions)}
         return frozenset(words | {"known", "abort"})
 
