@@ -117,9 +117,10 @@ class Fence(Handle):
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
         if record.is_signalled(ticket):
-            if execution.first == last and not record.result:
-                return True
-            queue.raise_failure(call, execution, record.result)
+            result = record.result
+            # given to another submission meanwhile, the fence may have the result of that one already
+            if result or execution.first != last or self._execution is not execution:
+                queue.raise_failure(call, execution)
             return True
         # over without a signal: given to another submission since, passed over in a broken ring, or the queue
         # is destroyed

@@ -261,8 +261,7 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._runner.end(queue, self._next_of(queue), fault)
-            self._heat(queue)
+            self._end_waiting(queue, fault)
 
     def _give_up_unheard(self) -> None:
         """Queues whose doorbell was lost because a user asked for that: as if they had waited too long."""
@@ -271,9 +270,13 @@ class Engine:
                 continue
             if queue in self._blocked:
                 self._blocked.remove(queue)
-            self._runner.end(queue, self._next_of(queue), fault)
-            self._heat(queue)
+            self._end_waiting(queue, fault)
         self.faults.tidy()
+
+    def _end_waiting(self, queue: EngineQueue, fault: Fault) -> None:
+        self._runner.end(queue, self._next_of(queue), fault)
+        if not queue.closed:  # by an order that was read on the way
+            self._heat(queue)
 
     def _next_of(self, queue: EngineQueue) -> Submission | None:
         try:

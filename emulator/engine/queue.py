@@ -136,6 +136,9 @@ class EngineQueue:
         if event.changes != state[link.STATE_EFFECT_VALUE]:
             self.step += 1
             state[link.STATE_REACHED] = self._step_id()
+        else:
+            # another queue may change the event before this one does: an engine after this would count that
+            state[link.STATE_EFFECT_STEP] = 0
 
     def _tell_fence(self, sequence: int) -> None:
         submission = Submission(*self._copy_slot(sequence))

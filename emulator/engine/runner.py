@@ -65,18 +65,21 @@ class Runner:
         try:
             if submission.fence:
                 queue.fence(submission)
+                if queue.closed:
+                    return  # dropped by an order that was read on the way, and that was answered
             if queue.lost is not None:
                 fault = queue.lost
             elif queue.condemned == submission.sequence and queue.verdict is not None:
                 fault = queue.verdict
-            elif submission.is_cancelled():
+            elif submission.is_cancelled() and queue.pending_effect() is None:
+                # with half of an effect done by a dead engine it comes too late: the other half follows
                 fault = cancelled_fault()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
                 queue.begin(start)
                 waits = self._run_slice(queue, submission, start)
-                if waits is not None and waits is not GIVEN_UP:
+                if waits is not None and waits is not GIVEN_UP and self._abort is None:
                     self._put_off(queue, waits)
                     return
                 if self._abort is not None:
@@ -223,6 +226,7 @@ class Runner:
             waits = self._run_rest(queue, queue.rest)
             if waits is not None:
                 return waits
+            queue.reached(queue.step, time.monotonic_ns())  # before the next command notes an effect
         first, last = queue.step, len(steps) - 1
         for index in range(first, len(steps)):
             if noted:
