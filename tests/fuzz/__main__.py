@@ -67,7 +67,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="only ways that contain one of these, such as native: or /reset; with --replay whole ones",
     )
-    group.add_argument("--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)")
+    group.add_argument(
+        "--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)"
+    )
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
     group.add_argument("--found", type=Path, help="folder to save what differs in")
 

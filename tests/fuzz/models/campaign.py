@@ -19,6 +19,7 @@ from tests.fuzz.models.lane import Lane
 from tests.fuzz.models.records import Way
 from tests.fuzz.models.shrink import load, save, shrink
 from tests.fuzz.models.tally import Tally
+from tests.fuzz.models.traits import traits_of
 
 _TELL_EVERY_S = 30.0
 _MOST_OF_A_KIND = 2
@@ -65,7 +66,9 @@ class Campaign:
         library = native_library.find() if self._plan.native else None
         with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
             threads = [
-                threading.Thread(target=self._lane, args=(Path(name, f"l{number}"), library), name=f"lane {number}")
+                threading.Thread(
+                    target=self._lane, args=(Path(name, f"l{number}"), library), name=f"lane {number}"
+                )
                 for number in range(self._plan.workers)
             ]
             for thread in threads:
@@ -98,8 +101,10 @@ class Campaign:
 
     def _one(self, lane: Lane, key: cases.Key) -> None:
         counts: Counter[str] = Counter()
-        findings = lane.examine(key, choice.chosen(key, self._plan.ways, self._plan.native), counts)
-        operations = Counter(node.get_type_name() for node in cases.make(key).model.get_ordered_ops())
+        case = cases.make(key)
+        operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
+        ways = choice.chosen(key, self._plan.ways, self._plan.native, traits_of(case))
+        findings = lane.examine(key, ways, counts)
         with self._lock:
             self.tally.models += 1
             self.tally.counts += counts
@@ -133,7 +138,9 @@ class Campaign:
                 return
             self._told = now
             rate = self.tally.models / (now - self._begun)
-            text = f"{self.tally.models} models, {rate:.1f} a second, {len(self.tally.findings)} new differences"
+            text = (
+                f"{self.tally.models} models, {rate:.1f} a second, {len(self.tally.findings)} new differences"
+            )
         self._say(text)
 
 
@@ -153,7 +160,7 @@ def _replay(plan: Plan, say: Say) -> Tally:
         ways = [Way.of(way)]
     else:
         key = cases.Key(seed, int(number))
-        ways = choice.chosen(key, (), plan.native)
+        ways = choice.chosen(key, (), plan.native, traits_of(cases.make(key)))
     if plan.ways:
         ways = [Way.of(text) for text in plan.ways]
     tally = Tally(models=1)

@@ -153,7 +153,9 @@ def _layouts(dice: Dice, model: ov.Model) -> None:
         for parameter in model.get_parameters():
             rank = len(parameter.get_output_shape(0))
             if rank and dice.chance(0.8):
-                parameter.set_layout(ov.Layout("N" + "?" * (rank - 1) if dice.chance(0.9) else "?" * (rank - 1) + "N"))
+                parameter.set_layout(
+                    ov.Layout("N" + "?" * (rank - 1) if dice.chance(0.9) else "?" * (rank - 1) + "N")
+                )
 
 
 def _opened(dice: Dice, model: ov.Model) -> dict[int, set[tuple[int, int]]]:
@@ -225,7 +227,9 @@ def described(case: Case) -> list[str]:
         inputs = ", ".join(port.get_node().get_friendly_name()[:40] for port in node.input_values())
         outputs = ", ".join(f"{name_of(port.element_type)}{port.partial_shape}" for port in node.outputs())
         version = node.get_type_info().version_id
-        lines.append(f"{node.get_friendly_name()[:40]} = {version}.{node.get_type_name()}({inputs}) -> {outputs}")
+        lines.append(
+            f"{node.get_friendly_name()[:40]} = {version}.{node.get_type_name()}({inputs}) -> {outputs}"
+        )
     return lines
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tests.fuzz.dice import Dice
 from tests.fuzz.models.case import Key
 from tests.fuzz.models.records import Way
@@ -23,7 +25,8 @@ _RUN = {
     },
     "native": {"one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 2},
 }  # fmt: skip
-_NATIVE = 0.3
+_NATIVE = 0.4
+_BEYOND = {"more than 5 dimensions", "open without a bound"}
 
 
 def every(native: bool = True) -> list[Way]:
@@ -32,9 +35,15 @@ def every(native: bool = True) -> list[Way]:
     return [Way(api, compiled, run) for api in apis for compiled in _COMPILED[api] for run in _RUN[api]]
 
 
-def chosen(key: Key, only: tuple[str, ...] = (), native: bool = True) -> list[Way]:
-    """The ways of one case. `only`: parts that the sampled ones have to contain, such as `native:` or `/reset`."""
+def chosen(
+    key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Collection[str] = ()
+) -> list[Way]:
+    """The ways of one case. `only`: parts that the sampled ones have to contain, such as `native:` or `/reset`.
+
+    `traits` are those of the model: what OpenVINO's own plugin has no room for is seldom given to it.
+    """
     dice = Dice("ways", key.seed, key.number)
+    native &= not (_BEYOND & set(traits)) or dice.chance(0.03)
     if only:
         fitting = [way for way in every(native) if any(part in str(way) for part in only)]
         return [dice.pick(fitting)] if fitting else []

@@ -190,11 +190,15 @@ def _shorten(model: ov.Model, steps: Steps, index: int, axis: int, dice: Dice) -
     size = list(model.inputs[index].shape)[axis]
     if size < 2:
         raise CannotEdit("it is short")
-    shapes = {place: [1 if one == size else one for one in port.shape] for place, port in enumerate(model.inputs)}
+    shapes = {
+        place: [1 if one == size else one for one in port.shape] for place, port in enumerate(model.inputs)
+    }
     model.reshape({place: ov.PartialShape(shape) for place, shape in shapes.items()})
     changed = [
         [
-            one if list(one.shape) == shapes[place] else tensor(dice, name_of(one.element_type), shapes[place])
+            one
+            if list(one.shape) == shapes[place]
+            else tensor(dice, name_of(one.element_type), shapes[place])
             for place, one in enumerate(step)
         ]
         for step in steps

@@ -41,12 +41,19 @@ class Finding:
     @property
     def unsure(self) -> bool:
         """Whether OpenVINO's CPU device, asked again in the same way, says something else itself."""
-        return any(self.evidence.get(form, "same") != "same" for form in ("again", "one thread"))
+        return self.evidence.get("again", "same") != "same"
+
+    @property
+    def inherited(self) -> bool:
+        """Whether OpenVINO's CPU device, used in the same way, does the same alone."""
+        return self.evidence.get("alike") == "as softnpu"
 
     def __str__(self) -> str:
         lines = [f"{self.key} {self.way} {self.kind}: {self.text}"]
         if self.evidence:
-            lines.append("    CPU device: " + ", ".join(f"{form} {found}" for form, found in self.evidence.items()))
+            lines.append(
+                "    CPU device: " + ", ".join(f"{form} {found}" for form, found in self.evidence.items())
+            )
         if self.key.edits:
             lines.append(f"    after {len(self.key.edits)} edits: {list(self.key.edits)}")
         lines += [f"    {line}" for line in self.model]

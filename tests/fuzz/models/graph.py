@@ -114,7 +114,9 @@ class Graph:
     def constant(self, shape: Sequence[int], kind: str, bounds: tuple[int, int] | None = None) -> ov.Output:
         """A constant of random numbers, now and then one that is there already."""
         fitting = [
-            one for one in self.constants if name_of(one.element_type) == kind and list(one.shape) == list(shape)
+            one
+            for one in self.constants
+            if name_of(one.element_type) == kind and list(one.shape) == list(shape)
         ]
         if fitting and bounds is None and self.dice.chance(0.4):
             return self.dice.pick(fitting)
@@ -128,7 +130,9 @@ class Graph:
         """A constant with exactly these numbers."""
         data = np.asarray(value, dtype=np.dtype(getattr(ov.Type, kind).to_dtype()))
         if not data.size:
-            return self._name(ov.op.Constant(ov.Tensor(getattr(ov.Type, kind), ov.Shape(list(data.shape))))).output(0)
+            return self._name(
+                ov.op.Constant(ov.Tensor(getattr(ov.Type, kind), ov.Shape(list(data.shape))))
+            ).output(0)
         return self._name(opset13.constant(data)).output(0)
 
     def axes(self, value: Any) -> ov.Output:
@@ -140,7 +144,9 @@ class Graph:
         way = self.dice.randrange(10)
         if way < 6 or kind != "f32":
             return self.source(shape, kind, constant=0.9)
-        packed = self.constant(shape, self.dice.pick(("u8", "i8", "f16", "bf16", "u4", "i4", "f8e4m3", "f8e5m2")))
+        packed = self.constant(
+            shape, self.dice.pick(("u8", "i8", "f16", "bf16", "u4", "i4", "f8e4m3", "f8e5m2"))
+        )
         wide = self.add("Convert", [packed], {"destination_type": "f32"}, pooled=False)[0]
         if way > 8:
             wide = self.add("Subtract", [wide, self.number(3.0, "f32")], pooled=False)[0]

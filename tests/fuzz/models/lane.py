@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from tests.support.daemon import Daemon
 
 _DEADLINE_S = 60.0
 _READY_S = 30.0
+_EVIDENCE_S = 20.0
+_OF_A_DEATH = ("again", "alike", "bound")
 RIGHT, ZEROS, SPLIT = (Way("cpu", "plain", form) for form in ("right", "zeros", "split"))
 
 
@@ -78,7 +80,8 @@ class Lane:
                 return findings
             finding, verdict = self._judged(key, way, answer, right, before)
             counts[f"{way.api} {verdict.kind}" if finding is None else f"{way.api} FOUND {verdict.kind}"] += 1
-            counts["NaNs with other bits"] += verdict.other_nans
+            if verdict.other_nans:
+                counts["NaNs with other bits"] += verdict.other_nans
             if finding is None:
                 counts[f"way {way}"] += 1
             else:
@@ -136,9 +139,13 @@ class Lane:
         if self._daemon is None:
             return self._finding(key, way, Verdict("daemon died", self.daemon_deaths[-1]))
         if isinstance(answer, Died):
-            return self._finding(key, way, Verdict("client hung" if answer.hung else "client died", str(answer)))
+            return self._finding(
+                key, way, Verdict("client hung" if answer.hung else "client died", str(answer))
+            )
         if isinstance(right, Died):
-            told = answer.refused or next((s for steps in answer.rounds for s in steps if not isinstance(s, list)), None)
+            told = answer.refused or next(
+                (s for steps in answer.rounds for s in steps if not isinstance(s, list)), None
+            )
             if told is None:
                 return None, Verdict("right where OpenVINO dies")
             verdict = Verdict("told where OpenVINO dies" if told.typed else "untyped", str(told))
@@ -159,24 +166,17 @@ class Lane:
 
     def _explain(self, finding: Finding, answer: Answer | Died, right: Answer | Died, evidence: bool) -> None:
         """Asks OpenVINO alone in other forms, and says what is known already."""
-        if evidence and finding.kind == "wrong" and isinstance(answer, Answer) and isinstance(right, Answer):
-            one = Answer(rounds=answer.rounds[:1])
-            for form in EVIDENCE:
-                found = self._cpu(finding.key, Way("cpu", "plain", form))
-                if isinstance(found, Died):
-                    finding.evidence[form] = "died"
-                elif found.refused is None and same(found, right):
-                    finding.evidence[form] = "same"
-                elif found.refused is None and same(found, one):
-                    finding.evidence[form] = "as softnpu"
-                else:
-                    finding.evidence[form] = "refused" if found.refused else "differs"
+        if evidence and isinstance(right, Answer):
+            for form in EVIDENCE if isinstance(answer, Answer) else _OF_A_DEATH:
+                found = self._cpu(finding.key, Way("cpu", "plain", form), {"run": finding.way.run})
+                finding.evidence[form] = _said(found, right, answer)
         finding.known = known(finding)
 
     # ------------------------------------------------------------ parts
 
-    def _cpu(self, key: cases.Key, way: Way, notes: dict[str, object] | None = None) -> Answer | Died:
-        return self._peers["cpu"].ask(replace(self._job(key, way), notes=notes or {}), _DEADLINE_S)
+    def _cpu(self, key: cases.Key, way: Way, notes: Mapping[str, object] | None = None) -> Answer | Died:
+        deadline_s = _EVIDENCE_S if way.run in EVIDENCE else _DEADLINE_S
+        return self._peers["cpu"].ask(replace(self._job(key, way), notes=dict(notes or {})), deadline_s)
 
     def _traits(self, key: cases.Key) -> set[str]:
         return traits_of(cases.make(key))
@@ -221,3 +221,14 @@ class Lane:
         if self._daemon is not None:
             self._daemon.kill()
         self._daemon = self._monitor = None
+
+
+def _said(found: Answer | Died, right: Answer, answer: Answer | Died) -> str:
+    """What another form of asking the CPU device says, in a word."""
+    if isinstance(found, Died):
+        return "died"
+    if same(found, right):
+        return "same"
+    if isinstance(answer, Answer) and same(found, answer):
+        return "as softnpu"
+    return "refused" if found.refused else "differs"

@@ -59,7 +59,9 @@ def _weightless(core: Core, case: Case, _: Path) -> CompiledModel:
 
 def _weightless_file(core: Core, case: Case, folder: Path) -> CompiledModel:
     ov.serialize(case.model, folder / "model.xml")
-    core.compile_model(folder / "model.xml", "NPU", {"ENABLE_WEIGHTLESS": "YES"}).export_model(folder / "model.blob")
+    core.compile_model(folder / "model.xml", "NPU", {"ENABLE_WEIGHTLESS": "YES"}).export_model(
+        folder / "model.blob"
+    )
     return core.import_model(folder / "model.blob", "NPU")
 
 

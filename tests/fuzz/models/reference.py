@@ -19,7 +19,7 @@ from tests.fuzz.models.running import Runner, fill, value_of, values_of
 from tests.fuzz.models.values import name_of
 
 CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
-EVIDENCE = ("again", "bound", "written", "one thread", "streams", "one request", "performance")
+EVIDENCE = ("again", "alike", "bound", "written", "one thread", "streams", "one request", "performance")
 _core: ov.Core | None = None
 
 
@@ -76,7 +76,9 @@ def _hand_on(request: Any, before: dict[str, ov.Tensor], zeros: bool) -> None:
 def _copy(tensor: ov.Tensor) -> ov.Tensor:
     made = ov.Tensor(tensor.element_type, tensor.shape)
     if made.size:
-        np.asarray(made.data).reshape(-1).view(np.uint8)[:] = np.asarray(tensor.data).reshape(-1).view(np.uint8)
+        np.asarray(made.data).reshape(-1).view(np.uint8)[:] = (
+            np.asarray(tensor.data).reshape(-1).view(np.uint8)
+        )
     return made
 
 
@@ -106,6 +108,12 @@ def _written(case: Case, job: Job) -> Answer:
     path = Path(job.folder, "written.xml")
     ov.serialize(case.model, path)
     return _steps(_compile(path), case)
+
+
+def _alike(case: Case, job: Job) -> Answer:
+    """Run as the way in question runs it: is OpenVINO alone right, used like this?"""
+    how = {"remote": "set", "reset": "many", "twins": "many"}.get(job.notes["run"], job.notes["run"])
+    return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run(how))
 
 
 def _one_request(case: Case, job: Job) -> Answer:
@@ -142,7 +150,9 @@ def _split(case: Case, job: Job) -> Answer:
                 fill(request, [_part(one, *where, sample) for one, where in zip(step, inputs, strict=True)])
                 request.infer()
                 parts.append([_copy(request.get_output_tensor(index)) for index in range(len(model.outputs))])
-            steps.append([_joined([part[index] for part in parts], axis) for index, (axis, _) in enumerate(outputs)])
+            steps.append(
+                [_joined([part[index] for part in parts], axis) for index, (axis, _) in enumerate(outputs)]
+            )
         except (RuntimeError, ValueError) as error:
             steps.append(refuse("infer", error))
     return Answer(rounds=[steps])
@@ -170,6 +180,7 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "again": _right,
     "zeros": _zeros,
     "split": _split,
+    "alike": _alike,
     "bound": _bound,
     "written": _written,
     "one thread": _one_thread,

@@ -86,7 +86,9 @@ class Runner:
         steps: list[Step] = []
         for step in self._case.steps:
             request = self.request()
-            steps.append(self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False))  # type: ignore[misc]
+            steps.append(
+                self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False)
+            )  # type: ignore[misc]
         return [steps]
 
     def inplace(self) -> list[list[Step]]:
@@ -181,7 +183,9 @@ class Runner:
                         state.state = _copied(states[state.name].state)
                 except Exception as error:  # noqa: BLE001
                     return [[*steps, self._refuse("state", error)]]
-            steps.append(self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False))  # type: ignore[misc]
+            steps.append(
+                self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False)
+            )  # type: ignore[misc]
             before = request
         return [steps]
 

@@ -63,7 +63,9 @@ def _alike(one: Finding, other: Finding) -> bool:
 def _again(lane: Lane, finding: Finding) -> Finding:
     """The finding once more, with evidence; as it is if it does not come again."""
     found = lane.examine(finding.key, [finding.way], Counter())
-    return found[0] if found else replace(finding, text=f"{finding.text} (not again when it was run once more)")
+    return (
+        found[0] if found else replace(finding, text=f"{finding.text} (not again when it was run once more)")
+    )
 
 
 def save(finding: Finding, folder: Path) -> None:
@@ -74,7 +76,9 @@ def save(finding: Finding, folder: Path) -> None:
     inputs = []
     for at, step in enumerate(case.steps):
         for index, one in enumerate(step):
-            inputs.append({"step": at, "input": index, "type": name_of(one.element_type), "shape": list(one.shape)})
+            inputs.append(
+                {"step": at, "input": index, "type": name_of(one.element_type), "shape": list(one.shape)}
+            )
             np.save(folder / f"step{at}_input{index}.npy", np.array(one.data))
     told = {
         "seed": finding.key.seed,

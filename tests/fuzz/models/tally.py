@@ -49,7 +49,9 @@ class Tally:
         ways = sum(1 for name in self.counts if name.startswith("way "))
         lines.append(f"  {ways} ways, {len(self.operations)} types of operations")
         for name, count in self.known.most_common():
-            lines.append(f"known: {count} {name}, such as {self.examples[name].key} {self.examples[name].way}")
+            lines.append(
+                f"known: {count} {name}, such as {self.examples[name].key} {self.examples[name].way}"
+            )
         lines.append(f"OpenVINO's CPU device against itself: {len(self.unsure)}")
         lines += [f"  {one.key} {one.way}: {one.text[:160]}; {one.evidence}" for one in self.unsure[:_SHOWN]]
         groups: dict[tuple[str, str], list[Finding]] = {}

@@ -12,7 +12,7 @@ _WIDE = ("i64", "u64", "f64")
 
 def traits_of(case: Case) -> set[str]:
     """The traits of a case."""
-    found = set()
+    found: set[str] = set()
     nodes = case.model.get_ordered_ops()
     for result in case.model.get_results():
         source = result.input_value(0).get_node()
@@ -26,9 +26,12 @@ def traits_of(case: Case) -> set[str]:
         found.add("states")
     if case.dynamic:
         found.add("open shapes")
+    ports = [*case.model.inputs, *case.model.outputs]
+    if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
+        found.add("open without a bound")
     for node in nodes:
         found |= _of_node(node)
-    if any(len(port.partial_shape) > 5 for port in [*case.model.inputs, *case.model.outputs]):
+    if any(len(port.partial_shape) > 5 for port in ports):
         found.add("more than 5 dimensions")
     return found
 

@@ -30,7 +30,23 @@ _ODD_FLOATS = (
     16777217.0, 2147483648.0, 1e10, -1e10, 255.5, 256.0, 127.5, -128.5, math.pi,
 )  # fmt: skip
 _TAME_FLOATS = (0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 2.5, -2.5, 1e-30, 127.5, math.pi, 16777216.0)
-_ODD_INTEGERS = (0, 1, -1, 2, 127, 128, 255, 256, -128, 32768, 65535, 2**24 + 1, 2**31 - 1, -(2**31), 2**40 + 1)
+_ODD_INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    -128,
+    32768,
+    65535,
+    2**24 + 1,
+    2**31 - 1,
+    -(2**31),
+    2**40 + 1,
+)
 
 
 def type_named(name: str) -> ov.Type:
@@ -58,7 +74,9 @@ def tensor(
         if kind.startswith("f8"):
             data &= 0xBF if kind == "f8e4m3" else 0xB7  # no infinities, no NaN, nothing large
     elif kind == "bf16":
-        data = (_floats(dice, generator, count, wild).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        data = (_floats(dice, generator, count, wild).astype(np.float32).view(np.uint32) >> 16).astype(
+            np.uint16
+        )
     elif kind in FLOATS:
         with np.errstate(over="ignore"):
             data = _floats(dice, generator, count, wild, bounds).astype(_NUMPY[kind])
@@ -124,4 +142,6 @@ def _integers(
         return generator.integers(max(info.min, -100), 101, count).astype(kind)
     fitting = [value for value in _ODD_INTEGERS if info.min <= value <= info.max]
     odd = generator.choice(np.array([*fitting, info.min, info.max], dtype=kind), count)
-    return np.where(generator.random(count) < 0.5, odd, generator.integers(0, 9, count).astype(kind)).astype(kind)
+    return np.where(generator.random(count) < 0.5, odd, generator.integers(0, 9, count).astype(kind)).astype(
+        kind
+    )

@@ -20,7 +20,9 @@ _STEPS = ("Abs", "Relu", "Negative", "Tanh", "Sigmoid", "Add", "Multiply", "Maxi
 def _body(graph: Graph, likes: Sequence[ov.Output]) -> tuple[Graph, list[Any], Any]:
     """A graph with one parameter for each of `likes`, and a value of the first one's type and shape."""
     habits = Habits(graph.habits.main, 0.0, False, graph.habits.wild, inner=True)
-    inner = Graph(graph.dice, habits, prefix=f"{graph.prefix}body{len(graph.built)}_{graph.dice.randrange(1000)}/")
+    inner = Graph(
+        graph.dice, habits, prefix=f"{graph.prefix}body{len(graph.built)}_{graph.dice.randrange(1000)}/"
+    )
     for like in likes:
         made = opset13.parameter(list(like.shape), like.element_type)
         made.set_friendly_name(f"{inner.prefix}in_{len(inner.parameters)}")
@@ -30,10 +32,16 @@ def _body(graph: Graph, likes: Sequence[ov.Output]) -> tuple[Graph, list[Any], A
         kind = graph.dice.pick(_STEPS)
         if kind == "nothing":
             continue
-        fitting = [one.output(0) for one in inner.parameters if one.output(0).partial_shape == value.partial_shape]
+        fitting = [
+            one.output(0) for one in inner.parameters if one.output(0).partial_shape == value.partial_shape
+        ]
         fitting = [one for one in fitting if one.element_type == value.element_type]
         if kind in ("Add", "Multiply", "Maximum"):
-            other = graph.dice.pick(fitting) if fitting else inner.constant(list(value.shape), name_of(value.element_type))
+            other = (
+                graph.dice.pick(fitting)
+                if fitting
+                else inner.constant(list(value.shape), name_of(value.element_type))
+            )
             value = inner.add(kind, [value, other])[0]
         else:
             value = inner.add(kind, [value])[0]
@@ -72,7 +80,9 @@ def _loop(graph: Graph) -> object:
     inner, parameters, value = _body(graph, [one, other])
     goes_on = inner.number(np.array(not graph.dice.chance(0.15)), "boolean")
     results = [_result(inner, goes_on), _result(inner, value)]
-    trips = graph.source([], graph.dice.pick(("i32", "i64")), (0 if graph.dice.chance(0.1) else 1, 4), constant=0.6)
+    trips = graph.source(
+        [], graph.dice.pick(("i32", "i64")), (0 if graph.dice.chance(0.1) else 1, 4), constant=0.6
+    )
     node = opset13.loop(trips, graph.number(np.array(True), "boolean"))
     try:
         node.set_function(ov.Model(results, parameters))

@@ -81,9 +81,13 @@ def _roi_pooling(graph: Graph) -> object:
     del samples
     if channels % 4 == 0 and graph.dice.chance(0.5):
         attributes = {"output_dim": channels // 4, "group_size": 2, "spatial_scale": 0.5, "mode": "average"}
-        return graph.add("PSROIPooling", [one, *boxes], {**attributes, "spatial_bins_x": 1, "spatial_bins_y": 1}, 1)
+        return graph.add(
+            "PSROIPooling", [one, *boxes], {**attributes, "spatial_bins_x": 1, "spatial_bins_y": 1}, 1
+        )
     attributes = {"spatial_scale": 0.5, "method": graph.dice.pick(("max", "bilinear"))}
-    return graph.add("ROIPooling", [one, *boxes], {**attributes, "output_size": [2, 2], "pooled_h": 2, "pooled_w": 2}, 2)
+    return graph.add(
+        "ROIPooling", [one, *boxes], {**attributes, "output_size": [2, 2], "pooled_h": 2, "pooled_w": 2}, 2
+    )
 
 
 @TABLE.entry("PriorBox", "PriorBoxClustered")
@@ -92,19 +96,39 @@ def _priors(graph: Graph) -> object:
     if graph.dice.chance(0.5):
         attributes = {"width": [2.0, 3.0], "height": [3.0, 1.0], "clip": True, "step": 8.0, "offset": 0.5}
         return graph.add("PriorBoxClustered", sizes, {**attributes, "variance": [0.1, 0.1, 0.2, 0.2]}, 1)
-    attributes = {"min_size": [4.0], "max_size": [8.0], "aspect_ratio": [2.0], "flip": True, "offset": 0.5, "step": 8.0}
-    return graph.add("PriorBox", sizes, {**attributes, "variance": [0.1, 0.1, 0.2, 0.2]}, graph.dice.pick((1, 8)))
+    attributes = {
+        "min_size": [4.0],
+        "max_size": [8.0],
+        "aspect_ratio": [2.0],
+        "flip": True,
+        "offset": 0.5,
+        "step": 8.0,
+    }
+    return graph.add(
+        "PriorBox", sizes, {**attributes, "variance": [0.1, 0.1, 0.2, 0.2]}, graph.dice.pick((1, 8))
+    )
 
 
 @TABLE.entry("RegionYolo", "ReorgYolo")
 def _yolo(graph: Graph) -> object:
     if graph.dice.chance(0.5):
-        one = graph.source([graph.dice.randint(1, 2), 4, 2 * graph.dice.randint(1, 2), 4], "f32", constant=0.1)
+        one = graph.source(
+            [graph.dice.randint(1, 2), 4, 2 * graph.dice.randint(1, 2), 4], "f32", constant=0.1
+        )
         return graph.add("ReorgYolo", [one], {"stride": [2]}, 2)
     classes, regions = graph.dice.randint(1, 3), 2
     one = graph.source([1, regions * (classes + 5), 2, 3], "f32", constant=0.1)
-    attributes = {"anchors": [1.0, 2.0, 3.0, 4.0], "axis": 1, "coords": 4, "classes": classes, "end_axis": 3, "num": regions}
-    return graph.add("RegionYolo", [one], {**attributes, "do_softmax": graph.dice.chance(0.5), "mask": [0, 1]}, 1)
+    attributes = {
+        "anchors": [1.0, 2.0, 3.0, 4.0],
+        "axis": 1,
+        "coords": 4,
+        "classes": classes,
+        "end_axis": 3,
+        "num": regions,
+    }
+    return graph.add(
+        "RegionYolo", [one], {**attributes, "do_softmax": graph.dice.chance(0.5), "mask": [0, 1]}, 1
+    )
 
 
 @TABLE.entry("CTCGreedyDecoder", "CTCGreedyDecoderSeqLen")

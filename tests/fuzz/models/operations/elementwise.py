@@ -48,7 +48,9 @@ def _division(kind: str) -> None:
         name = name_of(one.element_type)
         # a division of integers by zero kills the process that holds OpenVINO
         below = graph.mate(one) if name in FLOATS else graph.constant(list(one.shape), name, (1, 7))
-        return graph.add(kind, [one, below], {"m_pythondiv": graph.dice.chance(0.7)} if kind == "Divide" else {})
+        return graph.add(
+            kind, [one, below], {"m_pythondiv": graph.dice.chance(0.7)} if kind == "Divide" else {}
+        )
 
     TABLE[kind] = add
 
@@ -99,7 +101,9 @@ def _gelu(graph: Graph) -> object:
 
 @TABLE.entry("Round")
 def _round(graph: Graph) -> object:
-    return graph.add("Round", [graph.value(NUMBERS)], {"mode": graph.dice.pick(("half_to_even", "half_away_from_zero"))})
+    return graph.add(
+        "Round", [graph.value(NUMBERS)], {"mode": graph.dice.pick(("half_to_even", "half_away_from_zero"))}
+    )
 
 
 @TABLE.entry("HardSigmoid", "Selu")
@@ -141,7 +145,9 @@ def _select(graph: Graph) -> object:
         chooser = graph.dice.pick(fitting)
     else:
         cut = shape[graph.dice.randint(0, len(shape)) :]
-        chooser = graph.source([size if graph.dice.chance(0.6) else 1 for size in cut], "boolean", constant=0.2)
+        chooser = graph.source(
+            [size if graph.dice.chance(0.6) else 1 for size in cut], "boolean", constant=0.2
+        )
     return graph.add("Select", [chooser, one, graph.mate(one)])
 
 
@@ -171,7 +177,9 @@ def _chain(graph: Graph) -> object:
     """Several in a row, which the CPU fuses into one kernel."""
     out = graph.value(("f32",))
     for _ in range(graph.dice.randint(2, 6)):
-        kind = graph.dice.pick(("Abs", "Relu", "Tanh", "Negative", "Sigmoid", "Floor", "Add", "Multiply", "Maximum"))
+        kind = graph.dice.pick(
+            ("Abs", "Relu", "Tanh", "Negative", "Sigmoid", "Floor", "Add", "Multiply", "Maximum")
+        )
         operands = [out, graph.mate(out)] if kind in _BINARY else [out]
         out = graph.add(kind, operands, pooled=graph.dice.chance(0.2))[0]
     graph.pool.append(out)

@@ -27,7 +27,9 @@ def _gather(graph: Graph) -> object:
     axis = one_axis(graph, len(shape)) % len(shape)
     opset = graph.dice.pick((1, 7, 8))
     indices = _indices(graph, graph.shape(most=3), shape[axis], below=opset == 8 and graph.dice.chance(0.5))
-    return graph.add("Gather", [one, indices, graph.number(axis)], {} if opset == 1 else {"batch_dims": 0}, opset)
+    return graph.add(
+        "Gather", [one, indices, graph.number(axis)], {} if opset == 1 else {"batch_dims": 0}, opset
+    )
 
 
 @TABLE.entry("Gather with batches")
@@ -99,7 +101,9 @@ def _scatter_elements(graph: Graph) -> object:
     if graph.dice.chance(0.4):
         return graph.add("ScatterElementsUpdate", inputs, opset=3)
     reduction = graph.dice.pick(("none", "sum", "prod", "min", "max", "mean"))
-    return graph.add("ScatterElementsUpdate", inputs, {"reduction": reduction, "use_init_val": graph.dice.chance(0.6)}, 12)
+    return graph.add(
+        "ScatterElementsUpdate", inputs, {"reduction": reduction, "use_init_val": graph.dice.chance(0.6)}, 12
+    )
 
 
 @TABLE.entry("ScatterNDUpdate")
@@ -111,7 +115,12 @@ def _scatter_nd(graph: Graph) -> object:
     inputs = [one, graph.axes([[index] for index in chosen]), updates]
     if graph.dice.chance(0.5):
         return graph.add("ScatterNDUpdate", inputs, opset=4)
-    return graph.add("ScatterNDUpdate", inputs, {"reduction": graph.dice.pick(("none", "sum", "sub", "prod", "min", "max"))}, 15)
+    return graph.add(
+        "ScatterNDUpdate",
+        inputs,
+        {"reduction": graph.dice.pick(("none", "sum", "sub", "prod", "min", "max"))},
+        15,
+    )
 
 
 @TABLE.entry("Bucketize")
@@ -125,7 +134,9 @@ def _bucketize(graph: Graph) -> object:
 def _search_sorted(graph: Graph) -> object:
     rows, width = graph.shape(most=1), graph.dice.randint(1, 6)
     one = graph.source([*rows, graph.dice.randint(1, 4)], "f32")
-    order = graph.add("CumSum", [graph.constant([*rows, width], "f32", (0, 3)), graph.number(-1)], opset=3, pooled=False)
+    order = graph.add(
+        "CumSum", [graph.constant([*rows, width], "f32", (0, 3)), graph.number(-1)], opset=3, pooled=False
+    )
     return graph.add("SearchSorted", [*order, one], {"right_mode": graph.dice.chance(0.5)}, 15)
 
 
@@ -136,7 +147,9 @@ def _bag_packed(graph: Graph) -> object:
     indices = _indices(graph, [graph.dice.randint(1, 4), graph.dice.randint(1, 4)], rows)
     if graph.dice.chance(0.5):
         return graph.add("EmbeddingBagPackedSum", [table, indices], opset=3)
-    return graph.add("EmbeddingBagPacked", [table, indices], {"reduction": graph.dice.pick(("sum", "mean"))}, 15)
+    return graph.add(
+        "EmbeddingBagPacked", [table, indices], {"reduction": graph.dice.pick(("sum", "mean"))}, 15
+    )
 
 
 @TABLE.entry("EmbeddingBagOffsetsSum", "EmbeddingBagOffsets")
@@ -144,11 +157,15 @@ def _bag_offsets(graph: Graph) -> object:
     rows, count = graph.dice.randint(1, 6), graph.dice.randint(2, 6)
     table = graph.source([rows, graph.dice.randint(1, 5)], "f32")
     indices = graph.source([count], "i32", (0, rows - 1))
-    offsets = graph.number(sorted(graph.dice.sample(range(1, count), graph.dice.randint(0, count - 1))), "i32")
+    offsets = graph.number(
+        sorted(graph.dice.sample(range(1, count), graph.dice.randint(0, count - 1))), "i32"
+    )
     offsets = graph.add("Concat", [graph.number([0], "i32"), offsets], {"axis": 0}, 1, pooled=False)[0]
     if graph.dice.chance(0.5):
         return graph.add("EmbeddingBagOffsetsSum", [table, indices, offsets], opset=3)
-    return graph.add("EmbeddingBagOffsets", [table, indices, offsets], {"reduction": graph.dice.pick(("sum", "mean"))}, 15)
+    return graph.add(
+        "EmbeddingBagOffsets", [table, indices, offsets], {"reduction": graph.dice.pick(("sum", "mean"))}, 15
+    )
 
 
 @TABLE.entry("EmbeddingSegmentsSum")
@@ -164,4 +181,6 @@ def _segments(graph: Graph) -> object:
 def _scatter_one(graph: Graph) -> object:
     one = graph.value(NUMBERS, rank=1, filled=True)
     at = graph.source([1], "i64", (0, list(one.shape)[0] - 1), constant=0.2)
-    return graph.add("ScatterUpdate", [one, at, graph.source([1], name_of(one.element_type)), graph.number(0)], opset=3)
+    return graph.add(
+        "ScatterUpdate", [one, at, graph.source([1], name_of(one.element_type)), graph.number(0)], opset=3
+    )

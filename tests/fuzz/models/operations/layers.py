@@ -55,7 +55,9 @@ def _full(graph: Graph) -> object:
     """A product, a bias and an activation, which the CPU fuses."""
     one = graph.value(("f32",), least=2, most=4, filled=True)
     width = graph.dice.randint(1, 8)
-    out = graph.add("MatMul", [one, graph.weights([width, list(one.shape)[-1]], "f32")], {"transpose_b": True})
+    out = graph.add(
+        "MatMul", [one, graph.weights([width, list(one.shape)[-1]], "f32")], {"transpose_b": True}
+    )
     out = graph.add("Add", [*out, graph.constant([width], "f32")], pooled=False)
     return graph.add(graph.dice.pick(("Relu", "Sigmoid", "Tanh", "HSwish")), out)
 
@@ -93,7 +95,9 @@ def _group_convolution(graph: Graph) -> object:
     one, kind, shape = _picture(graph)
     groups = graph.dice.pick([count for count in range(1, shape[1] + 1) if shape[1] % count == 0])
     sizes = [groups, graph.dice.randint(1, 3), shape[1] // groups, *_kernel(graph, shape[2:])]
-    return graph.add("GroupConvolution", [one, graph.weights(sizes, kind)], _windows(graph, len(shape) - 2), 1)
+    return graph.add(
+        "GroupConvolution", [one, graph.weights(sizes, kind)], _windows(graph, len(shape) - 2), 1
+    )
 
 
 @TABLE.entry("ConvolutionBackpropData", "GroupConvolutionBackpropData")
@@ -119,7 +123,9 @@ def _deformable(graph: Graph) -> object:
     offsets = graph.source([shape[0], 2 * kernel[0] * kernel[1], *out], "f32")
     weights = graph.source([graph.dice.randint(1, 4), shape[1], *kernel], "f32", constant=1.0)
     attributes = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
-    return graph.add("DeformableConvolution", [one, offsets, weights], {**attributes, "group": 1, "deformable_group": 1}, 8)
+    return graph.add(
+        "DeformableConvolution", [one, offsets, weights], {**attributes, "group": 1, "deformable_group": 1}, 8
+    )
 
 
 @TABLE.entry("BinaryConvolution")
@@ -128,7 +134,9 @@ def _binary_convolution(graph: Graph) -> object:
     shape = list(one.shape)
     weights = graph.constant([graph.dice.randint(1, 4), shape[1], 1, 1], "u1")
     attributes = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
-    return graph.add("BinaryConvolution", [one, weights], {**attributes, "mode": "xnor-popcount", "pad_value": 0.0}, 1)
+    return graph.add(
+        "BinaryConvolution", [one, weights], {**attributes, "mode": "xnor-popcount", "pad_value": 0.0}, 1
+    )
 
 
 def _pool(graph: Graph, sizes: list[int]) -> dict[str, Any]:
@@ -168,7 +176,9 @@ def _adaptive(graph: Graph) -> object:
     sizes = graph.axes([graph.dice.randint(1, size) for size in shape[2:]])
     if graph.dice.chance(0.5):
         return graph.add("AdaptiveAvgPool", [one, sizes], opset=8)
-    return graph.add("AdaptiveMaxPool", [one, sizes], {"index_element_type": graph.dice.pick(("i32", "i64"))}, 8)
+    return graph.add(
+        "AdaptiveMaxPool", [one, sizes], {"index_element_type": graph.dice.pick(("i32", "i64"))}, 8
+    )
 
 
 @TABLE.entry("Interpolate", "Interpolate again")
@@ -178,7 +188,9 @@ def _interpolate(graph: Graph) -> object:
     axes = list(range(2, len(shape)))
     by_sizes = dice.chance(0.5)
     opset = dice.pick((4, 4, 11))
-    modes = ("nearest", "linear_onnx", "linear", "cubic") + (("bilinear_pillow", "bicubic_pillow") if opset == 11 else ())
+    modes = ("nearest", "linear_onnx", "linear", "cubic") + (
+        ("bilinear_pillow", "bicubic_pillow") if opset == 11 else ()
+    )
     attributes = {
         "mode": dice.pick(modes),
         "shape_calculation_mode": "sizes" if by_sizes else "scales",
@@ -194,7 +206,9 @@ def _interpolate(graph: Graph) -> object:
     sizes = graph.number([dice.randint(1, 9) for _ in axes])
     scales = graph.number([dice.pick((0.5, 1.0, 1.5, 2.0)) for _ in axes], "f32")
     if opset == 11:
-        return graph.add("Interpolate", [one, sizes if by_sizes else scales, graph.number(axes)], attributes, 11)
+        return graph.add(
+            "Interpolate", [one, sizes if by_sizes else scales, graph.number(axes)], attributes, 11
+        )
     return graph.add("Interpolate", [one, sizes, scales, graph.number(axes)], attributes, 4)
 
 
@@ -222,7 +236,9 @@ def _grid(graph: Graph) -> object:
     one = graph.value(("f32",), rank=4, filled=True)
     if 0 in one.shape:
         raise Skip("an empty picture")
-    grid = graph.source([list(one.shape)[0], graph.dice.randint(1, 4), graph.dice.randint(1, 4), 2], "f32", (-1, 1))
+    grid = graph.source(
+        [list(one.shape)[0], graph.dice.randint(1, 4), graph.dice.randint(1, 4), 2], "f32", (-1, 1)
+    )
     attributes = {
         "align_corners": graph.dice.chance(0.5),
         "mode": graph.dice.pick(("bilinear", "nearest", "bicubic")),

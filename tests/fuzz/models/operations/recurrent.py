@@ -52,7 +52,9 @@ def _sequence(kind: str, gates: int, activations: int) -> None:
         if kind == "GRUSequence":
             attributes["linear_before_reset"] = graph.dice.chance(0.5)
             extra = int(attributes["linear_before_reset"])
-        states = [graph.source([batch, ways, hidden], "f32") for _ in range(2 if kind == "LSTMSequence" else 1)]
+        states = [
+            graph.source([batch, ways, hidden], "f32") for _ in range(2 if kind == "LSTMSequence" else 1)
+        ]
         bounds = (steps, steps) if graph.dice.chance(0.6) else (1, steps)
         lengths = graph.source([batch], graph.dice.pick(("i32", "i64")), bounds)
         weights = [

@@ -54,7 +54,9 @@ def _softmax(graph: Graph) -> object:
 def _cumsum(graph: Graph) -> object:
     one = graph.value(NUMBERS, least=1)
     axis = graph.number(one_axis(graph, len(one.shape)))
-    return graph.add("CumSum", [one, axis], {"exclusive": graph.dice.chance(0.5), "reverse": graph.dice.chance(0.5)})
+    return graph.add(
+        "CumSum", [one, axis], {"exclusive": graph.dice.chance(0.5), "reverse": graph.dice.chance(0.5)}
+    )
 
 
 @TABLE.entry("TopK", "TopK again")
@@ -118,7 +120,9 @@ def _normalize_l2(graph: Graph) -> object:
 def _lrn(graph: Graph) -> object:
     one = graph.value(("f32",), least=3, most=4, filled=True)
     attributes = {"alpha": 1e-3, "beta": 0.75, "bias": 1.0, "size": graph.dice.pick((1, 3, 5))}
-    return graph.add("LRN", [one, graph.axes(graph.dice.pick(([1], list(range(2, len(one.shape))))))], attributes)
+    return graph.add(
+        "LRN", [one, graph.axes(graph.dice.pick(([1], list(range(2, len(one.shape))))))], attributes
+    )
 
 
 @TABLE.entry("GroupNormalization")
@@ -147,7 +151,9 @@ def _non_zero(graph: Graph) -> object:
 @TABLE.entry("Unique")
 def _unique(graph: Graph) -> object:
     one = graph.value(("f32", "i32", "i64", "u8", "i8"), filled=True)
-    axes = [graph.number(one_axis(graph, len(one.shape)))] if len(one.shape) and graph.dice.chance(0.5) else []
+    axes = (
+        [graph.number(one_axis(graph, len(one.shape)))] if len(one.shape) and graph.dice.chance(0.5) else []
+    )
     attributes = {
         "sorted": graph.dice.chance(0.7),
         "index_element_type": graph.dice.pick(("i32", "i64")),

@@ -88,7 +88,11 @@ def _concat(graph: Graph) -> object:
             if other.element_type == one.element_type
             and other.partial_shape.is_static
             and len(other.shape) == len(shape)
-            and all(a == b for at, (a, b) in enumerate(zip(other.shape, shape, strict=True)) if at != axis % len(shape))
+            and all(
+                a == b
+                for at, (a, b) in enumerate(zip(other.shape, shape, strict=True))
+                if at != axis % len(shape)
+            )
         ]
         if others and graph.dice.chance(0.6):
             parts.append(graph.dice.pick(others))
@@ -106,7 +110,9 @@ def _pad(graph: Graph) -> object:
     mode = graph.dice.pick(("constant", "constant", "edge", "reflect", "symmetric"))
     opset = graph.dice.pick((1, 12))
     low = -1 if opset == 12 and mode == "constant" else 0
-    begin, end = ([graph.dice.randint(low, 2) if graph.dice.chance(0.5) else 0 for _ in range(rank)] for _ in range(2))
+    begin, end = (
+        [graph.dice.randint(low, 2) if graph.dice.chance(0.5) else 0 for _ in range(rank)] for _ in range(2)
+    )
     value = [graph.source([], name_of(one.element_type), constant=0.8)] if mode == "constant" else []
     return graph.add("Pad", [one, graph.axes(begin), graph.axes(end), *value], {"pad_mode": mode}, opset)
 
@@ -136,9 +142,11 @@ def _broadcast(graph: Graph) -> object:
 def _shape_of(graph: Graph) -> object:
     """The shape as numbers, and something computed from it."""
     out = graph.add("ShapeOf", [graph.value()], {"output_type": graph.dice.pick(("i32", "i64"))}, 3)
-    return graph.add("ReduceProd", [*out, graph.axes([0])], {"keep_dims": graph.dice.chance(0.5)}) if graph.dice.chance(
-        0.5
-    ) else out
+    return (
+        graph.add("ReduceProd", [*out, graph.axes([0])], {"keep_dims": graph.dice.chance(0.5)})
+        if graph.dice.chance(0.5)
+        else out
+    )
 
 
 @TABLE.entry("a shape that is computed")
@@ -198,13 +206,20 @@ def _range(graph: Graph) -> object:
 @TABLE.entry("Eye")
 def _eye(graph: Graph) -> object:
     sizes = [graph.axes(graph.dice.randint(1, 5)) for _ in range(2)]
-    return graph.add("Eye", [*sizes, graph.number(graph.dice.randint(-2, 2))], {"output_type": graph.dice.pick(("f32", "i32", "u8"))}, 9)
+    return graph.add(
+        "Eye",
+        [*sizes, graph.number(graph.dice.randint(-2, 2))],
+        {"output_type": graph.dice.pick(("f32", "i32", "u8"))},
+        9,
+    )
 
 
 @TABLE.entry("OneHot")
 def _one_hot(graph: Graph) -> object:
     depth = graph.dice.randint(1, 6)
-    one = graph.source(graph.shape(most=4), graph.dice.pick(("i32", "i64")), (-1 if graph.dice.chance(0.2) else 0, depth))
+    one = graph.source(
+        graph.shape(most=4), graph.dice.pick(("i32", "i64")), (-1 if graph.dice.chance(0.2) else 0, depth)
+    )
     kind = graph.dice.pick(("f32", "i32", "u8", "boolean", "i64"))
     numbers = [graph.number(depth), graph.number(1, kind), graph.number(0, kind)]
     return graph.add("OneHot", [one, *numbers], {"axis": graph.dice.randint(-1, len(one.shape))}, 1)

@@ -25,7 +25,9 @@ def _rdft(graph: Graph) -> object:
         return graph.add("RDFT", [one, graph.number(axes)], opset=9)
     one = graph.source([*[size or 1 for size in graph.shape(least=1, most=3)], 2], "f32")
     rank = len(one.shape) - 1
-    return graph.add("IRDFT", [one, graph.number(graph.dice.sample(range(rank), graph.dice.randint(1, rank)))], opset=9)
+    return graph.add(
+        "IRDFT", [one, graph.number(graph.dice.sample(range(rank), graph.dice.randint(1, rank)))], opset=9
+    )
 
 
 @TABLE.entry("STFT")
@@ -42,6 +44,8 @@ def _col2im(graph: Graph) -> object:
     kernel = [graph.dice.randint(1, 2), graph.dice.randint(1, 2)]
     size = [graph.dice.randint(2, 5), graph.dice.randint(2, 5)]
     blocks = (size[0] - kernel[0] + 1) * (size[1] - kernel[1] + 1)
-    one = graph.source([graph.dice.randint(1, 3), graph.dice.randint(1, 3) * kernel[0] * kernel[1], blocks], "f32")
+    one = graph.source(
+        [graph.dice.randint(1, 3), graph.dice.randint(1, 3) * kernel[0] * kernel[1], blocks], "f32"
+    )
     attributes = {"strides": [1, 1], "dilations": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0]}
     return graph.add("Col2Im", [one, graph.number(size), graph.number(kernel)], attributes, 15)

@@ -88,7 +88,9 @@ def _reverse(graph: Graph) -> object:
 def _reverse_sequence(graph: Graph) -> object:
     one = graph.value(least=2, filled=True)
     batch, axis = graph.dice.sample(range(len(one.shape)), 2)
-    lengths = graph.source([list(one.shape)[batch]], graph.dice.pick(("i32", "i64")), (1, list(one.shape)[axis]))
+    lengths = graph.source(
+        [list(one.shape)[batch]], graph.dice.pick(("i32", "i64")), (1, list(one.shape)[axis])
+    )
     return graph.add("ReverseSequence", [one, lengths], {"batch_axis": batch, "seq_axis": axis}, 1)
 
 

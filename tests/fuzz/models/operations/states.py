@@ -44,9 +44,17 @@ def _state(graph: Graph) -> object:
     one = graph.value(_KINDS, filled=True)
     kind, shape = name_of(one.element_type), list(one.shape)
     way = graph.dice.randrange(10)
-    initial = None if way < 2 else graph.constant(shape, kind) if way < 7 else graph.source(shape, kind, constant=0.0)
+    initial = (
+        None
+        if way < 2
+        else graph.constant(shape, kind)
+        if way < 7
+        else graph.source(shape, kind, constant=0.0)
+    )
     state = State(graph, initial, shape, kind)
-    operation = "LogicalXor" if kind == "boolean" else graph.dice.pick(("Add", "Multiply", "Maximum", "Subtract"))
+    operation = (
+        "LogicalXor" if kind == "boolean" else graph.dice.pick(("Add", "Multiply", "Maximum", "Subtract"))
+    )
     after = graph.add(operation, [state.value, one] if graph.dice.chance(0.8) else [state.value] * 2)[0]
     if graph.dice.chance(0.1):
         after = one if graph.dice.chance(0.5) else state.value
