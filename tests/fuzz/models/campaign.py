@@ -85,7 +85,7 @@ class Campaign:
         try:
             while (number := self._take()) is not None:
                 self._one(lane, cases.Key(self._plan.seed, number))
-        except BaseException as error:  # noqa: BLE001: told by `run`, in the thread that waits for all
+        except BaseException as error:  # noqa: BLE001 - told by `run`, in the thread that waits for all
             self._failures.append(error)
         finally:
             with self._lock:
@@ -152,7 +152,7 @@ def run(plan: Plan, say: Say) -> Tally:
 
 
 def _replay(plan: Plan, say: Say) -> Tally:
-    """One case again: `SEED:NUMBER`, in the ways of its number or those that are given, or a saved finding."""
+    """One case again: `SEED:NUMBER` in the ways of its number or those given, or a saved finding."""
     seed, _, number = plan.replay.rpartition(":")
     path = Path(plan.replay)
     if path.exists():

@@ -11,19 +11,23 @@ from tests.fuzz.models.records import Way
 PLAIN = Way("plugin", "plain", "one")
 _COMPILED = {
     "plugin": {
-        "plain": 5, "compiler": 4, "split": 1, "throughput": 4, "profiled": 1, "deferred": 1, "file": 2, "imported": 2,
-        "imported file": 1, "weightless": 2, "weightless file": 1, "cached": 1, "cached small": 1, "driver cache": 1,
+        "plain": 5, "compiler": 4, "split": 1, "throughput": 4, "profiled": 1, "deferred": 1, "file": 2,
+        "imported": 2, "imported file": 1, "weightless": 2, "weightless file": 1, "cached": 1,
+        "cached small": 1, "driver cache": 1,
     },
     "native": {
-        "plain": 5, "compiler": 2, "throughput": 2, "profiled": 1, "imported": 2, "weightless": 1, "cached": 1,
+        "plain": 5, "compiler": 2, "throughput": 2, "profiled": 1, "imported": 2, "weightless": 1,
+        "cached": 1,
     },
 }  # fmt: skip
 _RUN = {
     "plugin": {
-        "one": 20, "shared": 10, "fresh": 20, "inplace": 20, "set": 20, "many": 40, "queue": 10, "handover": 10,
-        "remote": 20, "twins": 10, "reset": 2,
+        "one": 20, "shared": 10, "fresh": 20, "inplace": 20, "set": 20, "many": 40, "queue": 10,
+        "handover": 10, "remote": 20, "twins": 10, "reset": 2,
     },
-    "native": {"one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 2},
+    "native": {
+        "one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 2,
+    },
 }  # fmt: skip
 _NATIVE = 0.4
 _BEYOND = {"more than 5 dimensions", "open without a bound"}
@@ -38,7 +42,7 @@ def every(native: bool = True) -> list[Way]:
 def chosen(
     key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Collection[str] = ()
 ) -> list[Way]:
-    """The ways of one case. `only`: parts that the sampled ones have to contain, such as `native:` or `/reset`.
+    """The ways of one case. `only`: parts that a sampled one has to contain, such as `native:` or `/reset`.
 
     `traits` are those of the model: what OpenVINO's own plugin has no room for is seldom given to it.
     """

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tests.fuzz.models.records import Answer, Refusal, Step, Value
 
-_FLOATS = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "f16": np.dtype(np.float16)}
+_FLOATS: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+}
 _SHOWN = 4
 
 

@@ -1,4 +1,4 @@
-"""What shrinking can do to a case. An edit names things by their place, so that it can be done again anywhere."""
+"""What shrinking can do to a case. An edit names things by their place: it can be done again anywhere."""
 
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ _QUOTED = re.compile(r"'[^']*'")
 class Finding:
     """One case that went wrong in one way.
 
-    `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one said
-    ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts the model's operations by type.
+    `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one
+    said ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts those of the model
+    by their types.
     """
 
     key: Key

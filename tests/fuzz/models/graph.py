@@ -1,7 +1,7 @@
 """A graph in the making: the values that there are so far, and what operations take from it.
 
-Everything is chosen by the dice alone. An operation that OpenVINO does not build is left out, so an entry of the
-catalogue may be wrong now and then; `Graph.tried` and `Graph.built` tell how often it was.
+Everything is chosen by the dice alone. An operation that OpenVINO does not build is left out, so an entry of
+the catalogue may be wrong now and then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Habits:
-    """What a graph is inclined to: its main element type, how many types besides, empty dimensions, wild values."""
+    """What a graph is inclined to: its main element type, other types, empty dimensions, wild values."""
 
     main: str
     mixed: float
@@ -51,7 +51,7 @@ class Habits:
 
 @dataclass
 class Graph:
-    """The values so far. `bounds` has the range of parameters whose numbers must lie in one, by friendly name."""
+    """The values so far. `bounds` has the range of inputs whose numbers must lie in one, by friendly name."""
 
     dice: Dice
     habits: Habits
@@ -61,7 +61,6 @@ class Graph:
     sinks: list[Any] = field(default_factory=list)
     variables: list[Any] = field(default_factory=list)
     constants: list[ov.Output] = field(default_factory=list)
-    tried: Counter[str] = field(default_factory=Counter)
     built: Counter[str] = field(default_factory=Counter)
     prefix: str = ""
     _count: int = 0
@@ -187,7 +186,7 @@ class Graph:
         return self.source(shape, kind)
 
     def mate(self, one: ov.Output, broadcast: bool = True) -> ov.Output:
-        """A second operand of the same type: the same value, one of the same shape, or one that is broadcast."""
+        """A second operand of the same type: of the same shape, or one that is broadcast."""
         kind, shape = name_of(one.element_type), list(one.shape)
         way = self.dice.randrange(10)
         same = [
@@ -213,7 +212,6 @@ class Graph:
         pooled: bool = True,
     ) -> list[ov.Output]:
         """Adds an operation; its outputs. `Skip` if OpenVINO does not build it, or it is too large."""
-        self.tried[kind] += 1
         try:
             node = factory(opset).create(kind, list(inputs), attributes or {})
         except RuntimeError as error:

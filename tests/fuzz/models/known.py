@@ -1,7 +1,7 @@
 """What is known to differ. An entry is counted apart by its name and hides nothing else.
 
-`KNOWN` has defects of softnpu that are open: an entry goes with its fix. `LIMITS` has what the documents state, and
-what OpenVINO's CPU device does by itself.
+`KNOWN` has defects of softnpu that are open: an entry goes with its fix. `LIMITS` has what the documents
+state, and what OpenVINO's CPU device does by itself.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ def _wide_passthrough(finding: Finding) -> bool:
 
 
 def _converted_state(finding: Finding) -> bool:
-    return finding.kind == "wrong" and "states" in finding.traits and bool(finding.operations["Convert"])
+    return finding.kind == "wrong" and "a state that is converted" in finding.traits
 
 
 def _fewer_results(finding: Finding) -> bool:
     return finding.kind == "wrong" and " is " in finding.text.split("(")[0] and "right is" in finding.text
+
+
+_cannot_bind = _refused("Can't set the output tensor", "Could set new shape")
 
 
 def _shared_input(finding: Finding) -> bool:
@@ -64,8 +67,8 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "an output with another shape than it was compiled with",
-        "OpenVINO's compiled port, or the result, has another static shape than the model: executor.py, _place",
-        lambda finding: _refused("Can't set the output tensor")(finding) or _fewer_results(finding),
+        "the compiled port, or the result, has another static shape than the model: executor.py, _place",
+        lambda finding: _cannot_bind(finding) or _fewer_results(finding),
     ),
     Known(
         "wrong as soon as tensors are set",
@@ -75,7 +78,7 @@ KNOWN: tuple[Known, ...] = (
     Known("share_inputs", "the array is copied once: plugin/infer_request.py, start_async", _shared_input),
     Known(
         "a state that is converted",
-        "the CPU drops Convert pairs behind a state of its own, not behind an input: driver/compiler/states.py",
+        "the CPU drops Convert pairs behind its own state, not behind an input: driver/compiler/states.py",
         _converted_state,
     ),
 )
@@ -91,6 +94,11 @@ LIMITS: tuple[Known, ...] = (
         "open dimensions without a bound, by OpenVINO's plugin",
         "docs/native.md, Limits",
         _refused("OUT_OF_DEVICE_MEMORY", "Cannot allocate memory", api="native"),
+    ),
+    Known(
+        "a shape outside of the bounds",
+        "docs/plugin.md, Dynamic shapes: refused before anything happens; the CPU device takes some",
+        lambda finding: "open shapes" in finding.traits and _refused(" given; expected ")(finding),
     ),
     Known(
         "a batch that PLUGIN cannot split",
@@ -112,4 +120,4 @@ LIMITS: tuple[Known, ...] = (
 
 def known(finding: Finding) -> str:
     """The name of the kind that a finding belongs to; empty for something new."""
-    return next((one.name for one in (*KNOWN, *LIMITS) if one.matches(finding)), "")
+    return next((one.name for one in (*LIMITS, *KNOWN) if one.matches(finding)), "")

@@ -66,7 +66,7 @@ class Lane:
         self, key: cases.Key, ways: Sequence[Way], counts: Counter[str], evidence: bool = True
     ) -> list[Finding]:
         """Runs a case in all the ways; what went wrong. `counts` gets what became of each."""
-        findings = []
+        findings: list[Finding] = []
         expected: dict[str, Answer | Died] = {}
         self._peers["cpu"].send(self._job(key, RIGHT))
         first = True
@@ -122,7 +122,7 @@ class Lane:
         right = expected["right"]
         if isinstance(right, Died) or isinstance(answer, Died) or answer.refused is not None:
             return right
-        form = right
+        form: Answer | Died = right
         if way.api == "native" and "states" in self._traits(key):
             form = expected.setdefault("zeros", self._cpu(key, ZEROS))
         if answer.notes and isinstance(right, Answer) and not judge(answer, right).good:
@@ -200,7 +200,7 @@ class Lane:
         raise RuntimeError(f"no daemon: {self.daemon_deaths[-1]}")
 
     def _settle(self, way: Way) -> None:
-        """After an engine's death: clients that were in it are replaced, so that none is an offender for it."""
+        """After an engine's death: clients are replaced, so that none is an offender for it."""
         end = time.monotonic() + _READY_S
         while self._engine().state != "ready" and time.monotonic() < end:
             time.sleep(0.02)

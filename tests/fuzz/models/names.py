@@ -9,14 +9,14 @@ import openvino as ov
 from tests.fuzz.dice import Dice
 
 _ODD = (
-    "", " ", "x", "x:0", "a/b/c", "a,b", "a;b", "[1,2]", "<tag attr=\"1\">&amp;'", "grüße", "数据", "\U0001f600", "e\u0301",
-    "tab\there", "line\nbreak", "\u202etxt", "-1", "0", "None", "vpux_ie_shape_x", "input.1", "a" * 300, "é" * 2000,
-    "Parameter_1", "%s%n{0}", "\\", "..", "NaN",
+    "", " ", "x", "x:0", "a/b/c", "a,b", "a;b", "[1,2]", "<tag attr=\"1\">&amp;'", "grüße", "数据",
+    "\U0001f600", "e\u0301", "tab\there", "line\nbreak", "\u202etxt", "-1", "0", "None", "vpux_ie_shape_x",
+    "input.1", "a" * 300, "é" * 2000, "Parameter_1", "%s%n{0}", "\\", "..", "NaN",
 )  # fmt: skip
 
 
 def name_all(dice: Dice, model: ov.Model) -> None:
-    """Gives tensors of inputs and outputs names, some of them odd, and nodes odd friendly names now and then."""
+    """Gives tensors of inputs and outputs names, and nodes other friendly names, some of them odd."""
     way = dice.randrange(10)
     if way < 3:
         return

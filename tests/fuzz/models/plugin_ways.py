@@ -114,7 +114,7 @@ def run(case: Case, job: Job) -> Answer:
     try:
         compiled = COMPILED[job.way.compiled](_core, case, Path(job.folder))
         rounds = Runner(case, compiled, job, refuse, AsyncInferQueue).run(job.way.run)
-    except Exception as error:  # noqa: BLE001: every error is an answer here
+    except Exception as error:  # noqa: BLE001 - every error is an answer here
         return Answer(refuse("compile", error))
     return Answer(rounds=rounds, notes=_notes(compiled))
 

@@ -74,13 +74,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Job:
-    """Run this case in this way. `engine_pid` is whom a reset kills; `model` a file in place of the key's model."""
+    """Run this case in this way, with files in `folder`. `engine_pid` is whom a reset kills."""
 
     key: Key
     way: Way
     folder: str
     engine_pid: int = 0
-    model: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
 
 

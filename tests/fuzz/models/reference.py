@@ -1,7 +1,7 @@
 """What is right: OpenVINO's CPU device in f32, nothing bound, a request of its own for every step.
 
-A request that has had another shape can itself be stale. The other forms are evidence for what differs: whether
-OpenVINO alone, asked in another way, says the same.
+A request that has had another shape can itself be stale. The other forms are evidence for what differs:
+whether OpenVINO alone, asked in another way, says the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fuzz.models.running import Runner, fill, value_of, values_of
 from tests.fuzz.models.values import name_of
 
 CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
-EVIDENCE = ("again", "alike", "bound", "written", "one thread", "streams", "one request", "performance")
+EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
 _core: ov.Core | None = None
 
 
@@ -91,10 +91,6 @@ def _zeros(case: Case, _: Job) -> Answer:
     return _steps(_compile(case.model), case, zeros=True)
 
 
-def _one_thread(case: Case, _: Job) -> Answer:
-    return _steps(_compile(case.model, {"INFERENCE_NUM_THREADS": "1"}), case)
-
-
 def _streams(case: Case, _: Job) -> Answer:
     return _steps(_compile(case.model, {"NUM_STREAMS": "2"}), case)
 
@@ -126,7 +122,7 @@ def _bound(case: Case, job: Job) -> Answer:
 
 
 def _split(case: Case, job: Job) -> Answer:
-    """The samples of a batch one by one. `job.notes`: where each input and output has them, how many a sample takes."""
+    """The samples of a batch one by one. `job.notes`: the axis that has them, and the length of one there."""
     inputs: list[tuple[int, int]] = job.notes["inputs"]
     outputs: list[tuple[int, int]] = job.notes["outputs"]
     model = case.model.clone()
@@ -183,7 +179,6 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "alike": _alike,
     "bound": _bound,
     "written": _written,
-    "one thread": _one_thread,
     "streams": _streams,
     "one request": _one_request,
     "performance": _performance,

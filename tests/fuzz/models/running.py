@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Runner:
             if wait:
                 request.wait()
             return self.outputs(request)
-        except Exception as error:  # noqa: BLE001: every error is an answer here
+        except Exception as error:  # noqa: BLE001 - every error is an answer here
             return self._refuse("infer", error)
 
     # ------------------------------------------------------------ ways
@@ -59,23 +60,25 @@ class Runner:
         steps: list[Step] = []
         for step in self._case.steps:
             given = dict(enumerate(map(_as_users_give, step)))
-            steps.append(self.step(request, lambda given=given: request.infer(given), wait=False))  # type: ignore[misc]
+            steps.append(self.step(request, partial(request.infer, given), wait=False))
         return [steps]
 
     def shared(self) -> list[list[Step]]:
-        """As `one`, with `share_inputs`; the array of the first step is changed in place for the others."""
+        """As `one`, with `share_inputs`; the arrays of the first step are changed in place for the others."""
+        if any(not one.size or not len(one.shape) for step in self._case.steps for one in step):
+            return self.one()  # OpenVINO copies scalars and empty arrays all the same
         request = self.request()
         steps: list[Step] = []
-        held: list[ov.Tensor] | None = None
+        held: list[Any] | None = None
         for step in self._case.steps:
-            if held is None or [one.shape for one in held] != [one.shape for one in step]:
-                held = [_copied(one) for one in step]
+            if held is None or [list(one.shape) for one in held] != [list(one.shape) for one in step]:
+                held = list(map(_as_users_give, step))
                 given = dict(enumerate(held))
-                start = lambda given=given: request.infer(given, share_inputs=True)  # type: ignore[misc] # noqa: E731
+                start: Callable[..., object] = partial(request.infer, given, share_inputs=True)
             else:
                 for place, one in zip(held, step, strict=True):
                     _write(place, one)
-                start = request.infer  # type: ignore[assignment]
+                start = request.infer
             steps.append(self.step(request, start, wait=False))
         return [steps]
 
@@ -86,9 +89,7 @@ class Runner:
         steps: list[Step] = []
         for step in self._case.steps:
             request = self.request()
-            steps.append(
-                self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False)
-            )  # type: ignore[misc]
+            steps.append(self.step(request, partial(request.infer, dict(enumerate(step))), wait=False))
         return [steps]
 
     def inplace(self) -> list[list[Step]]:
@@ -183,9 +184,7 @@ class Runner:
                         state.state = _copied(states[state.name].state)
                 except Exception as error:  # noqa: BLE001
                     return [[*steps, self._refuse("state", error)]]
-            steps.append(
-                self.step(request, lambda r=request, s=step: r.infer(dict(enumerate(s))), wait=False)
-            )  # type: ignore[misc]
+            steps.append(self.step(request, partial(request.infer, dict(enumerate(step))), wait=False))
             before = request
         return [steps]
 
@@ -259,7 +258,8 @@ def fill(request: Any, step: list[ov.Tensor]) -> None:
 
 def _write(place: Any, one: ov.Tensor) -> None:
     if one.size:
-        np.asarray(place.data).reshape(-1).view(np.uint8)[:] = one.data.reshape(-1).view(np.uint8)
+        data = place if isinstance(place, np.ndarray) else np.asarray(place.data)
+        data.reshape(-1).view(np.uint8)[:] = one.data.reshape(-1).view(np.uint8)
 
 
 def _copied(one: ov.Tensor) -> ov.Tensor:

@@ -41,6 +41,8 @@ def _of_node(node: Any) -> set[str]:
     found = set()
     if kind == "Constant" and 0 in node.get_output_shape(0):
         found.add("an empty constant")
+    if kind == "Convert" and node.input_value(0).get_node().get_type_name() == "ReadValue":
+        found.add("a state that is converted")
     if kind in ("If", "Loop", "TensorIterator"):
         found.add("control flow")
     return found

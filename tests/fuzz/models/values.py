@@ -23,11 +23,12 @@ SMALL = ("f8e4m3", "f8e5m2", "i4", "u4", "u1")
 
 _NUMPY = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "boolean": np.bool_,
+    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    "boolean": np.bool_,
 }  # fmt: skip
 _ODD_FLOATS = (
-    0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e-42, 6e-8, 65504.0, 65520.0, 3.4e38,
-    16777217.0, 2147483648.0, 1e10, -1e10, 255.5, 256.0, 127.5, -128.5, math.pi,
+    0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e-42, 6e-8, 65504.0, 65520.0,
+    3.4e38, 16777217.0, 2147483648.0, 1e10, -1e10, 255.5, 256.0, 127.5, -128.5, math.pi,
 )  # fmt: skip
 _TAME_FLOATS = (0.0, -0.0, 1.0, -1.0, 0.1, 0.5, 2.5, -2.5, 1e-30, 127.5, math.pi, 16777216.0)
 _ODD_INTEGERS = (
@@ -63,7 +64,7 @@ def name_of(kind: ov.Type) -> str:
 def tensor(
     dice: Dice, kind: str, shape: Sequence[int], bounds: tuple[int, int] | None = None, wild: bool = False
 ) -> ov.Tensor:
-    """A tensor of random numbers, all in `bounds` (both included) if given; `wild`: infinities and the like."""
+    """A tensor of random numbers, all in `bounds` (both included) if given; `wild`: infinities as well."""
     made = ov.Tensor(type_named(kind), ov.Shape(list(shape)))
     if not made.byte_size:
         return made

@@ -11,8 +11,6 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import openvino as ov
-
 from softnpu.emulator.interface import linux
 from tests.fuzz.models import case as cases
 from tests.fuzz.models.records import Answer, Job, Refusal
@@ -43,9 +41,7 @@ def _answer(run: object, job: Job) -> Answer:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         case = cases.make(job.key)
-        if job.model:
-            case = cases.Case(job.key, ov.Core().read_model(job.model), case.steps)
-    except Exception as error:  # noqa: BLE001: a mistake of the fuzzer's own, told as such
+    except Exception as error:  # noqa: BLE001 - a mistake of the fuzzer's own, told as such
         return Answer(Refusal("make", type(error).__name__, str(error), typed=False))
     try:
         answer: Answer = run(case, job)  # type: ignore[operator]

@@ -33,8 +33,8 @@ FAMILIES: dict[str, Table] = {
     "states": states.TABLE,
 }
 WEIGHTS = {
-    "element-wise": 26, "reductions": 10, "layers": 14, "shapes": 18, "slicing": 10, "gathering": 10, "quantised": 9,
-    "recurrent": 4, "signal": 3, "detection": 4, "control flow": 4, "states": 4,
+    "element-wise": 26, "reductions": 10, "layers": 14, "shapes": 18, "slicing": 10, "gathering": 10,
+    "quantised": 9, "recurrent": 4, "signal": 3, "detection": 4, "control flow": 4, "states": 4,
 }  # fmt: skip
 """How often a family is taken."""
 

@@ -57,7 +57,7 @@ def _matrix(graph: Graph) -> object:
 def _roi_align(graph: Graph) -> object:
     one = graph.value(("f32",), rank=4, filled=True)
     count = graph.dice.randint(1, 3)
-    inputs = [one, _boxes(graph, [count]), graph.source([count], "i32", (0, list(one.shape)[0] - 1))]
+    inputs = [one, _boxes(graph, [count]), graph.source([count], "i32", (0, next(iter(one.shape)) - 1))]
     attributes: dict[str, Any] = {
         "pooled_h": graph.dice.randint(1, 3),
         "pooled_w": graph.dice.randint(1, 3),

@@ -11,9 +11,9 @@ from tests.fuzz.models.values import ALL, FLOATS, INTEGERS, NUMBERS, SMALL, name
 TABLE = Table()
 
 _FLOAT_UNARY: dict[str, int] = {
-    "Acos": 1, "Acosh": 4, "Asin": 1, "Asinh": 4, "Atan": 1, "Atanh": 4, "Cos": 1, "Cosh": 1, "Erf": 1, "Exp": 1,
-    "HSigmoid": 5, "HSwish": 4, "Log": 1, "Mish": 4, "Sigmoid": 1, "Sin": 1, "Sinh": 1, "SoftPlus": 4, "SoftSign": 9,
-    "Sqrt": 1, "Tan": 1, "Tanh": 1, "IsFinite": 10, "IsInf": 10, "IsNaN": 10,
+    "Acos": 1, "Acosh": 4, "Asin": 1, "Asinh": 4, "Atan": 1, "Atanh": 4, "Cos": 1, "Cosh": 1, "Erf": 1,
+    "Exp": 1, "HSigmoid": 5, "HSwish": 4, "Log": 1, "Mish": 4, "Sigmoid": 1, "Sin": 1, "Sinh": 1,
+    "SoftPlus": 4, "SoftSign": 9, "Sqrt": 1, "Tan": 1, "Tanh": 1, "IsFinite": 10, "IsInf": 10, "IsNaN": 10,
 }  # fmt: skip
 _ANY_UNARY = ("Abs", "Ceiling", "Floor", "Negative", "Relu", "Sign")
 _BINARY = ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Power", "SquaredDifference")

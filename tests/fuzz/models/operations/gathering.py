@@ -44,8 +44,9 @@ def _gather_batches(graph: Graph) -> object:
 def _embedding(graph: Graph) -> object:
     packed = graph.constant([graph.dice.randint(2, 9), 4], graph.dice.pick(("u8", "i8", "u4", "i4", "f16")))
     wide = graph.add("Convert", [packed], {"destination_type": "f32"}, pooled=False)
-    scaled = graph.add("Multiply", [*wide, graph.constant([list(packed.shape)[0], 1], "f32")], pooled=False)
-    indices = _indices(graph, graph.shape(most=3), list(packed.shape)[0], constant=0.1)
+    scales = graph.constant([next(iter(packed.shape)), 1], "f32")
+    scaled = graph.add("Multiply", [*wide, scales], pooled=False)
+    indices = _indices(graph, graph.shape(most=3), next(iter(packed.shape)), constant=0.1)
     return graph.add("Gather", [*scaled, indices, graph.number(0)], {"batch_dims": 0}, 8)
 
 
@@ -180,7 +181,7 @@ def _segments(graph: Graph) -> object:
 @TABLE.entry("ScatterUpdate of one")
 def _scatter_one(graph: Graph) -> object:
     one = graph.value(NUMBERS, rank=1, filled=True)
-    at = graph.source([1], "i64", (0, list(one.shape)[0] - 1), constant=0.2)
+    at = graph.source([1], "i64", (0, next(iter(one.shape)) - 1), constant=0.2)
     return graph.add(
         "ScatterUpdate", [one, at, graph.source([1], name_of(one.element_type)), graph.number(0)], opset=3
     )

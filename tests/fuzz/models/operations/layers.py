@@ -237,7 +237,7 @@ def _grid(graph: Graph) -> object:
     if 0 in one.shape:
         raise Skip("an empty picture")
     grid = graph.source(
-        [list(one.shape)[0], graph.dice.randint(1, 4), graph.dice.randint(1, 4), 2], "f32", (-1, 1)
+        [next(iter(one.shape)), graph.dice.randint(1, 4), graph.dice.randint(1, 4), 2], "f32", (-1, 1)
     )
     attributes = {
         "align_corners": graph.dice.chance(0.5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import openvino as ov
+
 from tests.fuzz.models.graph import Graph
 from tests.fuzz.models.operations.table import Table
 from tests.fuzz.models.values import SMALL, name_of
@@ -9,9 +11,8 @@ from tests.fuzz.models.values import SMALL, name_of
 TABLE = Table()
 
 
-def _fake(graph: Graph, one: object, width: list[int]) -> list[object]:
-    low, high = (graph.number([[-1.0]] if not width else [[-1.0]] * 1, "f32") for _ in range(2))
-    del low, high
+def _fake(graph: Graph, one: ov.Output, width: list[int]) -> list[ov.Output]:
+    """Quantised to random levels; `width`: the shape of ends that differ by channel, empty for none."""
     scale = graph.dice.pick((0.5, 1.0, 3.0, 12.7))
     signed = graph.dice.chance(0.6)
     begin = -scale if signed else 0.0
@@ -19,7 +20,7 @@ def _fake(graph: Graph, one: object, width: list[int]) -> list[object]:
     ends = [graph.number([value] * 1, "f32") for value in (begin, scale, begin, scale)]
     if width and graph.dice.chance(0.4):
         ends = [graph.constant(width, "f32", (-5, -1) if at % 2 == 0 else (1, 5)) for at in range(4)]
-    return list(graph.add("FakeQuantize", [one, *ends], {"levels": levels}, 1))  # type: ignore[list-item]
+    return graph.add("FakeQuantize", [one, *ends], {"levels": levels}, 1)
 
 
 @TABLE.entry("FakeQuantize", "FakeQuantize again")

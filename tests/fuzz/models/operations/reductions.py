@@ -82,7 +82,11 @@ def _topk(graph: Graph) -> object:
 def _mvn(graph: Graph) -> object:
     if graph.dice.chance(0.2):
         one = graph.value(("f32",), least=3, most=5, filled=True)
-        attributes = {"across_channels": graph.dice.chance(0.5), "normalize_variance": True, "eps": 1e-5}
+        attributes: dict[str, object] = {
+            "across_channels": graph.dice.chance(0.5),
+            "normalize_variance": True,
+            "eps": 1e-5,
+        }
         return graph.add("MVN", [one], attributes, 2)
     one = graph.value(FLOATS, least=1, filled=True)
     attributes = {

@@ -67,7 +67,8 @@ def _split(graph: Graph) -> object:
 def _variadic(graph: Graph) -> object:
     one = graph.value(least=1)
     axis = one_axis(graph, len(one.shape))
-    left, lengths = list(one.shape)[axis], []
+    left = list(one.shape)[axis]
+    lengths: list[int] = []
     while left and len(lengths) < 4:
         lengths.append(graph.dice.randint(0 if graph.dice.chance(0.1) else 1, left))
         left -= lengths[-1]
