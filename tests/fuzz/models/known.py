@@ -96,6 +96,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("OUT_OF_DEVICE_MEMORY", "Cannot allocate memory", api="native"),
     ),
     Known(
+        "a model without weights, weightless by OpenVINO's plugin",
+        "it looks for an attribute of constants",
+        _refused("WeightlessCacheAttribute", api="native"),
+    ),
+    Known(
         "a shape outside of the bounds",
         "docs/plugin.md, Dynamic shapes: refused before anything happens; the CPU device takes some",
         lambda finding: "open shapes" in finding.traits and _refused(" given; expected ")(finding),

@@ -86,6 +86,7 @@ class Lane:
                 counts[f"way {way}"] += 1
             else:
                 self._explain(finding, answer, right, evidence)
+                finding.known = finding.known or _as_before(finding, findings)
                 findings.append(finding)
             if self._engine().restarts != before.restarts:
                 self._settle(way)
@@ -221,6 +222,13 @@ class Lane:
         if self._daemon is not None:
             self._daemon.kill()
         self._daemon = self._monitor = None
+
+
+def _as_before(finding: Finding, others: Sequence[Finding]) -> str:
+    """The known kind of another way that was refused as well: unmodified OpenVINO tells no reason."""
+    if finding.kind != "refused alone":
+        return ""
+    return next((one.known for one in others if one.kind == finding.kind and one.known), "")
 
 
 def _said(found: Answer | Died, right: Answer, answer: Answer | Died) -> str:
