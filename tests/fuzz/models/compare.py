@@ -89,6 +89,8 @@ def _step(ours: Step, theirs: Step) -> Verdict:
         return Verdict("accepted alone", f"the CPU device: {theirs}", [theirs])
     if isinstance(ours, Refusal):
         return Verdict("untyped" if not ours.typed else "refused alone", str(ours), [ours])
+    if len(ours) != len(theirs):
+        return Verdict("wrong", f"{len(ours)} outputs, right are {len(theirs)}")
     found = Verdict("right")
     texts = []
     for index, (mine, right) in enumerate(zip(ours, theirs, strict=True)):

@@ -77,6 +77,11 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known("share_inputs", "the array is copied once: plugin/infer_request.py, start_async", _shared_input),
     Known(
+        "states without any input, by OpenVINO's plugin",
+        "not compiled: Missing value for the shapeFromIRModel attribute; to be settled whose",
+        _refused("shapeFromIRModel", api="native"),
+    ),
+    Known(
         "a state that is converted",
         "the CPU drops Convert pairs behind its own state, not behind an input: driver/compiler/states.py",
         _converted_state,
