@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 _DIMENSIONS = (2, 1)  # tried for those that are open; inputs may have to fit each other
 _MOST_BYTES = 64 << 20
-_MOST_MS = 500
+_MOST_MS = 200
 _RANDOM = {"RandomUniform", "Multinomial"}
 _UNWRITTEN = 0xA5
 _ALIGNMENT = 64
@@ -45,7 +45,7 @@ def check(image: LoadedImage) -> None:
     """Refuses with `ERROR_MODULE_BUILD_FAILURE` an image that computes something else in given memory.
 
     Passes what cannot be compared: a model that takes no random inputs, computes random numbers itself, has
-    more than 64 MiB of arguments or takes more than half a second.
+    more than 64 MiB of arguments or takes more than 200 ms.
     """
     meta = image.meta
     if _is_random(image.compiled):
