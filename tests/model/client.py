@@ -160,9 +160,11 @@ class Client:
         result = yield load(f"{place}.result")
         several, world = execution.first != execution.last, self.world
         # armed again meanwhile, it may be the result of another submission
-        other = (yield load(f"{place}.given")) != ticket and not world.has(
-            "the result in a fence is believed"
-        )
+        other = (yield load(f"{place}.given")) != ticket
+        if world.has("the result in a fence is believed"):
+            other = False
+        elif world.has("the ticket is looked at again"):
+            other = (yield load(f"{place}.signalled")) != ticket
         if several or other or result != SUCCESS:
             results = yield from self._read(queue.name, execution.last)
             failed = [s for s in range(execution.first, execution.last + 1) if results[s - 1] != SUCCESS]

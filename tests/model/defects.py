@@ -105,4 +105,9 @@ DEFECTS = {
         "armed again while another thread waits",
         "which has ended with FAILED",
     ),
+    "the ticket is looked at again after the result": Defect(
+        ("the ticket is looked at again",),
+        "armed again while another thread waits",
+        "which has ended with FAILED",
+    ),
 }
