@@ -197,8 +197,16 @@ _QUEUES = [
             "priority, mode, turbo and DEVICE_SYNC are keywords; `slots` bounds the submissions in flight",
         ),
         ("zeCommandQueueDestroy", "CommandQueue.destroy", "waits for what the engine is running"),
-        ("zeCommandQueueExecuteCommandLists", "CommandQueue.execute_command_lists"),
-        ("zeCommandQueueSynchronize", "CommandQueue.synchronize", "True for SUCCESS, False for NOT_READY"),
+        (
+            "zeCommandQueueExecuteCommandLists",
+            "CommandQueue.execute_command_lists",
+            "the fence has the first failure of all lists; with empty lists alone it is signalled at once",
+        ),
+        (
+            "zeCommandQueueSynchronize",
+            "CommandQueue.synchronize",
+            "True for SUCCESS, False for NOT_READY; raises the oldest failure that nobody was told of",
+        ),
     ),
     *_absent(_CORE, "Command queue", "zeCommandQueue", "GetOrdinal GetIndex"),
 ]

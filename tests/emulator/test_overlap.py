@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softnpu.driver import Context, Driver, Fence, ZeError, ZeResult
-from tests.conftest import StartPython
+from softnpu.driver import Context, Driver, Fence, ZeError, ZeResult, faults
+from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu, write_chain
 from tests.support.waiting import wait_until
@@ -299,3 +299,24 @@ def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, drive
 def _segments(engine: int) -> int:
     """Memory of clients that the engine has mapped."""
     return Path(f"/proc/{engine}/maps").read_text().count("/memfd:")
+
+
+@pytest.mark.parametrize("kind", ["ecc", "fail", "lost", "stall"])
+def test_an_early_inference_ends_with_its_turn_however_that_ends(
+    start_daemon: StartDaemon, xml: Path, kind: str
+) -> None:
+    daemon = start_daemon(tdr_ms=500)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        loaded = _several(context, xml, 2)
+        queues = [context.create_command_queue() for _ in loaded]
+        before = _overlapped(daemon)
+        # the second one begins beside the first and is hit at its turn
+        number = faults.inject(kind, socket=daemon.socket, after=1)
+        fences = [execute(queue, one.commands) for queue, one in zip(queues, loaded, strict=True)]
+        assert _result(fences[0]) is ZeResult.SUCCESS
+        assert _result(fences[1]) is not ZeResult.SUCCESS
+        assert faults.status(daemon.socket)[0].id == number
+        assert _overlapped(daemon) > before, "nothing began early: the test shows nothing"
+        queue = context.create_command_queue()
+        assert same(loaded[1].infer(queue, _matrix(7)), on_cpu(xml, _matrix(7)))

@@ -18,16 +18,19 @@ def tour():
         memory[0].view(np.float32, (1, 1, 8, 8))[:] = image
         for index, place in enumerate(memory):
             graph.set_argument_value(index, place)
-        event = context.create_event()
+        event, done = context.create_event(), context.create_event()
         commands = context.create_command_list()
+        commands.append_event_reset(done)
         commands.append_graph_execute(graph)
         commands.append_wait_on_events([event])
+        commands.append_signal_event(done)
         commands.close()
         fence = queue.create_fence()
         queue.execute_command_lists([commands], fence)
         assert not fence.host_synchronize(1_000_000)
         event.host_signal()
         assert fence.host_synchronize(60 * 10**9), "no end of the inference"
+        assert done.query_status(), "the last command has not run"
         numbers = memory[1].view(np.float32).tolist()
         line = context.alloc_host(4096)
         line.view()[:] = np.arange(4096) % 251
