@@ -397,3 +397,64 @@ def test_nothing_is_locked_while_a_thread_waits_for_the_device(start_daemon: Sta
         "SUCCESS SUCCESS",
         "['SUCCESS', 'SUCCESS', 'SUCCESS']",
     ]
+
+
+CLOSED = (
+    PROLOGUE
+    + """
+import os
+memory = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+queue, commands = queue_in(context), list_in(context)
+api.ze_command_list_append_memory_fill(commands, memory, b"\\1", 64)
+api.ze_command_list_close(commands)
+def submit(): return api.ze_command_queue_execute_command_lists(queue, 1, [commands]).name
+print(submit(), api.ze_command_queue_synchronize(queue, 10**10).name)
+folder = Path(sys.argv[1])
+mine = set()
+def take(kind):
+    # as a program does that becomes a daemon: everything is closed, and then come files of its own
+    os.closerange(3, 256)
+    while len(mine) < 12:
+        if kind == "file": mine.add(os.open(folder / f"{len(mine)}", os.O_CREAT | os.O_RDWR))
+        else: mine.add(os.eventfd(0, os.EFD_NONBLOCK))
+kind = sys.argv[2]
+take(kind)
+results = {submit() for _ in range(3)}
+results |= {
+    api.ze_command_queue_synchronize(queue, 10**10).name,
+    api.ze_mem_alloc_host(context, HostMemDesc(), 1 << 22).result.name,
+}
+print(results)
+print(api.ze_driver_get_last_error_description(driver).value)
+if os.fork() == 0:
+    # a child closes what is the driver's, and nothing else
+    os._exit(0 if all(os.fstat(fd) for fd in mine) else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+api.ze_command_queue_destroy(queue)
+api.ze_context_destroy(context)
+# the driver begins anew beside them
+api, driver, device, context = start()
+fresh = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+queue, commands = queue_in(context), list_in(context)
+api.ze_command_list_append_memory_fill(commands, fresh, b"\\2", 64)
+api.ze_command_list_close(commands)
+print(submit(), api.ze_command_queue_synchronize(queue, 10**10).name, api.read(fresh, 1))
+def untouched(fd):
+    if kind == "file": return os.fstat(fd).st_size == 0
+    try: return os.eventfd_read(fd) == 0
+    except BlockingIOError: return True
+print(all(untouched(fd) for fd in mine))
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["file", "eventfd"])
+def test_descriptors_that_the_program_has_closed_are_not_used(
+    start_daemon: StartDaemon, run: Run, tmp_path: Path, kind: str
+) -> None:
+    start_daemon()
+    lines = run(CLOSED, str(tmp_path), kind).stdout.splitlines()
+    assert lines[0] == "SUCCESS SUCCESS"
+    assert lines[1] == "{'ERROR_DEVICE_LOST'}"
+    assert "this program has closed its" in lines[2]
+    assert lines[3:] == ["0", "SUCCESS SUCCESS b'\\x02'", "True"]

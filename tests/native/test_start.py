@@ -41,12 +41,21 @@ def test_without_a_daemon_it_is_uninitialized_and_says_so_once(run: Run, private
     assert "softnpu daemon" in line
 
 
-def test_a_wrong_variable_is_refused_by_name(start_daemon: StartDaemon, run: Run) -> None:
+@pytest.mark.parametrize(
+    "value", ["5us", "-1", "+1", " 1", "1_000", "1e3", "\u0661\u0662", "1000001", "9" * 40, "0" * 21]
+)
+def test_a_wrong_variable_is_refused_by_name(start_daemon: StartDaemon, run: Run, value: str) -> None:
     start_daemon()
-    done = run(INIT, environment={"SOFTNPU_SPIN_US": "5us"})
+    done = run(INIT, environment={"SOFTNPU_SPIN_US": value})
     assert done.stdout.split()[::2] == ["0x78000004"] * 2
     (line,) = done.stderr.splitlines()
-    assert "SOFTNPU_SPIN_US: '5us'" in line
+    assert f"SOFTNPU_SPIN_US: '{value}'" in line
+
+
+@pytest.mark.parametrize("value", ["", "0", "1000000", "0" * 19 + "7"])
+def test_a_right_variable_is_taken(start_daemon: StartDaemon, run: Run, value: str) -> None:
+    start_daemon()
+    assert run(INIT, environment={"SOFTNPU_SPIN_US": value}).stdout.split() == ["0x0", "1", "0x0"]
 
 
 def test_without_a_daemon_it_is_silent_if_asked(run: Run) -> None:

@@ -1,4 +1,5 @@
-// Many threads append fills to one immediate list at once. Arguments: threads, fills of each, mode of the queue.
+// Many threads append fills to one immediate list at once. Arguments: threads, fills of each, mode of the
+// queue.
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,9 +26,9 @@ int main(int, char** argv) {
         running.emplace_back([&, number] {
             const uint8_t one = 1;
             for (size_t at = number * fills; at < (number + 1) * fills; ++at) {
-                npu.check(
-                    zeCommandListAppendMemoryFill(list, memory + at * FILL, &one, 1, FILL, nullptr, 0, nullptr),
-                    "fill");
+                npu.check(zeCommandListAppendMemoryFill(list, memory + at * FILL, &one, 1, FILL, nullptr, 0,
+                                                        nullptr),
+                          "fill");
             }
         });
     }

@@ -1,0 +1,98 @@
+// A thread is cancelled in the midst of a call while others use the same session. The argument says in which
+// call: `queue` while the daemon does not answer (it is told on stdout when to stop it and when to go on),
+// `fence` while it waits for work that does not end by itself.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+
+#include "npu.hpp"
+
+namespace {
+
+struct Call {
+    const Npu& npu;
+    ze_fence_handle_t fence;
+};
+
+void* make_queue(void* given) {
+    static_cast<Call*>(given)->npu.queue();
+    return nullptr;
+}
+
+void* wait_for_fence(void* given) {
+    zeFenceHostSynchronize(static_cast<Call*>(given)->fence, UINT64_MAX);
+    return nullptr;
+}
+
+// Whoever runs this program does what it says, and answers with a line.
+void ask(const char* what) {
+    std::printf("%s\n", what);
+    std::fflush(stdout);
+    char answer[16];
+    if (std::fgets(answer, sizeof answer, stdin) == nullptr) std::abort();
+}
+
+// Returns when the thread sleeps in a call of the kernel.
+void wait_asleep(pid_t thread) {
+    char name[64], state = 0;
+    std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
+        std::FILE* const file = std::fopen(name, "r");
+        if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) std::abort();
+        std::fclose(file);
+        usleep(1000);
+    }
+}
+
+pid_t started = 0;
+void* (*call)(void*) = nullptr;
+
+void* run(void* given) {
+    __atomic_store_n(&started, gettid(), __ATOMIC_RELEASE);
+    return call(given);
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+    const Npu npu;
+    const bool is_queue = std::string(argv[1]) == "queue";
+    const auto queue = npu.queue();
+    ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
+    ze_event_pool_handle_t pool;
+    npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool), "event pool");
+    ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
+    ze_event_handle_t gate;
+    npu.check(zeEventCreate(pool, &event_desc, &gate), "event");
+    auto list = npu.list();
+    npu.check(zeCommandListAppendWaitOnEvents(list, 1, &gate), "wait");
+    npu.check(zeCommandListClose(list), "close");
+    const auto fence = npu.fence(queue);
+    npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+
+    Call given{npu, fence};
+    call = is_queue ? make_queue : wait_for_fence;
+    if (is_queue) ask("stop");
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, run, &given) != 0) std::abort();
+    while (__atomic_load_n(&started, __ATOMIC_ACQUIRE) == 0) usleep(1000);
+    wait_asleep(started);
+    pthread_cancel(thread);
+    void* result = nullptr;
+    pthread_join(thread, &result);
+    std::printf("%s\n", result == PTHREAD_CANCELED ? "cancelled" : "returned");
+    if (is_queue) ask("go on");
+
+    // the session has all that it needs: memory may lie in the segment that came for the cancelled thread
+    npu.host(1 << 20);
+    for (int count = 0; count < 3; ++count) {
+        const auto another = npu.queue();
+        npu.check(zeCommandQueueDestroy(another), "destroy");
+    }
+    npu.check(zeEventHostSignal(gate), "signal");
+    npu.check(zeFenceHostSynchronize(fence, UINT64_MAX), "fence");
+    std::printf("done\n");
+    npu.check(zeContextDestroy(npu.context), "context");
+}

@@ -1,0 +1,14 @@
+// What zeInitDrivers answers, in a program that may have rights which whoever started it does not have.
+#include <sys/auxv.h>
+
+#include <cstdio>
+
+#include "entry/calls.hpp"
+
+int main() {
+    ze_init_driver_type_desc_t types{0x20021, nullptr, ZE_INIT_DRIVER_TYPE_FLAG_NPU};
+    uint32_t count = 0;
+    const ze_result_t result = zeInitDrivers(&count, nullptr, &types);
+    std::printf("%s %#x\n", getauxval(AT_SECURE) != 0 ? "privileged" : "ordinary",
+                static_cast<unsigned>(result));
+}

@@ -1,0 +1,56 @@
+"""Threads that are cancelled (`pthread_cancel`) in the midst of a call, and memory that runs out in one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from softnpu.driver.native_library import NativeLibrary
+from tests.conftest import StartDaemon
+from tests.native.building import compile_program
+from tests.native.conftest import RunProgram
+from tests.support.waiting import wait_until
+
+
+def test_thread_that_is_cancelled_while_it_waits_for_an_answer_leaves_the_session_whole(
+    start_daemon: StartDaemon, native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    daemon = start_daemon(tdr_ms=60000)
+    path = compile_program("cancelled", native, tmp_path)
+    program = subprocess.Popen(
+        [path, "queue"], env=surroundings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "stop\n"
+        os.kill(daemon.pid, signal.SIGSTOP)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "cancelled\n"
+        assert program.stdout.readline() == "go on\n"
+        os.kill(daemon.pid, signal.SIGCONT)
+        said, _ = program.communicate("\n", timeout=25)  # nobody waits 30 s for an answer that has come
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+        program.kill()
+        program.wait()
+    assert said == "done\n"
+    assert program.returncode == 0
+    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+
+
+def test_thread_that_is_cancelled_while_it_waits_for_the_device_leaves_the_fence_whole(
+    start_daemon: StartDaemon, program: RunProgram
+) -> None:
+    start_daemon(tdr_ms=60000)
+    assert program("cancelled", "fence").splitlines() == ["cancelled", "done"]
+
+
+def test_memory_that_runs_out_in_a_call_is_told_and_nobody_hangs(
+    start_daemon: StartDaemon, program: RunProgram
+) -> None:
+    start_daemon()
+    assert program("no_memory") == "many calls failed\n"

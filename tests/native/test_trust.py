@@ -1,0 +1,189 @@
+"""Whose daemon the driver talks to, and whose wishes it obeys. Other users are real: it needs root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver.native_library import NativeLibrary
+from tests.native.building import compile_program
+from tests.native.conftest import Run
+from tests.native.test_start import INIT
+from tests.support.waiting import wait_readable, wait_until
+
+STRANGER = 65532
+INSUFFICIENT_PERMISSIONS, UNINITIALIZED, DEVICE_LOST = "0x70010000", "0x78000001", "0x70000001"
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
+
+
+class Pretender:
+    """A process of another user that serves a socket, and says how many bytes its first client has sent."""
+
+    def __init__(self, place: Path, user: int) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader, writer = os.pipe()
+        self._reader = reader
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            self._listener.bind(str(place))
+            self._listener.listen()  # the kernel notes whose it is here
+            os.write(writer, b"ready")
+            client, _ = self._listener.accept()
+            os.write(writer, b"%d" % len(client.recv(1 << 16)))
+            os._exit(0)
+        os.close(writer)
+        assert os.read(reader, 16) == b"ready"
+
+    def heard(self) -> int:
+        """Bytes of the first message; 0 if the client has gone without one."""
+        assert wait_readable(self._reader)
+        return int(os.read(self._reader, 16))
+
+    def close(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._reader)
+        self._listener.close()
+
+
+@contextmanager
+def pretender(place: Path, user: int = STRANGER) -> Iterator[Pretender]:
+    serving = Pretender(place, user)
+    try:
+        yield serving
+    finally:
+        serving.close()
+
+
+def folder_of(owner: int, mode: int, at: Path) -> Path:
+    """A new directory with this owner and mode, which everybody can reach."""
+    at.parent.chmod(0o711)
+    at.mkdir()
+    at.chmod(mode)
+    os.chown(at, owner, owner)
+    return at
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
+def test_daemon_of_another_user_in_a_directory_of_everybody_is_told_nothing(
+    run: Run, private_dir: Path, mode: int
+) -> None:
+    place = folder_of(0, mode, private_dir / "shared") / "npu.sock"
+    with pretender(place) as other:
+        done = run(INIT, environment={"SOFTNPU_SOCKET": str(place)})
+        assert other.heard() == 0
+    assert done.stdout.split()[0] == INSUFFICIENT_PERMISSIONS
+    assert f"it belongs to user {STRANGER}" in done.stderr
+    assert "others may write it" in done.stderr
+
+
+@needs_root
+def test_daemon_of_another_user_at_a_place_below_anothers_directory_is_told_nothing(
+    run: Run, private_dir: Path
+) -> None:
+    folder_of(STRANGER - 1, 0o755, private_dir / "third")
+    place = folder_of(STRANGER, 0o755, private_dir / "third" / "own") / "npu.sock"
+    with pretender(place) as other:
+        done = run(INIT, environment={"SOFTNPU_SOCKET": str(place)})
+        assert other.heard() == 0
+    assert done.stdout.split()[0] == INSUFFICIENT_PERMISSIONS
+    assert f"{private_dir / 'third'}: it belongs to user {STRANGER - 1}" in done.stderr
+
+
+@needs_root
+def test_daemon_of_another_user_that_was_named_is_believed_in_a_directory_of_its_own(
+    run: Run, private_dir: Path
+) -> None:
+    place = folder_of(STRANGER, 0o755, private_dir / "own") / "npu.sock"
+    with pretender(place) as other:
+        done = run(INIT, environment={"SOFTNPU_SOCKET": str(place)})
+        assert other.heard() > 0
+    assert done.stdout.split()[0] in (DEVICE_LOST, UNINITIALIZED)  # it ends after the first message
+
+
+@needs_root
+def test_daemon_of_another_user_is_told_nothing_at_the_default_place(run: Run, private_dir: Path) -> None:
+    folder = private_dir / "softnpu"
+    folder.mkdir(mode=0o700)
+    private_dir.chmod(0o711)
+    os.chown(folder, STRANGER, STRANGER)
+    with pretender(folder / "softnpu.sock") as other:
+        os.chown(folder, 0, 0)
+        done = run(INIT, environment={"SOFTNPU_SOCKET": "", "XDG_RUNTIME_DIR": str(private_dir)})
+        assert other.heard() == 0
+    assert done.stdout.split()[0] == INSUFFICIENT_PERMISSIONS
+    assert f"it belongs to user {STRANGER}" in done.stderr
+
+
+@needs_root
+def test_privileged_program_obeys_no_variable_and_starts_no_daemon(
+    native: NativeLibrary, surroundings: dict[str, str], private_dir: Path
+) -> None:
+    folder = folder_of(0, 0o755, private_dir / "bin")
+    program = compile_program("first_call", native, folder, f"-Wl,-rpath,{native.loader.parent}")
+    program.chmod(0o4755)
+    writable = folder_of(STRANGER, 0o755, private_dir / "theirs")
+    starter, proof = writable / "python", writable / "proof"
+    starter.write_text(f"#!/bin/sh\nid -u > {proof}\n")
+    starter.chmod(0o755)
+    (writable / "softnpu").write_text(f"#!{starter}\n")
+    (writable / "softnpu").chmod(0o755)
+    environment = {
+        "SOFTNPU_PYTHON": str(starter),
+        "SOFTNPU_SOCKET": str(writable / "npu.sock"),
+        "SOFTNPU_AUTOSTART": "1",
+        "XDG_RUNTIME_DIR": str(writable),
+        "PATH": f"{writable}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        [program],
+        env={**surroundings, **environment},
+        user=STRANGER,
+        group=STRANGER,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    kind, result = done.stdout.split()
+    if kind == "ordinary":
+        pytest.skip("no setuid programs on this file system")
+    assert not proof.exists()
+    assert result == UNINITIALIZED
+    assert str(writable) not in done.stderr
+    assert not list(writable.glob("softnpu/*"))
+
+
+def test_daemon_that_ends_before_it_answers_hello_is_not_the_last_one(run: Run, private_dir: Path) -> None:
+    place = private_dir / "npu.sock"
+    pid = os.fork()
+    if pid == 0:
+        # a daemon that ends: it closes the listener and removes the name before it ends its connections
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(place))
+        listener.listen()
+        client, _ = listener.accept()
+        listener.close()
+        place.unlink()
+        client.recv(1 << 16)
+        os._exit(0)
+    try:
+        wait_until(place.exists, what="the socket")
+        environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5"}
+        assert run(INIT, environment=environment).stdout.split() == ["0x0", "1", "0x0"]
+    finally:
+        os.waitpid(pid, 0)
+    wait_until(lambda: not place.exists(), what="the end of the daemon")
