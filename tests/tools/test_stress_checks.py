@@ -78,7 +78,7 @@ def _step(subject: int, seed: int) -> Step:
     return Step(number=7, operation="infer", subject=subject, sample=2, seed=seed, death=None)
 
 
-_SEEDS = {"infer": (0, 4, 8, 64), "states": (0, 4, 64)}
+_SEEDS = {"infer": (0, 4, 8), "states": (0, 64)}
 """Seeds of a step that choose each way to wait, and states in place or not."""
 
 

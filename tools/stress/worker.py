@@ -177,9 +177,10 @@ class Worker:
     def open(self) -> None:
         """A new session."""
         setup = self._setup
-        self.session = Session(
-            Path(setup.socket), self._subjects, Path(setup.folder) / "cache", self._journal
-        )
+        cache = Path(setup.folder) / "cache"
+        # one and the same client has both sorts of sessions, one life after the other
+        throughput = bool((self.number + self._life) % 2)
+        self.session = Session(Path(setup.socket), self._subjects, cache, self._journal, throughput)
         self._row[Field.SESSION] = self.session.driver.session
 
     def _take(self, step: Step) -> None:
