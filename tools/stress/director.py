@@ -69,6 +69,7 @@ class State(msgspec.Struct, kw_only=True):
     resets: int = 0
     hangs: int = 0
     aborted: int = 0
+    overlapped: int = 0
     failures: list[Failure] = []
 
     @property
@@ -203,6 +204,7 @@ class Director:
         state.resets = sum(engine.restarts for engine in status.engines)
         state.hangs = sum(engine.hangs for engine in status.engines)
         state.aborted = sum(engine.aborted for engine in status.engines)
+        state.overlapped = sum(engine.overlapped for engine in status.engines)
 
     def _check_left(self, before: Sample) -> None:
         """What the daemon still holds when nobody is there any more."""

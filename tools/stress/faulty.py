@@ -35,7 +35,7 @@ SUBMISSIONS: Final[dict[str, tuple[ZeResult, ...]]] = {
     # the engine may have been awake, or another doorbell wakes it in time
     "drop-doorbell": (_GOOD, _LOST),
 }
-"""How the submission that is hit may end."""
+"""How the submission that is hit may end, also if its engine is killed meanwhile: a failure stays decided."""
 ALSO_REBORN: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
 """After these the process ends and another takes its place: repeated offenders would be refused, rightly."""
 

@@ -45,8 +45,12 @@ def waited(fence: Fence | None, what: str) -> None:
         raise Stuck(f"{what} had not ended after {time.monotonic() - start:.1f} s")
 
 
+Turn = tuple[bool, bool]
+"""How the states of a model lie: in place, and if not, whether their two places are crossed."""
+
+
 class Loaded:
-    """A graph with memory for its arguments, and a list for each turn: states change between two places.
+    """A graph with memory for its arguments, and a list for each turn of its states.
 
     `in_place` below: one place for each state, which the inference reads and writes.
     """
@@ -62,14 +66,7 @@ class Loaded:
         arguments = graph.meta.arguments
         self.memory = [context.alloc_host(argument.byte_size) for argument in arguments]
         self._stateful = bool(graph.meta.states)
-        self._lists = {(False, 0): self.record(self.memory)}
-        if self._stateful:
-            crossed, same = list(self.memory), list(self.memory)
-            for state in graph.meta.states:
-                crossed[state.input], crossed[state.output] = crossed[state.output], crossed[state.input]
-                same[state.output] = same[state.input]
-            self._lists[False, 1] = self.record(crossed)
-            self._lists[True, 0] = self._lists[True, 1] = self.record(same)
+        self._lists: dict[Turn, CommandList] = {}
         self._checked: Inference | None = None
 
     def another(self) -> Loaded:
@@ -93,8 +90,25 @@ class Loaded:
 
     def submit_fed(self, queue: CommandQueue, fence: Fence, inference: Inference) -> None:
         """Submits what was fed."""
-        turn = inference.step % 2 if self._stateful else 0
-        submit(queue, self._lists[inference.in_place, turn], fence, [inference])
+        turn = self.turn_of(inference)
+        if turn not in self._lists:
+            self._lists[turn] = self.record(self.memory_of(turn))
+        submit(queue, self._lists[turn], fence, [inference])
+
+    def turn_of(self, inference: Inference) -> Turn:
+        """Where the states of an inference lie: in place or not, and in which of the two orders."""
+        return inference.in_place, self._stateful and not inference.in_place and bool(inference.step % 2)
+
+    def memory_of(self, turn: Turn) -> list[Allocation]:
+        """The memory of the arguments: a state is written where it was, or changes between two places."""
+        in_place, crossed = turn
+        memory = list(self.memory)
+        for state in self.graph.meta.states:
+            if in_place:
+                memory[state.output] = memory[state.input]
+            elif crossed:
+                memory[state.input], memory[state.output] = memory[state.output], memory[state.input]
+        return memory
 
     def feed(self, sample: int, step: int = 0, in_place: bool = False) -> Inference:
         """Writes the inputs, and over what the outputs were before."""
@@ -188,12 +202,21 @@ def submit(queue: CommandQueue, commands: CommandList, fence: Fence, inferences:
 
 
 class Session:
-    """A connection with one context; models stay loaded until others need the room."""
+    """A connection with one context; models stay loaded until others need the room.
+
+    With `throughput` they are compiled for it: their inferences may begin before their turn.
+    """
 
     def __init__(
-        self, socket: Path, subjects: Sequence[tuple[Subject, Samples]], cache: Path, journal: Journal
+        self,
+        socket: Path,
+        subjects: Sequence[tuple[Subject, Samples]],
+        cache: Path,
+        journal: Journal,
+        throughput: bool,
     ) -> None:
         self.socket = socket
+        self._throughput = throughput
         self.journal = journal
         self.driver = Driver.open(socket, autostart=False)
         device = self.driver.devices[self.driver.session % len(self.driver.devices)]
@@ -219,8 +242,10 @@ class Session:
     def graph(self, subject: int, cached: bool = True) -> Graph:
         """A model compiled anew, or out of the cache of this run; not loaded."""
         cache = CacheOptions(directory=str(self._cache), limit=_CACHE_BYTES) if cached else None
-        with GraphSource.from_ir(self.subjects[subject][0].path) as source:
-            return compile_source(self.context, source, cache=cache)
+        model, _ = self.subjects[subject]
+        config = {"PERFORMANCE_HINT": "THROUGHPUT"} if self._throughput and model.streams else {}
+        with GraphSource.from_ir(model.path) as source:
+            return compile_source(self.context, source, config=config, cache=cache)
 
     def compiled(self, subject: int, cached: bool = True) -> Loaded:
         """The same, loaded."""

@@ -17,7 +17,7 @@ from softnpu.driver import Allocation, CommandList, Event, Fence, GraphSource, Z
 from softnpu.driver.graph_creation import import_blob
 from softnpu.tools.stress.board import Board, Field
 from softnpu.tools.stress.checking import Inference, Place, Wrong, check
-from softnpu.tools.stress.held import WAIT_S, Loaded, Session, Stuck, submit, waited
+from softnpu.tools.stress.held import WAIT_S, Loaded, Session, Stuck, Turn, submit, waited
 from softnpu.tools.stress.plan import Step
 
 _BATCHES: Final = 8
@@ -102,7 +102,27 @@ def _by_the_queue(client: Client, loaded: Loaded) -> Callable[[Inference], None]
     return wait
 
 
-_WAYS: Final = (_by_new_fences, _by_one_fence, _by_the_queue)
+def _by_an_event(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+    """The end is known before the submission has ended: the next one comes while that is being noted."""
+    queue = client.session.queue
+    event = client.session.context.create_event()
+    lists: dict[Turn, CommandList] = {}
+
+    def wait(fed: Inference) -> None:
+        turn = loaded.turn_of(fed)
+        if turn not in lists:
+            lists[turn] = loaded.record(loaded.memory_of(turn), event)
+        event.host_reset()
+        fence = queue.create_fence()
+        submit(queue, lists[turn], fence, [fed])
+        if not event.host_synchronize(int(WAIT_S * 1e9)):
+            waited(fence, "an inference whose event is not signalled")
+            raise Stuck("an inference has ended without its event")
+
+    return wait
+
+
+_WAYS: Final = (_by_new_fences, _by_one_fence, _by_the_queue, _by_an_event)
 
 
 def burst(client: Client, step: Step) -> int:

@@ -20,7 +20,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """One model: an IR, and `samples` runs of it, each of `steps` inferences (1 for a model without states).
 
     `archive` has the arrays `in.SAMPLE.STEP.INDEX`, `out.SAMPLE.STEP.INDEX` and `state.SAMPLE.STEP.VARIABLE`
-    (numpy `.npz`); `states` are the variables, by their place in this list.
+    (numpy `.npz`); `states` are the variables, by their place in this list. `streams` says that
+    the numbers are the same bit by bit if the CPU device is asked for THROUGHPUT.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     steps: int
     states: list[str] = []
+    streams: bool = False
 
     @property
     def path(self) -> Path:

@@ -18,7 +18,8 @@ from softnpu.driver import Allocation, ZeError, ZeResult
 from softnpu.emulator.interface import failpoints
 from softnpu.tools.stress import faulty, operations
 from softnpu.tools.stress.board import IDLE, Board, Control, Field
-from softnpu.tools.stress.checking import Wrong
+from softnpu.tools.stress.checking import Finding, Wrong
+from softnpu.tools.stress.evidence import Report
 from softnpu.tools.stress.held import Session, Stuck
 from softnpu.tools.stress.inquiry import Scene
 from softnpu.tools.stress.journal import Journal
@@ -48,10 +49,9 @@ def live(setup: Setup, order: Start, board: Board, subjects: Subjects, report: s
         try:
             client.run()
         except Stuck as stuck:
-            client.stay()
-            client.tell("hang", str(stuck))
+            client.tell_found("hang", str(stuck), None)
         except Wrong as wrong:
-            client.tell_wrong(wrong)
+            client.tell_found("wrong", str(wrong), wrong.finding)
         except Exception as error:
             client.stay()
             client.tell("error", _words(error))
@@ -79,7 +79,7 @@ class Worker:
         self._setup = setup
         self._row = board.row(order.client)
         self._subjects = subjects
-        self._report = report
+        self._channel = report
         self._plan = Plan(setup.seed, setup.clients, len(subjects), setup.kill, setup.faults)
         self._next = order.step
         self._life = order.life
@@ -111,16 +111,23 @@ class Worker:
         signal.setitimer(signal.ITIMER_REAL, 0)
         failpoints.configure("")
 
-    def tell_wrong(self, wrong: Wrong) -> None:
-        """A wrong result, for the verdict, with a report of all that may explain it."""
+    def tell_found(self, kind: str, text: str, finding: Finding | None) -> None:
+        """A wrong result or a hang, for the verdict, with a report of all that may explain it."""
         self.stay()
+        try:
+            report = self._report_on(text, finding)
+            path = reports_folder(Path(self._setup.folder)) / f"client-{self.number}-step-{report.step}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(report.encode())
+        except Exception as error:
+            # what was found counts, whatever becomes of its report
+            self.tell(kind, text, [f"no report: {_words(error)}"])
+            raise
+        self.tell(kind, text, report.lines(), str(path))
+
+    def _report_on(self, text: str, finding: Finding | None) -> Report:
         scene = Scene(self._setup.seed, self.number, self._life, self._step, self.session)
-        report = scene.report(str(wrong), wrong.finding, [samples for _, samples in self._subjects])
-        folder = reports_folder(Path(self._setup.folder))
-        folder.mkdir(exist_ok=True)
-        path = folder / f"client-{self.number}-step-{report.step}.json"
-        path.write_bytes(report.encode())
-        self.tell("wrong", str(wrong), report.lines(), str(path))
+        return scene.report(text, finding, [samples for _, samples in self._subjects])
 
     def tell(self, kind: str, text: str, details: Sequence[str] = (), report: str = "") -> None:
         """A failure, for the verdict."""
@@ -134,7 +141,7 @@ class Worker:
             details=list(details),
             report=report,
         )
-        self._report.send(msgspec.json.encode(failure))
+        self._channel.send(msgspec.json.encode(failure))
 
     # ------------------------------------------------------------ for operations
 
@@ -177,9 +184,10 @@ class Worker:
     def open(self) -> None:
         """A new session."""
         setup = self._setup
-        self.session = Session(
-            Path(setup.socket), self._subjects, Path(setup.folder) / "cache", self._journal
-        )
+        cache = Path(setup.folder) / "cache"
+        # one and the same client has both sorts of sessions, one life after the other
+        throughput = bool((self.number + self._life) % 2)
+        self.session = Session(Path(setup.socket), self._subjects, cache, self._journal, throughput)
         self._row[Field.SESSION] = self.session.driver.session
 
     def _take(self, step: Step) -> None:
