@@ -221,7 +221,11 @@ class Engine(Commands):
         return ""
 
     def _strike(self, queue: str, slot: Slot) -> Steps:
-        """An injection of a user; noted before it acts."""
+        """An injection of a user; noted before it acts.
+
+        The engine counts it a moment before: one that dies in between has counted what nobody sees. That is
+        one step here.
+        """
         result = self.world.struck.get(slot.work)
         if result is None:
             return ""

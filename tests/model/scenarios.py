@@ -155,6 +155,8 @@ def _state(client: Client) -> Steps:
     for _ in range(2):
         yield from client.submit("A", ["x"], fence)
         _expect((yield from client.wait_fence(fence)), SUCCESS)
+    low = yield load("state.low")
+    _expect(low, 2)
 
 
 def _state_cancelled(client: Client) -> Steps:
@@ -262,6 +264,17 @@ def _early_of_two(client: Client) -> Steps:
     yield from client.synchronize("A")
 
 
+def _everything(client: Client) -> Steps:
+    """A list with commands of every kind, for which another queue waits."""
+    fence = Fence("B", "fence")
+    yield from client.submit("B", ["y"], fence)
+    yield from client.submit("A", ["x"])
+    _expect((yield from client.wait_fence(fence)), SUCCESS)
+    yield from client.synchronize("A")
+    low = yield load("state.low")
+    _expect(low, 1)
+
+
 def _one(client: Client) -> Steps:
     """One submission."""
     fence = Fence("A", "fence")
@@ -344,6 +357,11 @@ SCENARIOS = {
     ),
     "a list that begins early for one of two": Scenario(
         World({"x": (INFER,), "y": (INFER,)}, queues=TWO), (_early_of_two,)
+    ),
+    "commands of every kind": Scenario(
+        World({"x": (LONG, UPDATE, SIGNAL, COPY), "y": (WAIT, COPY)}, queues=TWO, slices=True),
+        (_everything,),
+        deaths=2,
     ),
     "slices": Scenario(World({"x": (LONG, SIGNAL), "y": (COPY,)}, queues=TWO, slices=True), (_slices,)),
 }

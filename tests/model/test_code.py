@@ -142,7 +142,7 @@ def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
         queue.closed = True
         return found(handle)
 
-    monkeypatch.setattr(queue.context, "memory", memory)
+    cast(Any, queue.context).memory = memory
     runner = _runner()
     monkeypatch.setattr(runner, "_run_slice", _must_not_run)
 
