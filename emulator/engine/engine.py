@@ -377,10 +377,15 @@ class Engine:
                 raise RuntimeError("the supervisor sent a second Setup")
 
     def _resume(self) -> None:
-        """Everything that exists is known: keeps what a dead engine has staged for it, and nothing else."""
-        contexts = self._contexts.values()
-        self.staging.recover(queue for context in contexts for queue in context.queues.values())
+        """Everything that exists is known: queues go on, with what a dead engine has staged for them."""
+        for queue in self._queues():
+            if not queue.closed:  # by an order that was read on the way
+                queue.resume()
+        self.staging.recover(self._queues())
         self._resumed = True
+
+    def _queues(self) -> list[EngineQueue]:
+        return [queue for context in self._contexts.values() for queue in context.queues.values()]
 
     def _answer_ping(self, number: int) -> None:
         if failpoints.active is not None:
@@ -402,6 +407,8 @@ class Engine:
         context = self._contexts[order.context]
         queue = EngineQueue(context, order, context.memory(order.ring), self._states)
         context.queues[order.queue] = queue
+        if self._resumed:
+            queue.resume()
         queue.set_asleep(True)
         linux.memory_fence()
         if queue.pending():

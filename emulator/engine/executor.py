@@ -139,10 +139,14 @@ class Binding:
         start = time.perf_counter()
         if not begun:
             self._request.start_async()
-        while not self._request.wait_for(self._look_ms):
-            if given_up():
-                self._cancel()
-                return False
+        try:
+            while not self._request.wait_for(self._look_ms):
+                if given_up():
+                    self._cancel()
+                    return False
+        except BaseException:
+            self._cancel()  # nothing may be written once the failure is told
+            raise
         self._request.wait()  # raises what went wrong
         self._short = not begun and time.perf_counter() - start < _SHORT_S
         if self._copies:

@@ -102,10 +102,12 @@ class EngineQueue:
         self.completed = self._state[link.STATE_COMPLETED]
         self.lost: Fault | None = None
         self._last: Submission | None = None  # what was copied last: most programs submit the same again
-        self._resume()
 
-    def _resume(self) -> None:
-        """After an engine reset: settle what the dead engine began or ended and may not have told."""
+    def resume(self) -> None:
+        """After an engine reset: settle what the dead engine began or ended and may not have told.
+
+        Once all objects of the device are announced, and before anything runs.
+        """
         state = self._state
         reached = state[link.STATE_REACHED]
         if reached >> link.REACHED_BITS == self.completed + 1:

@@ -63,7 +63,7 @@ class Engine(Commands):
             memory[f"-gone {queue}"] = memory[f"{queue}.closed"] = memory[f"-leaving {queue}"]
 
     def settle(self, queue: str) -> Steps:
-        """As `EngineQueue._resume`."""
+        """As `EngineQueue.resume`."""
         completed = yield load_own(f"{queue}.completed")
         reached = yield load_own(f"{queue}.reached")
         step = reached[1] if reached[0] == completed + 1 else 0

@@ -95,7 +95,9 @@ class RecordedQueue:
         context = SimpleNamespace(share=None, number=1, session=0, memory=lambda _: memory)
         order = link.QueueAdd(context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0)
         states = Words(self.noted, _NOTED, self.log, reads=False)
-        return EngineQueue(cast(Any, context), order, cast(Any, memory), cast(memoryview, states))
+        queue = EngineQueue(cast(Any, context), order, cast(Any, memory), cast(memoryview, states))
+        queue.resume()
+        return queue
 
     @property
     def event(self) -> EventRecord:
