@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -364,7 +365,7 @@ def test_staging_does_not_grow_with_contexts_graphs_and_dead_engines(dying: Dyin
                 graph = _compiled(context, tmp_path, _two_results())
                 memory = _bind(context, graph, {"a": "x"})
                 x = _random(_SHAPE)
-                commands = recorded(context, lambda c, graph=graph: c.append_graph_execute(graph))
+                commands = recorded(context, partial(CommandList.append_graph_execute, graph=graph))
                 queue = context.create_command_queue()
                 for _ in range(2):
                     memory["x"].view(np.float32)[: x.size] = x.ravel()
