@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +19,8 @@ from tests.native.conftest import Run
 from tests.native.test_start import INIT
 from tests.support.waiting import wait_readable, wait_until
 
-STRANGER = 65532
-INSUFFICIENT_PERMISSIONS, UNINITIALIZED, DEVICE_LOST = "0x70010000", "0x78000001", "0x70000001"
+STRANGER, GUEST = 65532, 65533
+INSUFFICIENT_PERMISSIONS, UNINITIALIZED = "0x70010000", "0x78000001"
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
 
@@ -28,17 +29,17 @@ class Pretender:
     """A process of another user that serves a socket, and says how many bytes its first client has sent."""
 
     def __init__(self, place: Path, user: int) -> None:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reader, writer = os.pipe()
         self._reader = reader
         self._pid = os.fork()
         if self._pid == 0:
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
-            self._listener.bind(str(place))
-            self._listener.listen()  # the kernel notes whose it is here
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(str(place))
+            listener.listen()  # the kernel notes whose it is here
             os.write(writer, b"ready")
-            client, _ = self._listener.accept()
+            client, _ = listener.accept()
             os.write(writer, b"%d" % len(client.recv(1 << 16)))
             os._exit(0)
         os.close(writer)
@@ -53,7 +54,6 @@ class Pretender:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self._reader)
-        self._listener.close()
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def test_daemon_of_another_user_that_was_named_is_believed_in_a_directory_of_its
     with pretender(place) as other:
         done = run(INIT, environment={"SOFTNPU_SOCKET": str(place)})
         assert other.heard() > 0
-    assert done.stdout.split()[0] in (DEVICE_LOST, UNINITIALIZED)  # it ends after the first message
+    assert done.stdout.split()[0] == UNINITIALIZED  # it ends after the first message, and then there is none
 
 
 @needs_root
@@ -126,25 +126,41 @@ def test_daemon_of_another_user_is_told_nothing_at_the_default_place(run: Run, p
     assert f"it belongs to user {STRANGER}" in done.stderr
 
 
+@pytest.fixture
+def their_default_place() -> Iterator[Path]:
+    """The directory of the default socket of `GUEST`, without a daemon."""
+    folder = Path(f"/tmp/softnpu-{GUEST}")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, GUEST, GUEST)
+    yield folder
+    folder.rmdir()
+
+
 @needs_root
 def test_privileged_program_obeys_no_variable_and_starts_no_daemon(
-    native: NativeLibrary, surroundings: dict[str, str], private_dir: Path
+    native: NativeLibrary, surroundings: dict[str, str], private_dir: Path, their_default_place: Path
 ) -> None:
-    folder = folder_of(0, 0o755, private_dir / "bin")
-    program = compile_program("first_call", native, folder, f"-Wl,-rpath,{native.loader.parent}")
+    # an installation whose Python says that it was run, and a program with the rights of GUEST that uses it
+    prefix = folder_of(0, 0o755, private_dir / "prefix")
+    libraries = prefix / "lib" / "python3" / "site-packages" / "softnpu" / "driver" / "native" / "lib"
+    libraries.mkdir(parents=True)
+    shutil.copy(native.loader, libraries)
+    program = compile_program("first_call", native, prefix, f"-Wl,-rpath,{libraries}")
+    os.chown(program, GUEST, GUEST)
     program.chmod(0o4755)
-    writable = folder_of(STRANGER, 0o755, private_dir / "theirs")
-    starter, proof = writable / "python", writable / "proof"
-    starter.write_text(f"#!/bin/sh\nid -u > {proof}\n")
-    starter.chmod(0o755)
-    (writable / "softnpu").write_text(f"#!{starter}\n")
-    (writable / "softnpu").chmod(0o755)
+    proofs = folder_of(0, 0o777, private_dir / "proofs")
+    for starter in (prefix / "bin" / "python", proofs / "bin" / "python"):
+        starter.parent.mkdir()
+        starter.write_text(f"#!/bin/sh\nid -u >> {proofs}/run\n")
+        starter.chmod(0o755)
+    (proofs / "bin" / "softnpu").write_text(f"#!{proofs}/bin/python\n")
+    (proofs / "bin" / "softnpu").chmod(0o755)
     environment = {
-        "SOFTNPU_PYTHON": str(starter),
-        "SOFTNPU_SOCKET": str(writable / "npu.sock"),
+        "SOFTNPU_PYTHON": f"{proofs}/bin/python",
+        "SOFTNPU_SOCKET": f"{proofs}/npu.sock",
         "SOFTNPU_AUTOSTART": "1",
-        "XDG_RUNTIME_DIR": str(writable),
-        "PATH": f"{writable}:{os.environ['PATH']}",
+        "XDG_RUNTIME_DIR": str(proofs),
+        "PATH": f"{proofs}/bin:{os.environ['PATH']}",
     }
     done = subprocess.run(
         [program],
@@ -161,10 +177,10 @@ def test_privileged_program_obeys_no_variable_and_starts_no_daemon(
     kind, result = done.stdout.split()
     if kind == "ordinary":
         pytest.skip("no setuid programs on this file system")
-    assert not proof.exists()
     assert result == UNINITIALIZED
-    assert str(writable) not in done.stderr
-    assert not list(writable.glob("softnpu/*"))
+    assert str(their_default_place) in done.stderr
+    assert "starts none" in done.stderr
+    assert sorted(entry.name for entry in proofs.iterdir()) == ["bin"]
 
 
 def test_daemon_that_ends_before_it_answers_hello_is_not_the_last_one(run: Run, private_dir: Path) -> None:
