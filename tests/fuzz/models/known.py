@@ -127,6 +127,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE"),
     ),
     Known(
+        "a state whose shape changes",
+        "docs/plugin.md, States",
+        _refused("expected one type and static shape"),
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda finding: finding.kind == "accepted alone" and "states" in finding.traits,
