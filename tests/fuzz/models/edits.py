@@ -23,8 +23,8 @@ class CannotEdit(Exception):
 def apply(edit: Edit, model: ov.Model, steps: Steps, dice: Dice) -> tuple[ov.Model, Steps]:
     """The changed model and its inputs. Raises `CannotEdit`."""
     kind, first, second = edit
-    model = model.clone()
     try:
+        model = model.clone()
         return _EDITS[kind](model, steps, first, second, dice)
     except (RuntimeError, IndexError, ValueError) as error:
         raise CannotEdit(f"{edit}: {error}") from error

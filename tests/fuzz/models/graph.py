@@ -120,6 +120,8 @@ class Graph:
         if fitting and bounds is None and self.dice.chance(0.4):
             return self.dice.pick(fitting)
         wild = self.habits.wild and self.dice.chance(0.3)
+        if 0 in shape:
+            return self._empty(list(shape), kind)
         made = self._name(ov.op.Constant(tensor(self.dice, kind, shape, bounds, wild))).output(0)
         if bounds is None:
             self.constants.append(made)
@@ -129,10 +131,15 @@ class Graph:
         """A constant with exactly these numbers."""
         data = np.asarray(value, dtype=np.dtype(getattr(ov.Type, kind).to_dtype()))
         if not data.size:
-            return self._name(
-                ov.op.Constant(ov.Tensor(getattr(ov.Type, kind), ov.Shape(list(data.shape))))
-            ).output(0)
+            return self._empty(list(data.shape), kind)
         return self._name(opset13.constant(data)).output(0)
+
+    def _empty(self, shape: list[int], kind: str) -> ov.Output:
+        """A constant of no elements in one of the two forms, which OpenVINO writes with 0 bytes or with 1."""
+        element_type = getattr(ov.Type, kind)
+        if self._count % 2 and kind not in (*SMALL, "bf16"):
+            return self._name(opset13.constant(np.empty(shape, element_type.to_dtype()))).output(0)
+        return self._name(ov.op.Constant(ov.Tensor(element_type, ov.Shape(shape)))).output(0)
 
     def axes(self, value: Any) -> ov.Output:
         """Axes or sizes as a constant of either integer type that OpenVINO takes."""

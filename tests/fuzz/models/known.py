@@ -50,6 +50,11 @@ def _fewer_results(finding: Finding) -> bool:
 _cannot_bind = _refused("Can't set the output tensor", "Could set new shape")
 
 
+def _spoiled(finding: Finding) -> bool:
+    told = finding.kind == "refused alone" and " infer: " in finding.text
+    return told and "a step that is refused" in finding.traits
+
+
 def _shared_input(finding: Finding) -> bool:
     return finding.kind == "wrong" and finding.way.run == "shared" and finding.evidence.get("alike") == "same"
 
@@ -69,6 +74,12 @@ KNOWN: tuple[Known, ...] = (
         "an output with another shape than it was compiled with",
         "the compiled port, or the result, has another static shape than the model: executor.py, _place",
         lambda finding: _cannot_bind(finding) or _fewer_results(finding),
+    ),
+    Known(
+        "refused after another inference has failed",
+        "one failed inference spoils OpenVINO's compiled model, which an image shares among all its sessions:"
+        " emulator/engine/executor.py, LoadedImage",
+        _spoiled,
     ),
     Known(
         "wrong as soon as tensors are set",
@@ -116,18 +127,25 @@ LIMITS: tuple[Known, ...] = (
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE"),
     ),
     Known(
+        "a state whose shape changes",
+        "docs/plugin.md, States",
+        _refused("expected one type and static shape"),
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda finding: finding.kind == "accepted alone" and "states" in finding.traits,
     ),
-    Known(
-        "OpenVINO's CPU device does the same, used in the same way",
-        "its own request, used again or with tensors that are set, is wrong or refuses",
-        lambda finding: finding.inherited,
-    ),
 )
+
+INHERITED = Known(
+    "OpenVINO's CPU device does the same, used in the same way",
+    "its own request, used again or with tensors that are set, is wrong or refuses",
+    lambda finding: finding.inherited,
+)
+"""Asked last: what is ours as well comes first."""
 
 
 def known(finding: Finding) -> str:
     """The name of the kind that a finding belongs to; empty for something new."""
-    return next((one.name for one in (*LIMITS, *KNOWN) if one.matches(finding)), "")
+    return next((one.name for one in (*LIMITS, *KNOWN, INHERITED) if one.matches(finding)), "")

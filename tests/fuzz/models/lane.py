@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from softnpu.driver import Driver, ZeError
@@ -22,7 +23,7 @@ from tests.fuzz.models.edits import CannotEdit
 from tests.fuzz.models.findings import Finding
 from tests.fuzz.models.known import known
 from tests.fuzz.models.peer import Peer
-from tests.fuzz.models.records import Answer, Died, Job, Way
+from tests.fuzz.models.records import Answer, Died, Job, Refusal, Way
 from tests.fuzz.models.reference import EVIDENCE
 from tests.fuzz.models.traits import traits_of
 from tests.support.daemon import Daemon
@@ -87,6 +88,10 @@ class Lane:
             if finding is None:
                 counts[f"way {way}"] += 1
             else:
+                if isinstance(right, Answer) and any(
+                    isinstance(step, Refusal) for step in chain(*right.rounds)
+                ):
+                    finding.traits.add("a step that is refused")
                 self._explain(finding, answer, right, evidence)
                 finding.known = finding.known or _as_before(finding, findings)
                 findings.append(finding)

@@ -45,8 +45,12 @@ def run(case: Case, job: Job) -> Answer:
         return Answer(refuse("compile", error))
 
 
-def _steps(compiled: Any, case: Case, zeros: bool = False) -> Answer:
-    """Every step on a request of its own; states are handed on."""
+def _steps(case: Case, model: Any, more: dict[str, str] | None = None, zeros: bool = False) -> Answer:
+    """Every step on a request of its own; states are handed on.
+
+    A compiled model that has failed once may refuse what is right from then on: it is compiled anew.
+    """
+    compiled = _compile(model, more)
     steps: list[Step] = []
     before: dict[str, ov.Tensor] = {}
     request = None
@@ -60,8 +64,10 @@ def _steps(compiled: Any, case: Case, zeros: bool = False) -> Answer:
             steps.append(values_of(request, len(case.model.outputs)))
         except RuntimeError as error:
             steps.append(refuse("infer", error))
-        if case.stateful and case.dynamic:
-            before = {state.name: _copy(state.state) for state in request.query_state()}
+            compiled = _compile(model, more)
+        else:
+            if case.stateful and case.dynamic:
+                before = {state.name: _copy(state.state) for state in request.query_state()}
     return Answer(rounds=[steps])
 
 
@@ -83,27 +89,27 @@ def _copy(tensor: ov.Tensor) -> ov.Tensor:
 
 
 def _right(case: Case, _: Job) -> Answer:
-    return _steps(_compile(case.model), case)
+    return _steps(case, case.model)
 
 
 def _zeros(case: Case, _: Job) -> Answer:
     """States begin as zeros, as OpenVINO's own NPU plugin has them."""
-    return _steps(_compile(case.model), case, zeros=True)
+    return _steps(case, case.model, zeros=True)
 
 
 def _streams(case: Case, _: Job) -> Answer:
-    return _steps(_compile(case.model, {"NUM_STREAMS": "2"}), case)
+    return _steps(case, case.model, {"NUM_STREAMS": "2"})
 
 
 def _performance(case: Case, _: Job) -> Answer:
-    return _steps(_compile(case.model, {"EXECUTION_MODE_HINT": "PERFORMANCE"}), case)
+    return _steps(case, case.model, {"EXECUTION_MODE_HINT": "PERFORMANCE"})
 
 
 def _written(case: Case, job: Job) -> Answer:
     """The model after it was written and read again."""
     path = Path(job.folder, "written.xml")
     ov.serialize(case.model, path)
-    return _steps(_compile(path), case)
+    return _steps(case, path)
 
 
 def _alike(case: Case, job: Job) -> Answer:
@@ -151,6 +157,7 @@ def _split(case: Case, job: Job) -> Answer:
             )
         except (RuntimeError, ValueError) as error:
             steps.append(refuse("infer", error))
+            compiled = _compile(model)
     return Answer(rounds=[steps])
 
 
