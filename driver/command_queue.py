@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from softnpu.driver.command_list import CommandList
+from softnpu.driver.description import QueueState, describe_ring
 from softnpu.driver.errors import ZeError, error
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
-from softnpu.driver.outcomes import Execution, Failure, Outcomes
+from softnpu.driver.outcomes import Execution, Outcomes
 from softnpu.driver.progress import Progress
 from softnpu.driver.recording import Submission
 from softnpu.driver.waiting import FOREVER, new_budget, wait
@@ -139,8 +140,8 @@ class CommandQueue(Handle):
         needed = len(filled) - self._slots
         while True:
             with self._lock:
-                self._release_ended()
-                if self.progress.has_ended(self._tail + needed):
+                # read once: the results up to there have been read, and no others
+                if self._release_ended() >= self._tail + needed:
                     self._fill_slots(filled, fence)
                     break
             self._wait_for_room(call, self._tail + needed)
@@ -187,6 +188,13 @@ class CommandQueue(Handle):
         """Whether the device gave up on this queue: every later submission fails with DEVICE_LOST."""
         return bool(self._words[self._lost_at])
 
+    def describe(self) -> QueueState:
+        """The ring as it is now, with the submissions in flight and those that ended last. Not a call of
+        Level Zero.
+        """
+        self.check("CommandQueue.describe")
+        return describe_ring(self.handle, self._tail, self._buffer, self._ring.offset, self._slots)
+
     # ------------------------------------------------------------ for fences and lists
 
     def is_over(self, sequence: int) -> bool:
@@ -199,16 +207,12 @@ class CommandQueue(Handle):
         if self.lost:
             raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
-    def raise_failure(self, call: str, execution: Execution, result: int) -> None:
-        """Raises `ZeError` for the first submission of an ended execution that failed, if one did.
-
-        `result` is that of the last one, which the fence has.
-        """
+    def raise_failure(self, call: str, execution: Execution) -> None:
+        """Raises `ZeError` for the first submission of an ended execution that failed, if one did."""
         with self._lock:
             # the fence is signalled a moment before the ring counts its submission as ended
             self._outcomes.read(execution.last)
-            several = execution.first != execution.last
-            failure = execution.failure if several else Failure(execution.last, result)
+            failure = execution.failure
             if failure is None:
                 return
             self._outcomes.told(failure.sequence)
@@ -257,8 +261,7 @@ class CommandQueue(Handle):
         execution = None
         if fence is not None:
             execution = Execution(next(self.context.tickets), sequence + 1, last)
-            if len(filled) > 1:
-                self._outcomes.expect(execution)
+            self._outcomes.expect(execution)
             fence.arm(execution)
         for recorded in filled:
             sequence += 1
@@ -284,12 +287,14 @@ class CommandQueue(Handle):
         self._tail = sequence
         self._longs[self._tail_at] = sequence
 
-    def _release_ended(self) -> None:
+    def _release_ended(self) -> int:
+        """Lets go of what has ended: its results are read, and its slots may be used again. How many."""
         done = min(self._longs[self._done_at], self._tail)
         # before a slot is used again, and before what ran is released
         self._outcomes.read(done)
         while self._flight and self._flight[0][0] <= done:
             self._flight.popleft()
+        return done
 
     def _sleep(self, timeout_ns: int) -> None:
         with self._waiters_lock:

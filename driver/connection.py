@@ -73,6 +73,8 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._reading = False
         self._lost: str | None = None
+        self.ended = False
+        """Whether the daemon has closed the connection, and nothing else is wrong with it."""
         self._closed = False
         self._inside = threading.local()
         self._leisure: deque[Callable[[], None]] = deque()
@@ -256,6 +258,7 @@ class Connection:
             self._pending.pop(number, None)  # it was not sent: there will be no answer
             raise ZeError(call, refused.fault) from refused
         except OSError as failure:
+            self._note_end(isinstance(failure, ConnectionError))
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
 
     def _await(
@@ -321,6 +324,7 @@ class Connection:
                 reason = "this process was interrupted while it read an answer"
                 packet = self._channel.receive()
                 reason = "" if packet else "it has ended"
+                self._note_end(packet is None)
         except (OSError, ValueError) as failure:
             reason = str(failure)
         except Refused as refused:
@@ -354,6 +358,9 @@ class Connection:
             pending.packet = packet
             if pending.given_up:
                 self._settle_late(packet.request, pending)
+
+    def _note_end(self, closed: bool) -> None:
+        self.ended = self.ended or (closed and self._lost is None)
 
     def _mark_lost(self, call: str, reason: str) -> ZeError:
         with self._changed:

@@ -14,7 +14,6 @@ from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import spin_us
-from softnpu.emulator.interface.places import default_socket
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 
@@ -40,33 +39,24 @@ class Driver(Handle):
     ) -> Driver:
         """Connects to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
 
-        Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, ERROR_UNSUPPORTED_VERSION when it speaks
-        another interface, INVALID_ARGUMENT when `SOFTNPU_SPIN_US` is no number.
+        Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS when it is that of a
+        user who is not to be trusted, ERROR_UNSUPPORTED_VERSION when it speaks another interface,
+        INVALID_ARGUMENT when `SOFTNPU_SPIN_US` is no number.
         """
         call = "zeInitDrivers"
         try:
             spin_us()
         except Refused as refused:
             raise ZeError(call, refused.fault) from refused
-        sock = launch.connect(Path(path) if path is not None else None, autostart)
-        connection = Connection(sock, str(path or default_socket()))
-        try:
-            hello = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client=_program_name(), role=role)
-            welcome, fds = connection.request(call, hello, msg.Welcome)
-            for fd in fds:
-                os.close(fd)  # the status page: `get_status` asks the daemon itself
-            if welcome.major != INTERFACE_MAJOR:
-                raise error(
-                    call,
-                    ZeResult.ERROR_UNSUPPORTED_VERSION,
-                    "firmware interface",
-                    f"the daemon speaks {welcome.major}.{welcome.minor}",
-                    f"{INTERFACE_MAJOR}.x",
-                )
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, welcome)
+        way = launch.Launch(Path(path) if path is not None else None, autostart)
+        while True:
+            connection = Connection(way.connect(), str(way.place))
+            try:
+                return cls(connection, _greet(call, connection, role))
+            except BaseException as failure:
+                connection.close()
+                if not (isinstance(failure, ZeError) and connection.ended and way.may_try_again()):
+                    raise
 
     def get_properties(self) -> DriverProperties:
         """`zeDriverGetProperties`."""
@@ -113,6 +103,22 @@ class Driver(Handle):
         """Asks the daemon to end; it ends every session."""
         self.check("stop")
         self.connection.request("stop", msg.Stop(), msg.Ok)
+
+
+def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
+    hello = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client=_program_name(), role=role)
+    welcome, fds = connection.request(call, hello, msg.Welcome)
+    for fd in fds:
+        os.close(fd)  # the status page: `get_status` asks the daemon itself
+    if welcome.major != INTERFACE_MAJOR:
+        raise error(
+            call,
+            ZeResult.ERROR_UNSUPPORTED_VERSION,
+            "firmware interface",
+            f"the daemon speaks {welcome.major}.{welcome.minor}",
+            f"{INTERFACE_MAJOR}.x",
+        )
+    return welcome
 
 
 def _program_name() -> str:

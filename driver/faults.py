@@ -131,7 +131,7 @@ def _whose(session: int | str | None) -> tuple[int | None, int | None]:
     if session is None or isinstance(session, int):
         return session, None
     text = session.removeprefix(_PROCESS)
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise error(
             _CALL,
             ZeResult.ERROR_INVALID_ARGUMENT,

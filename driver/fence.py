@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from softnpu.driver.description import FenceState, describe_fence
 from softnpu.driver.handle import Handle
 from softnpu.driver.outcomes import Execution
 from softnpu.driver.waiting import FOREVER, wait
@@ -66,6 +67,19 @@ class Fence(Handle):
             self._record.arm(0)
             self._execution = Execution(0, execution.first, execution.last)
 
+    def describe(self) -> FenceState:
+        """Its record as it is now, and what it was given to last. Not a call of Level Zero."""
+        self.check("Fence.describe")
+        execution, block = self._execution, self.block
+        return describe_fence(
+            self._queue.handle,
+            block.handle,
+            self.offset,
+            block.mapping.buffer,
+            block.offset + self.offset,
+            (execution.ticket, execution.first, execution.last),
+        )
+
     def arm(self, execution: Execution) -> None:
         """The submissions of this execution signal it when the last of them has ended."""
         self._signalled = False
@@ -103,9 +117,10 @@ class Fence(Handle):
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
         if record.is_signalled(ticket):
-            if execution.first == last and not record.result:
-                return True
-            queue.raise_failure(call, execution, record.result)
+            result = record.result
+            # given to another submission meanwhile, the fence may have the result of that one already
+            if result or execution.first != last or self._execution is not execution:
+                queue.raise_failure(call, execution)
             return True
         # over without a signal: given to another submission since, passed over in a broken ring, or the queue
         # is destroyed

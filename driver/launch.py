@@ -1,4 +1,8 @@
-"""Finding the daemon: connect to its socket, and start a per-user one when there is none."""
+"""Finding the daemon: connect to its socket, and start a per-user one when there is none.
+
+A daemon may end at any moment, by itself when nobody uses it. Who comes then is not noticed by it, and finds
+or starts the next one: interface.md, "Coming and going".
+"""
 
 from __future__ import annotations
 
@@ -11,166 +15,195 @@ import sys
 import time
 from pathlib import Path
 
-from softnpu.driver.errors import error
-from softnpu.emulator.interface import failpoints, places
+from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.interface import failpoints, linux, ownership, places
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 
 _CALL = "zeInitDrivers"
 _DAEMON_MODULE = "softnpu.emulator.autostart"
-_START_S = 60.0
+_WITHIN_S = 60.0
 _CONNECT_S = 5.0
+_PAUSE_S = 0.01
 
 
-def connect(path: Path | None, autostart: bool | None) -> socket.socket:
-    """A connected socket. `path` None is the default place, `autostart` None asks the environment.
+class Launch:
+    """The way of one client to a daemon, within 60 s from now.
 
-    Raises `ZeError` with ERROR_UNINITIALIZED when there is no daemon and none may be started.
+    `path` None is the default place, `autostart` None asks the environment.
     """
-    try:
-        place = places.default_socket() if path is None else path.absolute()
-    except Refused as refused:
-        raise error(
-            _CALL,
-            ZeResult(refused.fault.result),
-            refused.fault.object,
-            refused.fault.found,
-            refused.fault.expected,
-            refused.fault.hint,
-        ) from refused
-    found = _try(place)
-    if isinstance(found, socket.socket):
-        return found
-    allowed = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
-    if not allowed:
-        raise error(
-            _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            f"daemon at {place}",
-            found,
-            "a running daemon",
-            f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
-        )
-    return _start(place)
 
+    def __init__(self, path: Path | None, autostart: bool | None) -> None:
+        try:
+            self.place = places.default_socket() if path is None else path.absolute()
+        except Refused as refused:
+            raise ZeError(_CALL, refused.fault) from refused
+        self._named = path is not None or bool(os.environ.get(ENV_SOCKET))
+        self._may_start = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
+        self._end = time.monotonic() + _WITHIN_S
+        self._peer = 0
+        self._again = False
+        self._connections = 0
 
-def _try(path: Path) -> socket.socket | str:
-    """A connection, or why there is none."""
-    if failpoints.active is not None:
-        failpoints.hit("client.connect")
-    sock = places.new_socket()
-    try:
-        sock.settimeout(_CONNECT_S)
-        with places.socket_address(path) as address:
-            sock.connect(address)
-    except FileNotFoundError:
-        reason = "no socket there"
-    except ConnectionRefusedError:
-        reason = "a socket that nobody serves"
-    except TimeoutError:
-        reason = f"it did not accept within {_CONNECT_S:g} s"
-    except OSError as failure:
-        sock.close()
-        raise error(
-            _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            f"daemon at {path}",
-            failure.strerror or str(failure),
-            "the socket of a softnpu daemon",
-            f"choose its place with {ENV_SOCKET}",
-        ) from failure
-    except Refused as refused:
-        sock.close()
-        raise error(
-            _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            refused.fault.object,
-            refused.fault.found,
-            refused.fault.expected,
-        ) from refused
-    else:
-        sock.settimeout(None)
-        return sock
-    sock.close()
-    return reason
+    def connect(self) -> socket.socket:
+        """A connected socket; nothing has been sent.
 
-
-def _start(path: Path) -> socket.socket:
-    # one of many clients that come at once starts the daemon, the others find it afterwards
-    try:
-        gate = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as failure:
-        raise error(
-            _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            f"daemon at {path}",
-            f"{path.parent}: {failure.strerror}",
-            "a directory in which a daemon can make its socket",
-            f"choose another place with {ENV_SOCKET}",
-        ) from failure
-    try:
-        _lock(gate, path)
-        found = _try(path)
+        Raises `ZeError`: UNINITIALIZED when there is no daemon and none may be started,
+        INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
+        """
+        if self._connections:
+            time.sleep(_PAUSE_S)  # whoever has closed the last one may be about to end
+        self._connections += 1
+        found = self._try()
         if isinstance(found, socket.socket):
             return found
-        _run_starter(path)
-        found = _try(path)
-    finally:
-        os.close(gate)
-    if isinstance(found, socket.socket):
-        return found
-    raise error(
-        _CALL,
-        ZeResult.ERROR_UNINITIALIZED,
-        f"daemon at {path}",
-        f"it was started but: {found}",
-        "a running daemon",
-        f"read {places.log_path(path)}",
-    )
+        if not self._may_start:
+            raise error(
+                _CALL,
+                ZeResult.ERROR_UNINITIALIZED,
+                f"daemon at {self.place}",
+                found,
+                "a running daemon",
+                f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
+            )
+        return self._start()
 
+    def may_try_again(self) -> bool:
+        """Whether a daemon that has ended the connection without an answer can have ended itself.
 
-def _lock(gate: int, path: Path) -> None:
-    end = time.monotonic() + _START_S
-    while True:
+        Not one that is reached a second time: a daemon that ends takes no more connections.
+        """
+        return not self._again and time.monotonic() < self._end
+
+    def _try(self) -> socket.socket | str:
+        """A connection, or why there is none."""
+        if failpoints.active is not None:
+            failpoints.hit("client.connect")
+        sock = places.new_socket()
         try:
-            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sock.settimeout(_CONNECT_S)
+            with places.socket_address(self.place) as address:
+                sock.connect(address)
+            self._check_peer(sock)
+            sock.settimeout(None)
+        except FileNotFoundError:
+            reason = "no socket there"
+        except ConnectionRefusedError:
+            reason = "a socket that nobody serves"
+        except TimeoutError:
+            reason = f"it did not accept within {_CONNECT_S:g} s"
+        except OSError as failure:
+            sock.close()
+            raise error(
+                _CALL,
+                ZeResult.ERROR_UNINITIALIZED,
+                f"daemon at {self.place}",
+                failure.strerror or str(failure),
+                "the socket of a softnpu daemon",
+                f"choose its place with {ENV_SOCKET}",
+            ) from failure
+        except Refused as refused:
+            sock.close()
+            raise error(
+                _CALL,
+                ZeResult.ERROR_UNINITIALIZED,
+                refused.fault.object,
+                refused.fault.found,
+                refused.fault.expected,
+            ) from refused
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+        sock.close()
+        return reason
+
+    def _check_peer(self, sock: socket.socket) -> None:
+        """Refuses a daemon of neither this user nor root, unless its socket was named and is its own."""
+        peer = linux.peer_of(sock)
+        self._again = bool(peer.pid) and peer.pid == self._peer
+        self._peer = peer.pid
+        if peer.uid in (os.geteuid(), ownership.ROOT):
             return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise error(
-                    _CALL,
-                    ZeResult.ERROR_UNINITIALIZED,
-                    f"daemon at {path}",
-                    f"another process has been starting it for {_START_S:g} s",
-                    "a daemon that comes up",
-                    f"read {places.log_path(path)}",
-                ) from None
-        time.sleep(0.01)  # flock has no time-out; this polls for another process's start of a daemon
+        expected = f"a daemon of user {os.geteuid()} or root"
+        hint = f"choose another place with {ENV_SOCKET}"
+        if not self._named:
+            raise self._refuse(f"it belongs to user {peer.uid}", expected, hint)
+        owner = self.place.lstat().st_uid
+        if owner != peer.uid:
+            found = f"user {peer.uid} serves a socket of user {owner}"
+            raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
+        try:
+            ownership.check_folder_of(self.place.parent, peer.uid)
+        except Refused as refused:
+            fault = refused.fault
+            found = f"it belongs to user {peer.uid}, and {fault.object}: {fault.found}"
+            raise self._refuse(found, f"{expected}, or {fault.expected}", fault.hint) from refused
 
-
-def _run_starter(path: Path) -> None:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", _DAEMON_MODULE, str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_START_S,
-            check=False,
+    def _refuse(self, found: str, expected: str, hint: str) -> ZeError:
+        return error(
+            _CALL, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS, f"daemon at {self.place}", found, expected, hint
         )
-    except subprocess.TimeoutExpired:
-        reason = f"it did not come up within {_START_S:g} s"
-    else:
-        if done.returncode == 0:
-            return
-        reason = _reason(done.stdout, done.stderr)
-    raise error(
-        _CALL,
-        ZeResult.ERROR_UNINITIALIZED,
-        f"daemon at {path}",
-        reason,
-        "a daemon that comes up",
-        f"read {places.log_path(path)}, or start it by hand: softnpu daemon --foreground",
-    )
+
+    def _start(self) -> socket.socket:
+        # one of many clients that come at once starts the daemon, the others find it afterwards
+        try:
+            gate = os.open(self.place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as failure:
+            raise error(
+                _CALL,
+                ZeResult.ERROR_UNINITIALIZED,
+                f"daemon at {self.place}",
+                f"{self.place.parent}: {failure.strerror}",
+                "a directory in which a daemon can make its socket",
+                f"choose another place with {ENV_SOCKET}",
+            ) from failure
+        try:
+            self._lock(gate)
+            found = self._try()
+            while not isinstance(found, socket.socket):
+                self._run_starter()
+                found = self._try()
+                if isinstance(found, str) and time.monotonic() >= self._end:
+                    raise self._failed(f"it was started but: {found}")
+        finally:
+            os.close(gate)
+        return found
+
+    def _lock(self, gate: int) -> None:
+        while True:
+            try:
+                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > self._end:
+                    raise self._failed(f"another process has been starting it for {_WITHIN_S:g} s") from None
+            time.sleep(0.01)  # flock has no time-out; this polls for another process's start of a daemon
+
+    def _run_starter(self) -> None:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.place)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"it did not come up within {_WITHIN_S:g} s") from None
+        if done.returncode != 0:
+            raise self._failed(_reason(done.stdout, done.stderr))
+
+    def _failed(self, found: str) -> ZeError:
+        return error(
+            _CALL,
+            ZeResult.ERROR_UNINITIALIZED,
+            f"daemon at {self.place}",
+            found,
+            "a daemon that comes up",
+            f"read {places.log_path(self.place)}, or start it by hand: softnpu daemon --foreground",
+        )
 
 
 def _reason(stdout: bytes, stderr: bytes) -> str:

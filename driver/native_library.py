@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from softnpu.driver.errors import error
-from softnpu.emulator.interface.result import ZeResult
+from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.interface.environment import variables_outside
+from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import ENV_OUTSIDE, ENV_PYTHON, ENV_SOCKET
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
@@ -84,4 +85,8 @@ def _ahead(first: str, rest: str, separator: str) -> str:
 
 
 def _restored(saved: str) -> dict[str, str]:
-    return {name: value for name, value in json.loads(saved).items() if name in _CHANGED}
+    try:
+        outside = variables_outside(saved)
+    except Refused as refused:
+        raise ZeError("zeInitDrivers", refused.fault) from refused
+    return {name: value for name, value in outside.items() if name in _CHANGED}

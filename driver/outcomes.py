@@ -41,10 +41,10 @@ class Outcomes:
         self._read = 0  # results up to here were read
         self._untold: dict[int, int] = {}
         self._more = 0  # failures beyond those that are kept
-        self._executions: dict[int, Execution] = {}  # of several submissions, by each of them
+        self._executions: dict[int, Execution] = {}  # by each of their submissions
 
     def expect(self, execution: Execution) -> None:
-        """An execution whose fence stands for several submissions."""
+        """An execution with a fence: it learns of the first of its submissions that fails."""
         for sequence in range(execution.first, execution.last + 1):
             self._executions[sequence] = execution
 

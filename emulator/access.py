@@ -12,9 +12,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from softnpu.emulator.interface.ownership import ACCESS_LIST, check_folder
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-_ATTRIBUTE = "system.posix_acl_access"
 _VERSION = struct.pack("<I", 2)
 _ENTRY = struct.Struct("<HHI")
 _OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHERS = 1, 2, 4, 8, 0x10, 0x20
@@ -25,11 +25,13 @@ _READ_WRITE, _SEARCH = 6, 1
 def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
     """Makes the directory of a socket, if it is missing, for its owner and those who are allowed."""
     folder = path.parent
+    check_folder(folder.parent)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
+        check_folder(folder)
         # one with a list of ours is from an earlier daemon, which may have let in others
-        if folder.stat().st_uid == os.getuid() and any(_entries(folder)):
+        if folder.stat().st_uid == os.geteuid() and any(_entries(folder)):
             _let_in(folder, 7, _SEARCH, users, groups)
         _check_folders(folder, users, groups)
         return
@@ -64,7 +66,7 @@ def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups:
         (_OTHERS, 0, _NOBODY),
     ]
     try:
-        os.setxattr(path, _ATTRIBUTE, _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries))
+        os.setxattr(path, ACCESS_LIST, _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries))
     except OSError as error:
         if error.errno != errno.ENOTSUP:
             raise
@@ -88,7 +90,8 @@ def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]
                     f"directory {name}",
                     f"{who} cannot enter it (mode {stat.S_IMODE(name.stat().st_mode):o})",
                     "a way to the socket for everybody who is allowed",
-                    "choose a place in a new directory, such as --socket /tmp/npu-shared/npu.sock",
+                    "choose a new directory in one that they can enter and that only you or root can write,"
+                    " such as --socket /run/npu/npu.sock for a daemon of root",
                 )
 
 
@@ -109,7 +112,7 @@ def _may_enter(folder: Path, kind: int, number: int) -> bool:
 
 def _entries(path: Path) -> Iterator[tuple[int, int, int]]:
     try:
-        data = os.getxattr(path, _ATTRIBUTE)
+        data = os.getxattr(path, ACCESS_LIST)
     except OSError:
         return  # no list, or none can be: the mode is all there is
     yield from _ENTRY.iter_unpack(data[len(_VERSION) :])

@@ -8,24 +8,35 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from pathlib import Path
 
 from softnpu.emulator.daemon import start_background
-from softnpu.emulator.interface.environment import number, spin_us
-from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_PLATFORM
+from softnpu.emulator.interface import places
+from softnpu.emulator.interface.environment import idle_s, spin_us
+from softnpu.emulator.interface.result import Refused, ZeResult
+from softnpu.emulator.interface.version import ENV_PLATFORM
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _IDLE_S = 60.0
+_OTHERS_S = 15.0
 
 
 def main(arguments: list[str]) -> int:
-    """0 once the daemon is ready; otherwise prints the reason as JSON."""
-    try:
-        start_background(settings(arguments[0]))
-    except Refused as error:
-        print(json.dumps({"reason": str(error)}))
-        return 1
-    return 0
+    """0 once a daemon is ready at the socket, this or another one; otherwise prints the reason as JSON."""
+    end = time.monotonic() + _OTHERS_S
+    while True:
+        try:
+            start_background(settings(arguments[0]))
+        except Refused as error:
+            # another one holds the lock: it comes up, and will serve, or it ends, and will give the lock up
+            if places.accepts(Path(arguments[0])):
+                return 0
+            if error.fault.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
+                print(json.dumps({"reason": str(error)}))
+                return 1
+        else:
+            return 0
 
 
 def settings(socket: str) -> DaemonSettings:
@@ -33,7 +44,7 @@ def settings(socket: str) -> DaemonSettings:
     return DaemonSettings(
         socket=socket,
         devices=tuple(os.environ.get(ENV_PLATFORM, "4000").split(",")),
-        idle_timeout_s=number(ENV_IDLE_S, float, _IDLE_S, "seconds, 0 for a daemon that stays"),
+        idle_timeout_s=idle_s(_IDLE_S),
         spin_us=spin_us(),
     )
 

@@ -1,16 +1,13 @@
-"""Starting and ending a daemon: the lock that makes it the only one, its socket, its background life."""
+"""Starting and ending a daemon, in this process or in the background."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
 import re
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -21,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.interface import places
-from softnpu.emulator.interface.places import DaemonRecord
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface import ownership, places
+from softnpu.emulator.interface.environment import variables_outside
+from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 from softnpu.emulator.interface.version import ENV_OUTSIDE
+from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
 
@@ -56,88 +54,34 @@ class LineLimit(logging.Filter):
         return count <= self._lines
 
 
-class DaemonLock:
-    """The lock of one socket path, held for the life of the daemon. Whoever holds it owns the path."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = places.lock_path(path)
-        self._fd = self._acquire(path)
-
-    def record(self, status: str) -> None:
-        """Writes who holds the lock."""
-        record = DaemonRecord(
-            pid=os.getpid(),
-            start_time=places.process_start_time(os.getpid()),
-            boot_id=places.boot_id(),
-            status=status,
-        )
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, msgspec.json.encode(record) + b"\n", 0)
-
-    def release(self) -> None:
-        """Removes the lock file while it is still locked, so nobody can meet a stale one."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
-
-    def _acquire(self, path: Path) -> int:
-        while True:
-            try:
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError as error:
-                raise refuse(
-                    ZeResult.ERROR_UNINITIALIZED,
-                    f"lock file {self._path}",
-                    error.strerror or str(error),
-                    "a file that can be created",
-                    "choose another place with --socket",
-                ) from error
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                raise _already_served(path) from None
-            # the last holder may have unlinked the file between our open and our lock
-            try:
-                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
-                    return fd
-            except FileNotFoundError:
-                log.debug("%s went away while it was locked", self._path)
-            os.close(fd)
-
-
 def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
     """Runs a daemon in this process until it is told to stop (request, SIGTERM, SIGINT, idle).
 
     Writes `ready` to `ready_fd` once every engine executes. Raises `Refused` when the socket is taken.
     """
     settings.check()
-    path = Path(settings.socket)
     raise_descriptor_limit()
-    _make_folder(settings)
-    lock = DaemonLock(path)
+    _prepare_folder(settings)
+    served = ServedSocket(settings)
     try:
-        listener = _listen(path)
-    except BaseException:
-        lock.release()
-        raise
-    try:
-        if settings.allow_users or settings.allow_groups:
-            access.open_socket_to(path, settings.allow_users, settings.allow_groups)
-        supervisor = Supervisor(settings, listener)
-        lock.record(supervisor.status_path)
+        supervisor = Supervisor(settings, served.listener, served.close)
+        served.record(supervisor.status_path)
         _stop_on_signals(supervisor)
         _announce_ready(supervisor, ready_fd)
-        log.info("serving %s with devices %s", path, ", ".join(settings.devices))
+        log.info("serving %s with devices %s", served.path, ", ".join(settings.devices))
         supervisor.run()
     finally:
-        path.unlink(missing_ok=True)
-        lock.release()
+        served.close()
 
 
 def outside(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it was before `softnpu run`: the emulator must not load its own driver."""
+    """The environment as it was before `softnpu run`: the emulator must not load its own driver.
+
+    Refuses what `softnpu run` does not write.
+    """
     found = dict(environment)
-    for name, value in json.loads(found.pop(ENV_OUTSIDE, "{}")).items():
+    before = variables_outside(found.pop(ENV_OUTSIDE, ""))
+    for name, value in before.items():
         found[name] = value
         if not value:
             del found[name]
@@ -150,21 +94,11 @@ def start_background(settings: DaemonSettings) -> int:
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
     settings.check()
-    _make_folder(settings)
-    read_end, write_end = os.pipe()
+    environment = outside(os.environ)
+    _prepare_folder(settings)
     log_file = places.log_path(Path(settings.socket))
-    try:
-        output = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        os.close(read_end)
-        os.close(write_end)
-        raise refuse(
-            ZeResult.ERROR_UNINITIALIZED,
-            f"log file {log_file}",
-            error.strerror or str(error),
-            "a file that can be written",
-            "choose another place with --socket",
-        ) from error
+    output = ownership.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
+    read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
         process = subprocess.Popen(
             [
@@ -180,7 +114,7 @@ def start_background(settings: DaemonSettings) -> int:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=outside(os.environ),
+            env=environment,
         )
         os.close(write_end)
         os.close(output)
@@ -218,9 +152,12 @@ def run_as_program(arguments: list[str]) -> int:
     return 0
 
 
-def _make_folder(settings: DaemonSettings) -> None:
+def _prepare_folder(settings: DaemonSettings) -> None:
+    path = Path(settings.socket)
     if settings.allow_users or settings.allow_groups:
-        access.make_folder(Path(settings.socket), settings.allow_users, settings.allow_groups)
+        access.make_folder(path, settings.allow_users, settings.allow_groups)
+    else:
+        ownership.check_folder(path.parent)
 
 
 def configure_logging(level: str) -> None:
@@ -242,68 +179,6 @@ def _read_answer(fd: int, deadline_s: float) -> bytes:
         if not part or _READY.fullmatch(answer):
             break
     return answer
-
-
-def _listen(path: Path) -> socket.socket:
-    """Binds the socket; a leftover of a dead daemon is replaced, anything else is refused."""
-    try:
-        kind = os.lstat(path).st_mode
-    except FileNotFoundError:
-        kind = 0
-    if kind and not stat.S_ISSOCK(kind):
-        raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT,
-            f"socket path {path}",
-            f"a {_file_kind(kind)}",
-            "a socket or nothing",
-            "remove it, or choose another place with --socket",
-        )
-    listener = places.new_socket()
-    try:
-        with places.socket_address(path) as address:
-            if kind:
-                _remove_stale(path, address)
-            old = os.umask(0o177)  # the socket must never be open to others, not even for a moment
-            try:
-                listener.bind(address)
-            finally:
-                os.umask(old)
-        listener.listen(4096)
-    except OSError as error:
-        listener.close()
-        raise refuse(
-            ZeResult.ERROR_UNINITIALIZED,
-            f"socket path {path}",
-            error.strerror or str(error),
-            "a place where a socket can be made",
-            "choose another place with --socket",
-        ) from error
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale(path: Path, address: str) -> None:
-    # we hold the lock, so no softnpu daemon lives here; but it may be somebody else's socket
-    with places.new_socket() as probe:
-        try:
-            probe.connect(address)
-        except (ConnectionRefusedError, FileNotFoundError):
-            log.info("replacing the stale socket %s", path)
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            found = error.strerror or str(error)
-        else:
-            found = "a live server that is not a softnpu daemon"
-    raise refuse(
-        ZeResult.ERROR_NOT_AVAILABLE,
-        f"socket path {path}",
-        found,
-        "a free path",
-        "choose another place with --socket",
-    )
 
 
 def _stop_on_signals(supervisor: Supervisor) -> None:
@@ -349,20 +224,3 @@ def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
 
 def _nothing() -> None:
     return
-
-
-def _already_served(path: Path) -> Refused:
-    record = places.read_record(path)
-    holder = f"by the daemon with pid {record.pid}" if record else "by another daemon"
-    return refuse(
-        ZeResult.ERROR_NOT_AVAILABLE,
-        f"socket {path}",
-        f"served {holder}",
-        "a socket that no daemon serves",
-        "use that daemon, stop it with 'softnpu stop', or choose another place with --socket",
-    )
-
-
-def _file_kind(mode: int) -> str:
-    kinds = {stat.S_IFREG: "regular file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symbolic link"}
-    return kinds.get(stat.S_IFMT(mode), "special file")

@@ -20,7 +20,11 @@ from softnpu.emulator.interface.result import Fault
 
 
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
-    """First message. Descriptors: queue states, status page. `careful`: an engine has died before it."""
+    """First message. Descriptors: queue states, status page, staging.
+
+    `careful`: an engine has died before it.
+    `self_check`: what is loaded is tried out first, see `engine.self_check`.
+    """
 
     device: int
     platform: str
@@ -28,6 +32,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     tdr_ms: int
     spin_us: int
     careful: bool = False
+    self_check: bool = False
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):

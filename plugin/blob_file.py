@@ -19,7 +19,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.emulator.interface import blob, linux
+from softnpu.emulator.interface import blob, linux, ownership
 from softnpu.emulator.interface.blob import BlobReader, Section
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.weights import CONSTANT_ALIGNMENT
@@ -73,6 +73,19 @@ class BlobFile:
             f"exported model: {type(source).__name__} given; expected a path, a binary stream,"
             " bytes or a tensor"
         )
+
+    @classmethod
+    def open_entry(cls, path: Path) -> BlobFile:
+        """Opens a file of a cache that nobody but this user and root can have written.
+
+        Raises `BlobError` for others, which may say anything under the name of any model.
+        """
+        name = f"exported model {path}"
+        try:
+            fd = ownership.open_trusted(path)
+        except OSError as failure:
+            raise BlobError(f"{name}: {failure.strerror}; expected a file of this user or root") from failure
+        return cls(name, fd, 0, os.fstat(fd).st_size)
 
     def close(self) -> None:
         os.close(self.fd)

@@ -36,7 +36,7 @@ class Entry:
                 raw=False,
                 extra={KEY_TEXT: self.key},
             )
-            exporting.export_model(model, path)
+            exporting.export_entry(model, path)
 
         self.cache.store(self.key, export)
 

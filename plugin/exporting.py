@@ -91,6 +91,15 @@ def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
     return None
 
 
+def export_entry(model: Exportable, path: Path) -> None:
+    """Writes the model into a file of a cache, in place of whatever has that name: a link is not followed.
+
+    Raises `NpuError`, and `OSError` if the file cannot be written.
+    """
+    with translated(f"model '{model.graph.meta.name}', export", NpuError):
+        _replace(model, path, 0o644)
+
+
 def requirements(graph: Graph) -> str:
     """RUNTIME_REQUIREMENTS of a compiled model."""
     return requirements_of(BlobReader(graph.get_weightless_blob()[0]))
@@ -105,8 +114,12 @@ def _to_path(model: Exportable, path: Path) -> None:
         with path.open("wb", buffering=0) as stream:
             _to_stream(model, stream)
         return
+    _replace(model, path, 0o666)
+
+
+def _replace(model: Exportable, path: Path, mode: int) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         _write(model, fd, 0)
         os.replace(beside, path)

@@ -74,9 +74,13 @@ def import_cached(
 ) -> CompiledModel:
     """The entry of a cache for the model in `source`, which has the weights if the entry has none.
 
-    Raises `BlobError` for an entry that is damaged or does not fit, `DeviceLostError`.
+    Raises `BlobError` for an entry that is damaged, does not fit or is another user's, `DeviceLostError`.
     """
-    with BlobFile.open(path) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
+    with (
+        BlobFile.open_entry(path) as file,
+        translated(f"import {file.name}", BlobError),
+        ExitStack() as stack,
+    ):
         metadata = file.metadata()
         properties = _as_compiled(metadata, properties, {}, file.name)
 

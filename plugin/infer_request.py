@@ -84,7 +84,9 @@ class InferRequest(RequestTensors):
         """Runs one inference and returns its results, copied unless `share_outputs`.
 
         `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in the order of
-        the inputs, or one array. `decode_strings` is OpenVINO's; there are no tensors of texts here.
+        the inputs, or one array. With `share_inputs` arrays are the request's tensors from then on: a later
+        inference without inputs takes what is in them by then. `decode_strings` is OpenVINO's; there are no
+        tensors of texts here.
         Raises `InputError`, `InferError`, `DeviceLostError`.
         """
         del decode_strings
@@ -95,7 +97,6 @@ class InferRequest(RequestTensors):
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Starts one inference; `wait` or the callback tell when it has ended. Otherwise as `infer`."""
-        del share_inputs  # an array in device memory is used where it is, any other has to be copied
         with self._lock:
             if self._busy:
                 raise InferError(
@@ -109,7 +110,7 @@ class InferRequest(RequestTensors):
             if userdata is not None:
                 self.userdata = userdata
             if inputs is not None:
-                self._take_inputs(inputs)
+                self._take_inputs(inputs, share_inputs)
             # a new one each time: a callback that starts the next inference must not end the wait for that
             called_back = self._called_back = threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
@@ -188,17 +189,18 @@ class InferRequest(RequestTensors):
         alive, twin = weakref.ref(model), model.twin()
         self._model = lambda: alive() or twin
 
-    def _take_inputs(self, inputs: Any) -> None:
+    def _take_inputs(self, inputs: Any, share: bool) -> None:
         """Checks everything first, then takes it: nothing is changed when one input is wrong."""
         chosen = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
         slots = self._recording.inputs
         ready = {index: slots[index].checked(value) for index, value in chosen.items()}
         self._recording.check_inputs(ready)
         for index, value in ready.items():
+            slot = slots[index]
             if isinstance(value, ov.Tensor):
-                slots[index].set(value)
+                slot.set(value)
             else:
-                self._executable.count_staged(slots[index].fill(value))
+                self._executable.count_staged(slot.share(value) if share else slot.fill(value))
 
     def _submit(self) -> None:
         queue = self._executable.queue()

@@ -4,6 +4,10 @@
     KEY.lock        held by the process that compiles for KEY; the kernel drops it however that ends
     ID.digest       the digest of a file of weights, so that large ones are read once and not at every start
 
+Others may write into the directory. What they say there is not believed: entries and notes count only if this
+user or root owns them and nobody else may write them, and what is written takes the place of a name, without
+looking what it is.
+
 A cache can only save time: whatever goes wrong (a damaged entry, a full or read-only disk, no locks) is told
 in the log, and the model is compiled.
 """
@@ -26,7 +30,7 @@ from openvino.properties import CacheMode
 from softnpu.driver import GraphSource, WeightFile
 from softnpu.driver.compiler import cache_files, cache_key
 from softnpu.driver.compiler.options import COMPILER, COMPILER_VERSION
-from softnpu.emulator.interface import blob, linux
+from softnpu.emulator.interface import blob, linux, ownership
 from softnpu.emulator.interface.weights import SpaceLayout
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
@@ -79,7 +83,7 @@ class ModelCache:
             return None
         folder = Path(properties["CACHE_DIR"]).absolute()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as failure:
             log.warning("CACHE_DIR %s cannot be used: %s; models are compiled", folder, failure.strerror)
             return None
@@ -127,7 +131,7 @@ class ModelCache:
     def load(self, key: str, load: Callable[[Path], Any]) -> Any:
         """What `load` makes of the entry of a key; None if there is none, or a bad one, which goes."""
         path = self.path(key)
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         try:
             return load(path)
@@ -165,6 +169,9 @@ class ModelCache:
             except OSError:
                 return None  # nothing can be written here: an entry may still be read
             try:
+                if ownership.distrust(fd):
+                    os.close(fd)
+                    return None  # its owner could make us wait
                 if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
                     self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
                     os.close(fd)
@@ -180,8 +187,8 @@ class ModelCache:
         """Removes what processes left that were killed while they wrote."""
         oldest = time.time() - _LEFT_OVER_S
         with suppress(OSError):
-            for path in self._folder.glob(".*.blob.*"):
-                if path.stat().st_mtime < oldest:
+            for path in (*self._folder.glob(".*.blob.*"), *self._folder.glob(".*.digest.*")):
+                if path.lstat().st_mtime < oldest:
                     path.unlink()
 
     def _content(self, source: GraphSource) -> bytes:
@@ -203,14 +210,14 @@ class ModelCache:
         ).encode()
         note = self._folder / f"{blake3(identity).hexdigest(16)}.digest"
         with suppress(OSError):
-            found = note.read_bytes()
+            found = _read_note(note)
             if len(found) == 64 and blake3(identity + found[:32]).digest() == found[32:]:
                 return found[:32]
         settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED_NS
         digest = _digest(file)
         if settled:
             with suppress(OSError):
-                note.write_bytes(digest + blake3(identity + digest).digest())
+                _write_note(note, digest + blake3(identity + digest).digest())
         return digest
 
 
@@ -230,6 +237,24 @@ def _caching_properties(properties: ModelProperties) -> dict[str, str]:
             told[name] = record.text(properties[name])
     # those that can only be read tell of device, driver and compiler: they are parts of the key by themselves
     return told
+
+
+def _read_note(path: Path) -> bytes:
+    with open(ownership.open_trusted(path), "rb") as file:
+        return file.read(65)
+
+
+def _write_note(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, content)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
 
 
 def _digest(file: WeightFile) -> bytes:

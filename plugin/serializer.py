@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import openvino as ov
 
 from softnpu.driver import GraphSource
-from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, write_xml
+from softnpu.driver.compiler.constants import ConstantNode, written
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.interface.weights import const_layers, with_offsets
 from softnpu.plugin.errors import ModelError
@@ -113,8 +113,8 @@ def _written(model: ov.Model, by_index: bool) -> tuple[bytes, list[ConstantNode]
         clone = model.clone()
         clone.set_rt_info(True, "is_new_api")
         clone.set_rt_info(True, "use_indices_for_io_metadata")
-        return write_xml(clone), constant_nodes(model, f"model '{model.get_friendly_name()}'")
-    return write_xml(model), constant_nodes(model, f"model '{model.get_friendly_name()}'")
+        model = clone
+    return written(model, f"model '{model.get_friendly_name()}'")
 
 
 def _packed(nodes: Sequence[ConstantNode]) -> tuple[dict[tuple[int, int], int], int]:

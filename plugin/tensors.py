@@ -76,6 +76,21 @@ class Slot:
         np.copyto(target, array)
         return int(array.nbytes)
 
+    def share(self, array: npt.NDArray[Any]) -> int:
+        """Uses an array from now on: what is in it when an inference starts. Bytes that were copied.
+
+        As OpenVINO does it: one that it could not write to, or whose elements do not lie one behind the
+        other, is copied this once.
+        """
+        if _same_memory(self.tensor.data, array):
+            return 0
+        if array.flags.c_contiguous and array.flags.writeable and self._type != ov.Type.bf16:
+            self.set(ov.Tensor(array, shared_memory=True))
+            return 0
+        self.use_own(array.shape)
+        np.copyto(self.tensor.data, array)
+        return int(array.nbytes)
+
     def use_own(self, shape: Sequence[int]) -> None:
         """Goes back to the slot's own tensor, in this shape."""
         self._resize_own(tuple(shape))

@@ -13,7 +13,7 @@ import pytest
 
 from softnpu.driver import Context, Driver
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
+from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SELF_CHECK, ENV_SOCKET
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, LastingDaemon
@@ -56,6 +56,14 @@ def no_cache_of_the_user() -> Iterator[None]:
     """What tests compile is not for the user's cache of compiled models; tests of it name their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_CACHE_DIR, "")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engines_check_themselves() -> Iterator[None]:
+    """Whatever a test loads is tried out by the engine first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_SELF_CHECK, "1")
         yield
 
 

@@ -137,6 +137,6 @@ def test_the_packages_are_typed(pytestconfig: pytest.Config) -> None:
 
 
 def test_the_tests_are_typed(pytestconfig: pytest.Config) -> None:
-    folders = ["support", "emulator", "fuzz", "soak", "stateful"]
+    folders = ["support", "emulator", "fuzz", "model", "soak", "stateful"]
     mine = ["tests/conftest.py", "tests/test_project.py", *(f"tests/{folder}" for folder in folders)]
     _run("mypy", "--cache-dir", _cache(pytestconfig, "tests"), "--explicit-package-bases", *mine)

@@ -39,6 +39,13 @@ def format_time(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def parse_whole(text: str) -> int:
+    """A whole number in ASCII digits, as environment variables take it; `typer.BadParameter` otherwise."""
+    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+        raise typer.BadParameter(f"{text[:40]!r}; expected a whole number")
+    return int(text)
+
+
 def parse_size(text: str) -> int:
     """Bytes in `4GiB`, `4G` (both binary), `500MB` (decimal) or `1048576`; `typer.BadParameter` otherwise."""
     match = _SIZE.fullmatch(text.strip())

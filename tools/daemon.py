@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from softnpu.tools.console import err, format_bytes, out, parse_size
+from softnpu.tools.console import err, format_bytes, out, parse_size, parse_whole
 from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption, connect, device_name, place_of
 
@@ -54,7 +54,13 @@ def daemon(
         int | None, typer.Option(help="Abort a submission that waits this long without progress [2000].")
     ] = None,
     spin_us: Annotated[
-        int | None, typer.Option(envvar="SOFTNPU_SPIN_US", help="Longest busy wait of an engine [50].")
+        int | None,
+        typer.Option(
+            parser=parse_whole,
+            metavar="INTEGER",
+            envvar="SOFTNPU_SPIN_US",
+            help="Longest busy wait of an engine [50].",
+        ),
     ] = None,
     idle_timeout: Annotated[
         float, typer.Option(help="End after this many seconds without a client; 0: stay.")
@@ -78,6 +84,9 @@ def daemon(
         str | None,
         typer.Option(metavar="FAULTS", help="Provoke faults, like 'hang:after=3, slow=20ms:count=*'."),
     ] = None,
+    self_check: Annotated[
+        bool, typer.Option("--self-check", help="Try out every model that is loaded; for tests.")
+    ] = False,
     failpoints: Annotated[
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
@@ -104,7 +113,9 @@ def daemon(
         "inject": inject,
     }
     settings = msgspec.structs.replace(
-        DaemonSettings(socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout),
+        DaemonSettings(
+            socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout, self_check=self_check
+        ),
         **{name: value for name, value in chosen.items() if value is not None},
     )
     if foreground:
@@ -165,7 +176,7 @@ def _limits(entries: list[str]) -> ResourceLimits:
 def _numbers_of(names: list[str], option: str, kind: str, find: Callable[[str], int]) -> tuple[int, ...]:
     """The numbers of users or groups that are given by name or number."""
     try:
-        return tuple(int(name) if name.isdigit() else find(name) for name in names)
+        return tuple(int(name) if name.isascii() and name.isdigit() else find(name) for name in names)
     except KeyError as error:
         raise ToolError(option, str(error.args[0]), f"the name or number of a {kind}") from error
 
@@ -291,8 +302,8 @@ def await_end(ending: Ending) -> None:
 
 def _tidy(path: Path) -> None:
     """Removes what a killed daemon left, unless a new one has come already."""
-    from softnpu.emulator.daemon import DaemonLock
     from softnpu.emulator.interface.result import Refused
+    from softnpu.emulator.served_socket import DaemonLock
 
     try:
         lock = DaemonLock(path)

@@ -36,7 +36,7 @@ _EVERY: Final = "*"
 def _parse_count(text: str) -> int | str:
     """How often; the star stays one, because None would mean that nothing was given."""
     try:
-        count = count_of(text)
+        count = count_of(str(text))  # typer gives the default as it is
     except ValueError:
         raise typer.BadParameter(f"{text!r}; expected a number, or '*' for every") from None
     return _EVERY if count is None else count

@@ -9,7 +9,7 @@ import msgspec
 import openvino as ov
 from blake3 import blake3
 
-from softnpu.driver.compiler import arguments, checks, dynamic, ir, options, passthrough, separation, states
+from softnpu.driver.compiler import arguments, checks, dynamic, ir, options, separation, states
 from softnpu.driver.compiler.cached import Content
 from softnpu.driver.compiler.canonical import Canonical, canonical
 from softnpu.driver.compiler.runtime import Runtime
@@ -50,7 +50,6 @@ def build(order: Order, stages: Stages, runtime: Runtime) -> Content:
         compiler=options.COMPILER,
     )
     checks.check_operations(runtime.core, model, settings.precision, subject)
-    passthrough.separate(model)
     stages.begin("weights")
     form = canonical(model, order.weights, settings.embed_below, subject, stages.advance)
     stages.begin("pack")

@@ -28,6 +28,7 @@ from typing import Final
 
 from softnpu.driver.compiler import cache_files, cache_key, cache_record
 from softnpu.driver.compiler.cache_files import BadEntry
+from softnpu.emulator.interface import ownership
 from softnpu.emulator.interface.messages import CacheOptions
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,10 @@ class ModelCache:
                 log.debug("model cache: no lock %s: %s", lock, _reason(error))
                 return _UNLOCKED
             try:
+                if reason := ownership.distrust(fd):
+                    log.debug("model cache: lock %s: %s", lock, reason)
+                    os.close(fd)
+                    return _UNLOCKED
                 if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
                     os.close(fd)
                     return _LATE
@@ -243,7 +248,9 @@ def _count_hit(path: Path) -> None:
             os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
         )
         try:
-            os.write(fd, b"\n")
+            # another name of it may be that of any file
+            if not ownership.distrust(fd) and os.fstat(fd).st_nlink == 1:
+                os.write(fd, b"\n")
         finally:
             os.close(fd)
 

@@ -7,6 +7,9 @@
 
 Every lock is a flock: the kernel drops it when its holder ends, however it ends. Who adds or removes entries
 holds the lock of the directory itself. Files with other names are not ours: neither counted nor touched.
+
+A digest proves that an entry is whole, not who made it: an entry is believed only if this user or root owns
+it and nobody else may write it, whoever may write the directory.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from softnpu.emulator.interface import places
+from softnpu.emulator.interface import ownership, places
 
 KEY_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 80
@@ -190,6 +193,8 @@ def read_payload(fd: int, key: str, most: int | None = None) -> bytes | None:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         raise BadEntry("it is no regular file")
+    if reason := ownership.distrust(fd):
+        raise BadEntry(reason)
     if info.st_size < DIGEST_LENGTH:
         raise BadEntry(f"it has {info.st_size} bytes, fewer than its digest")
     if most is not None and info.st_size > most:

@@ -12,6 +12,7 @@ from typing import Final
 from softnpu.driver.compiler import cache_files, cache_key, cache_record
 from softnpu.driver.compiler.cache_files import BadEntry, Entry
 from softnpu.driver.compiler.cache_record import Record
+from softnpu.emulator.interface import ownership
 
 _CHANGE_S: Final = 30.0
 _INPUT: Final = slice(0, 64)
@@ -33,7 +34,8 @@ class Described:
 def describe(entry: Entry) -> Described:
     """Reads the sidecar of an entry."""
     try:
-        data = entry.sidecar.read_bytes()
+        with open(ownership.open_trusted(entry.sidecar), "rb") as file:
+            data = file.read()
     except OSError:
         return Described(entry, None, None)
     record, hits = cache_record.decode(data)

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 import openvino as ov
 
-from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, write_xml
-from softnpu.driver.compiler.faults import openvino_faults
+from softnpu.driver.compiler.constants import ConstantNode, written
 from softnpu.emulator.interface.blob import ConstantReference, WeightsReference
 from softnpu.emulator.interface.constant_digests import constant_digest
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.interface.weight_space import WeightSpace
 from softnpu.emulator.interface.weights import (
-    ConstLayer,
     Placement,
     aligned,
     const_layers,
@@ -66,12 +64,8 @@ def canonical(
     Constants of fewer than `embed_below` bytes are embedded. `advance` is told the share of constants that
     are digested.
     """
-    nodes = constant_nodes(model, subject)
-    expected = "a model that OpenVINO can write"
-    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
-        xml = write_xml(model)
+    xml, nodes = written(model, subject)
     layers = const_layers(xml)
-    _check_pairs(nodes, layers, subject)
 
     contents: dict[bytes, _Content] = {}
     of_node = _digests(nodes, advance)
@@ -146,14 +140,3 @@ def _inside(space: WeightSpace | None, node: ConstantNode, subject: str) -> int 
             "the weights that belong to the model",
         )
     return offset
-
-
-def _check_pairs(nodes: list[ConstantNode], layers: list[ConstLayer], subject: str) -> None:
-    if [node.length for node in nodes] != [layer.size for layer in layers]:
-        raise refuse(
-            ZeResult.ERROR_MODULE_BUILD_FAILURE,
-            f"{subject}, IR",
-            f"{len(nodes)} constants in the model, {len(layers)} in its XML, or other sizes",
-            "the same constants in both",
-            "this model nests operations in a way that the compiler does not know",
-        )

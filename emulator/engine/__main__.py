@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> int:
         setup = link.order_decoder.decode(packet.body)
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
-        states_fd, page_fd = packet.take_fds(2)
-    engine = Engine(channel, setup, states_fd, page_fd)
+        states_fd, page_fd, staging_fd = packet.take_fds(3)
+    engine = Engine(channel, setup, states_fd, page_fd, staging_fd)
     os.close(states_fd)
     os.close(page_fd)
     engine.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.program import Program
     from softnpu.emulator.engine.queue import EngineQueue
     from softnpu.emulator.engine.scheduler import Share
+    from softnpu.emulator.engine.staging import Piece, Staging
 
 Bytes = npt.NDArray[np.uint8]
 ProgramKey = tuple[int, int]
@@ -31,6 +32,18 @@ _LONGEST_KEPT = 1024 * 1024
 _SESSION_BYTES = 256 * 1024 * 1024
 _FOR_A_BYTE, _FOR_AN_INFERENCE = 16, 4096
 """What a program takes for each byte of its buffer and for each inference: measured, rounded up."""
+
+
+class Range(NamedTuple):
+    """Bytes of client memory: of which file, from where to where. One file may be mapped twice."""
+
+    file: tuple[int, int]
+    start: int
+    end: int
+
+    def meets(self, other: Range) -> bool:
+        """Whether both have a byte in common."""
+        return self.file == other.file and max(self.start, other.start) < min(self.end, other.end)
 
 
 class Mapping:
@@ -62,11 +75,18 @@ class Memory:
         self.size = size
         self.array: Bytes = mapping.array[offset : offset + size]
 
+    def range(self, offset: int, size: int) -> Range:
+        """`size` bytes of it from `offset` on."""
+        start = self.offset + offset
+        return Range(self.mapping.identity, start, start + size)
+
 
 class EngineContext:
     """One context. Decoded programs are kept until a handle that they use is dropped."""
 
-    def __init__(self, number: int, doorbell: int, catch_up: Callable[[], None], share: Share) -> None:
+    def __init__(
+        self, number: int, doorbell: int, catch_up: Callable[[], None], share: Share, staging: Staging
+    ) -> None:
         self.number = number
         self.session = 0  # whose it is
         self.doorbell = doorbell
@@ -79,6 +99,8 @@ class EngineContext:
         self._memory: dict[int, Memory] = {}
         self._graphs: dict[int, EngineImage] = {}
         self._catch_up = catch_up
+        self.staging = staging
+        self._scratch: Piece | None = None
 
     def close(self) -> None:
         """Lets go of everything; mappings end when the last view of them does."""
@@ -89,6 +111,7 @@ class EngineContext:
         self._memory.clear()
         self._graphs.clear()
         self.mappings.clear()
+        self._scratch = None
 
     # ------------------------------------------------------------ orders of the supervisor
 
@@ -156,6 +179,20 @@ class EngineContext:
                 users.discard(key)
                 if not users:
                     del self._users[handle]
+
+    # ------------------------------------------------------------ staging
+
+    def scratch(self, size: int) -> Piece:
+        """A piece of staging of at least `size` bytes, the same for all steps of this context.
+
+        One step runs at a time, and needs it to its end only: what lies in it is void when the next begins.
+        """
+        scratch = self._scratch
+        if scratch is None or scratch.array.size < size:
+            # steps that were bound to the old piece keep it: by leaps, few are kept
+            least = 0 if scratch is None else scratch.array.size * 3 // 2
+            scratch = self._scratch = self.staging.take(max(size, least))
+        return scratch
 
     # ------------------------------------------------------------ look-ups of commands
 

@@ -7,7 +7,7 @@ and against the memory that was bound, and only the copy is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.emulator.engine.context import Bytes
-from softnpu.emulator.engine.executor import Binding, type_of
+from softnpu.emulator.engine.executor import Binding, LoadedImage, type_of
+from softnpu.emulator.engine.shared_tensors import Origin
 from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -110,13 +111,14 @@ class DynamicArgument:
 class DynamicBinding(Binding):
     """A binding of a graph with dynamic arguments.
 
-    Inputs are used in place, and so are outputs of a static shape. Outputs of a dynamic shape OpenVINO
-    computes in memory of its own and copies to where they were put, which is counted. (Left where they are
-    they could be copied by us, but an output that is hardly more than an input is wrong then, 2026.4.)
+    Inputs are used in place, and so are outputs of a static shape with a tensor of their own. Outputs of a
+    dynamic shape OpenVINO computes in memory of its own and copies to where they were put, which is counted.
+    (Left where they are they could be copied by us, but an output that is hardly more than an input is wrong
+    then, 2026.4.)
     """
 
     __slots__ = (
-        "_copied",
+        "_followers",
         "_inputs",
         "_name",
         "_outputs",
@@ -124,45 +126,47 @@ class DynamicBinding(Binding):
         "_shapes",
         "_smallest",
         "_targets",
-        "_void",
     )
 
-    def __init__(
-        self,
-        compiled: ov.CompiledModel,
-        meta: GraphMeta,
-        views: Sequence[Bytes],
-        copied: Callable[[int], None],
-    ) -> None:
-        self._start(compiled, views)
-        self._copied = copied
+    def __init__(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+        self._start(image, views, copied)
+        meta = image.meta
         self._name = meta.name
         self._shapes: list[Shape] = []
         self._proven = False
-        self._void = False
         self._inputs: list[DynamicArgument] = []
         self._outputs: list[DynamicArgument] = []
+        self._followers: list[tuple[DynamicArgument, Origin]] = []
         told = meta.shape_tensors
+        places: dict[tuple[bool, int], Bytes] = {}  # of static arguments
         positions = {True: 0, False: 0}
         for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
             if argument.shape_of >= 0:
                 continue
             position = positions[argument.input]
             positions[argument.input] += 1
+            origin = None if argument.input else image.origins.get(position)
             if not argument.is_dynamic:
-                self._place(position, argument, view)
+                places[argument.input, position] = view
+                if origin is None:
+                    self._place(position, argument, view)
+                else:
+                    self._copy(view, _static(places, origin, meta, argument))
                 continue
             open_one = DynamicArgument(meta, argument, position, view, views[told[index]])
-            (self._inputs if argument.input else self._outputs).append(open_one)
-        self._smallest = [_smallest(compiled, argument.position) for argument in self._outputs]
+            if origin is not None:
+                self._followers.append((open_one, origin))
+            else:
+                (self._inputs if argument.input else self._outputs).append(open_one)
+        self._smallest = [_smallest(image.compiled, argument.position) for argument in self._outputs]
         self._targets = [
             argument.target(smallest)
             for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
         self._aim(self._targets)
 
-    def run(self, given_up: Callable[[], bool]) -> None:
-        """One inference with the shapes that the client tells now.
+    def run(self, given_up: Callable[[], bool]) -> bool:
+        """One inference with the shapes that the client tells now; False if it was cut off: nothing is told.
 
         Refuses with `ERROR_INVALID_ARGUMENT` shapes that are outside the bounds or the memory, or do not fit
         each other, and with `ERROR_INVALID_SIZE` an output that the memory is too small for: all shape
@@ -176,37 +180,35 @@ class DynamicBinding(Binding):
             self._shapes = shapes
             self._proven = self._short = False
         if None in self._targets:
-            self._run_loose(given_up)
-            return
-        self._void = False
+            return self._run_loose(given_up)
         try:
-            super().run(given_up)
+            ended = super().run(given_up)
         except RuntimeError:
             # perhaps a result that did not fit: OpenVINO sees that last of all, and does not tell its size
-            self._run_loose(given_up)
-            return
-        if not self._void:
+            return self._run_loose(given_up)
+        if ended:
             self._proven = True
             self._deliver(self._targets)
+        return ended
 
-    def _run_loose(self, given_up: Callable[[], bool]) -> None:
+    def _run_loose(self, given_up: Callable[[], bool]) -> bool:
         """One inference with results of any size, which go to the client if they fit."""
         results = [
             argument.loose(smallest) for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
         self._aim(results)
-        self._void = False
         try:
-            super().run(given_up)
+            ended = super().run(given_up)
         except RuntimeError as error:
             if self._proven or not self._inputs:
                 raise
             raise self._inconsistent(error) from error
         finally:
             self._aim(self._targets)
-        if not self._void:
+        if ended:
             self._proven = True
             self._deliver(results)
+        return ended
 
     def _aim(self, tensors: Sequence[Any]) -> None:
         """Has the outputs written to these tensors."""
@@ -216,24 +218,31 @@ class DynamicBinding(Binding):
 
     def _deliver(self, results: Sequence[Any]) -> None:
         """Shapes of all outputs, then the content of those that are not in their memory yet."""
+        found = [*zip(self._outputs, results, self._targets, strict=True)]
+        found += [(argument, self._value(origin, results), None) for argument, origin in self._followers]
         # an array has it as a tuple; to make one of an `openvino.Shape` takes 20 us
-        shapes = [tuple(result.data.shape) for result in results]
-        for argument, shape in zip(self._outputs, shapes, strict=True):
+        shapes = [tuple(result.data.shape) for _, result, _ in found]
+        for (argument, _, _), shape in zip(found, shapes, strict=True):
             argument.tell(shape)
-        for argument, shape in zip(self._outputs, shapes, strict=True):
+        for (argument, _, _), shape in zip(found, shapes, strict=True):
             misfit = argument.misfit(shape)
             if misfit is not None:
                 raise misfit
         copied = 0
-        for argument, result, target in zip(self._outputs, results, self._targets, strict=True):
+        for argument, result, target in found:
             copied += int(result.byte_size)
             if result is not target:
                 argument.put(result)
         self._copied(copied)
 
-    def _cancel(self) -> None:
-        super()._cancel()
-        self._void = True
+    def _value(self, origin: Origin, results: Sequence[Any]) -> Any:
+        """The tensor with the value of an output that has none of its own."""
+        if origin.input:
+            return self._request.get_input_tensor(origin.position)
+        for argument, result in zip(self._outputs, results, strict=True):
+            if argument.position == origin.position:
+                return result
+        return self._request.get_output_tensor(origin.position)
 
     def _inconsistent(self, error: RuntimeError) -> Refused:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -247,6 +256,30 @@ class DynamicBinding(Binding):
             lines[-1] if lines else type(error).__name__,
             "inputs whose shapes fit each other",
         )
+
+
+def bind(image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> Binding:
+    """A request on these places: one view for each argument of the metadata.
+
+    `copied` is told how many bytes an inference had to copy.
+    """
+    if any(argument.is_dynamic for argument in image.meta.arguments):
+        return DynamicBinding(image, views, copied)
+    return Binding(image, views, copied)
+
+
+def _static(
+    places: Mapping[tuple[bool, int], Bytes], origin: Origin, meta: GraphMeta, argument: ArgumentMeta
+) -> Bytes:
+    """The memory with the value of a static output that has no tensor of its own."""
+    if origin not in places:
+        raise refuse(
+            ZeResult.ERROR_MODULE_BUILD_FAILURE,
+            f"graph '{meta.name}', output '{argument.name}'",
+            f"shape {list(argument.shape)}, shared with an argument of dynamic dimensions",
+            "arguments that share a tensor to have one shape",
+        )
+    return places[origin]
 
 
 def _smallest(compiled: ov.CompiledModel, position: int) -> Shape:

@@ -21,6 +21,7 @@ from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Message, encode
@@ -50,7 +51,9 @@ _STEPS: dict[type[Message], str] = {
 class Engine:
     """The engine of one device. Single-threaded, but for the thread that loads images."""
 
-    def __init__(self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int) -> None:
+    def __init__(
+        self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int, staging_fd: int
+    ) -> None:
         self._channel = channel
         self._setup = setup
         states = linux.map_shared(states_fd, link.STATES_SIZE)
@@ -58,6 +61,7 @@ class Engine:
         self._vitals = self._states[link.VITALS // 8 :]
         self.counters = Counters(page_fd, setup.devices, setup.device)
         self.scheduler = Scheduler()
+        self.staging = Staging(staging_fd)
         self._spin = SpinBudget(setup.spin_us * 1000)
         self._contexts: dict[int, EngineContext] = {}
         self._shares: dict[int, Share] = {}
@@ -65,7 +69,7 @@ class Engine:
         self._hot: list[EngineQueue] = []
         self._blocked: list[EngineQueue] = []
         self.faults = EngineFaults(setup.tdr_ms)
-        self._images = ImageLoader(self._image_loaded, self.faults)
+        self._images = ImageLoader(self._image_loaded, self.faults, setup.self_check)
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)
@@ -113,6 +117,8 @@ class Engine:
             self._cool(now)
 
     def _poll(self, timeout_s: float) -> None:
+        if self.staging.pending:
+            self.staging.settle()
         for fd, _ in self._poller.poll(timeout_s, _EVENTS):
             context = self._doorbells.get(fd)
             if context is not None:
@@ -255,8 +261,7 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._runner.end(queue, self._next_of(queue), fault)
-            self._heat(queue)
+            self._end_waiting(queue, fault)
 
     def _give_up_unheard(self) -> None:
         """Queues whose doorbell was lost because a user asked for that: as if they had waited too long."""
@@ -265,9 +270,13 @@ class Engine:
                 continue
             if queue in self._blocked:
                 self._blocked.remove(queue)
-            self._runner.end(queue, self._next_of(queue), fault)
-            self._heat(queue)
+            self._end_waiting(queue, fault)
         self.faults.tidy()
+
+    def _end_waiting(self, queue: EngineQueue, fault: Fault) -> None:
+        self._runner.end(queue, self._next_of(queue), fault)
+        if not queue.closed:  # by an order that was read on the way
+            self._heat(queue)
 
     def _next_of(self, queue: EngineQueue) -> Submission | None:
         try:
@@ -321,7 +330,7 @@ class Engine:
             failpoints.hit(_STEPS[type(order)])
         match order:
             case link.Resume():
-                self._resumed = True
+                self._resume()
             case link.ContextAdd():
                 self._add_context(order, packet.take_fds(1)[0])
             case link.ContextDrop():
@@ -367,6 +376,17 @@ class Engine:
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
+    def _resume(self) -> None:
+        """Everything that exists is known: queues go on, with what a dead engine has staged for them."""
+        for queue in self._queues():
+            if not queue.closed:  # by an order that was read on the way
+                queue.resume()
+        self.staging.recover(self._queues())
+        self._resumed = True
+
+    def _queues(self) -> list[EngineQueue]:
+        return [queue for context in self._contexts.values() for queue in context.queues.values()]
+
     def _answer_ping(self, number: int) -> None:
         if failpoints.active is not None:
             self._give_up_unheard()
@@ -376,7 +396,7 @@ class Engine:
 
     def _add_context(self, order: link.ContextAdd, doorbell: int) -> None:
         share = self._shares.setdefault(order.session or -order.context, Share())
-        context = EngineContext(order.context, doorbell, self.catch_up, share)
+        context = EngineContext(order.context, doorbell, self.catch_up, share, self.staging)
         context.session = order.session
         self._contexts[order.context] = context
         self._doorbells[doorbell] = context
@@ -387,6 +407,8 @@ class Engine:
         context = self._contexts[order.context]
         queue = EngineQueue(context, order, context.memory(order.ring), self._states)
         context.queues[order.queue] = queue
+        if self._resumed:
+            queue.resume()
         queue.set_asleep(True)
         linux.memory_fence()
         if queue.pending():

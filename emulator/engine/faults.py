@@ -219,7 +219,7 @@ class EngineFaults:
 def _doom(injection: Injection) -> int | None:
     """How a submission that it hits ends in any case, also if the engine dies before; None: not by itself."""
     match injection.kind:
-        case FaultKind.STALL | FaultKind.DROP_SIGNAL | FaultKind.LOST:
+        case FaultKind.HANG | FaultKind.STALL | FaultKind.DROP_SIGNAL | FaultKind.LOST:
             return ZeResult.ERROR_DEVICE_LOST
         case FaultKind.ECC:
             return ZeResult.ERROR_UNKNOWN

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from softnpu.emulator import link
+from softnpu.emulator.engine import self_check
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
 from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.interface import failpoints
@@ -30,11 +31,15 @@ class EngineImage:
 class ImageLoader:
     """Loads images in the order in which they are asked for.
 
-    `tell(message)` is called in the loader's thread when one is ready; it must be thread-safe.
+    `tell(message)` is called in the loader's thread when one is ready; it must be thread-safe. With
+    `self_check` an image that does not pass it is not loaded.
     """
 
-    def __init__(self, tell: Callable[[link.ImageLoaded], None], faults: EngineFaults) -> None:
+    def __init__(
+        self, tell: Callable[[link.ImageLoaded], None], faults: EngineFaults, self_check: bool
+    ) -> None:
         self._tell = tell
+        self._self_check = self_check
         self._faults = faults
         self._jobs: queue.SimpleQueue[tuple[EngineImage, link.ImageLoad, list[int]]] = queue.SimpleQueue()
         self._images: dict[int, EngineImage] = {}
@@ -62,7 +67,11 @@ class ImageLoader:
                 failpoints.hit("engine.load")
                 self._faults.load()
             try:
-                image.loaded, load_ms = timed_load(order, fds)
+                loaded, load_ms = timed_load(order, fds)
+                if self._self_check:
+                    self_check.check(loaded)
+                image.loaded = loaded
+                del loaded
             except Refused as error:
                 image.fault = error.fault.shortened()
                 log.warning("image %d: %s", order.image, error)

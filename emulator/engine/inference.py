@@ -1,38 +1,31 @@
-"""One GRAPH_EXECUTE: arguments bound in place, strided ones staged, and the profile written if asked for."""
+"""One GRAPH_EXECUTE: arguments bound in place or staged, one run, and the profile if it was asked for."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from softnpu.emulator.engine.context import Bytes, EngineContext
-from softnpu.emulator.engine.dynamic import DynamicBinding
+from softnpu.emulator.engine.arguments import Arguments
+from softnpu.emulator.engine.context import Bytes, EngineContext, Range
+from softnpu.emulator.engine.dynamic import DynamicBinding, bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
-from softnpu.emulator.engine.steps import LOADING
+from softnpu.emulator.engine.staging import Piece
+from softnpu.emulator.engine.steps import GIVEN_UP, LOADING
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import profiling
-from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.interface import failpoints, profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.steps import Turn
 
-Copy = Callable[[], None]
+Run = Callable[[], bool]
+"""One inference: whether it came to its end, or was cut off."""
 _MOST_ARGUMENTS = 32  # more are not compared with those of others
-
-
-class Range(NamedTuple):
-    """Bytes of client memory: of which file, from where to where. One file may be mapped twice."""
-
-    file: tuple[int, int]
-    start: int
-    end: int
 
 
 def ready(image: EngineImage) -> object:
@@ -49,8 +42,7 @@ class Inference:
     """
 
     __slots__ = (
-        "_after",
-        "_before",
+        "_arguments",
         "_binding",
         "_command",
         "_context",
@@ -58,7 +50,6 @@ class Inference:
         "_profile",
         "_reads",
         "_run",
-        "_staged",
         "_turn",
         "_writes",
         "streams",
@@ -69,10 +60,8 @@ class Inference:
         self._command = command
         self._turn = turn
         self._image = context.graph(command.graph)
-        self._before: list[Copy] = []
-        self._after: list[Copy] = []
-        self._staged = 0
-        self._run: Callable[[], None] | None = None
+        self._arguments: Arguments | None = None  # if some are copied
+        self._run: Run | None = None
         self._binding: Binding | None = None
         self._reads: list[Range] = []
         self._writes: list[Range] = []
@@ -88,18 +77,49 @@ class Inference:
                 return LOADING
             assert self._image.loaded is not None
             run = self._bind(self._image.loaded)
-        if not self._staged:
-            run()
-            return None
-        for copy in self._before:
-            copy()
-        run()
-        for copy in self._after:
-            copy()
-        self._turn.count_staged(self._staged)
+        arguments = self._arguments
+        if arguments is None:
+            return None if run() else GIVEN_UP
+        if arguments.piece is not None:
+            return self._run_apart(run, arguments, arguments.piece)
+        if not self._run_staged(run, arguments):
+            return GIVEN_UP
+        self._turn.count_staged(arguments.staged)
         return None
 
-    def _bind(self, image: LoadedImage) -> Callable[[], None]:
+    def _run_apart(self, run: Run, arguments: Arguments, piece: Piece) -> object:
+        """An inference that overwrites what it reads: it runs once, then its results are copied."""
+        staged, note = piece.array, self._turn.pending_effect()
+        if note is not None:  # an engine has died while it copied
+            staged = self._context.staging.find(note, arguments.size)
+        else:
+            try:
+                if not self._run_staged(run, arguments):
+                    return GIVEN_UP
+            except Refused as error:
+                if error.fault.result == ZeResult.ERROR_INVALID_SIZE:
+                    arguments.tell_shapes(staged)
+                raise
+            arguments.check(staged)
+            self._turn.note_effect(piece.note())
+            if failpoints.active is not None:
+                failpoints.hit("engine.staged")
+        copied = arguments.deliver(staged)
+        if failpoints.active is not None:
+            failpoints.hit("engine.copied")
+        self._turn.count_staged(arguments.staged + copied)
+        return None
+
+    def _run_staged(self, run: Run, arguments: Arguments) -> bool:
+        for copy in arguments.before:
+            copy()
+        if not run():
+            return False
+        for copy in arguments.after:
+            copy()
+        return True
+
+    def _bind(self, image: LoadedImage) -> Run:
         meta = image.meta
         places = self._command.arguments
         if len(places) != len(meta.arguments):
@@ -109,24 +129,15 @@ class Inference:
                 f"{len(places)} arguments",
                 f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
-        strides = dict(self._command.strides)
-        views = []
-        for index, (at, argument) in enumerate(zip(places, meta.arguments, strict=True)):
-            try:
-                views.append(self._view(at, argument, strides.get(index)))
-            except Refused as error:
-                fault = error.fault
-                name = f"graph '{meta.name}', argument '{argument.name}', {fault.object}"
-                raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
-        inputs = views[: len(meta.inputs)]
-        for state in meta.states:
-            views[state.output] = self._apart(views[state.output], inputs)
-        if any(argument.is_dynamic for argument in meta.arguments):
-            binding: Binding = DynamicBinding(image.compiled, meta, views, self._turn.count_staged)
-        else:
-            binding = image.bind(views)
+        arguments = Arguments(self._context, self._command, meta)
+        binding = bind(image, arguments.views, self._turn.count_staged)
         given_up = self._turn.is_cancelled
+        if arguments.staged or arguments.piece is not None:
+            self._arguments = arguments
         if self._may_overlap(image, binding):
+            self._reads, self._writes = arguments.reads, arguments.writes
+            self._binding, self.streams = binding, image.streams
+            binding.overlap()
             self._run = partial(binding.run, self._turn.look_for_more)
         elif self._profile is None:
             self._run = partial(binding.run, given_up)
@@ -161,69 +172,10 @@ class Inference:
 
     def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
         """Whether this inference is nothing but one run of an image with streams, on memory that is known."""
-        meta, places = image.meta, self._command.arguments
-        alone = image.streams < 2 or isinstance(binding, DynamicBinding)
-        if alone or self._staged or self._profile is not None or len(places) > _MOST_ARGUMENTS:
+        if image.streams < 2 or isinstance(binding, DynamicBinding):
             return False
-        for at, argument in zip(places, meta.arguments, strict=True):
-            memory = self._context.place(at, argument.byte_size)
-            start = memory.offset + at.offset
-            ranges = self._reads if argument.input else self._writes
-            ranges.append(Range(memory.mapping.identity, start, start + argument.byte_size))
-        self._binding, self.streams = binding, image.streams
-        binding.overlap()
-        return True
-
-    # ------------------------------------------------------------ its memory
-
-    def _apart(self, output: Bytes, inputs: Sequence[Bytes]) -> Bytes:
-        """An output that overlaps no input: OpenVINO would write it while it still reads.
-
-        Intel's plugin has one buffer for a state, which is both.
-        """
-        if not any(np.may_share_memory(output, view) for view in inputs):
-            return output
-        staging = np.empty_like(output)
-        self._after.append(partial(np.copyto, output, staging))
-        self._staged += output.nbytes
-        return staging
-
-    def _view(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
-        if argument.is_dynamic:
-            return self._room(at, argument, strides)
-        if strides is None:
-            return self._context.view(at, argument.byte_size, argument.alignment)
-        # OpenVINO takes dense tensors only: a strided argument goes through a staging buffer
-        item = argument.alignment
-        steps = strides[: len(argument.shape)][::-1]
-        if len(steps) != len(argument.shape) or not all(steps):
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                "strides",
-                f"{list(strides)}",
-                f"{len(argument.shape)} strides of at least 1, innermost first",
-            )
-        extent = 1 + sum((dim - 1) * step for dim, step in zip(argument.shape, steps, strict=True))
-        memory = self._context.view(at, extent * item, item)
-        staging = np.empty(argument.byte_size, dtype=np.uint8)
-        shape = (*argument.shape, item)
-        spread = np.lib.stride_tricks.as_strided(memory, shape, (*(step * item for step in steps), 1))
-        dense = staging.reshape(shape)
-        if argument.input:
-            self._before.append(partial(np.copyto, dense, spread))
-        else:
-            self._after.append(partial(np.copyto, spread, dense))
-        self._staged += math.prod(shape)
-        return staging
-
-    def _room(self, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None) -> Bytes:
-        """All memory from `at` on that the argument may come to use."""
-        if strides is not None:
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT, "strides", f"{list(strides)}", "none with dynamic dimensions"
-            )
-        size = self._context.place(at, 0, argument.alignment).size - at.offset
-        return self._context.view(at, size if argument.unbounded else min(size, argument.byte_size))
+        copies = self._arguments is not None or self._profile is not None
+        return not copies and len(self._command.arguments) <= _MOST_ARGUMENTS
 
     def _profile_memory(self) -> Bytes | None:
         at = self._command.profiling
@@ -234,16 +186,14 @@ class Inference:
 
 
 def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    return any(
-        one.file == other.file and one.start < other.end and other.start < one.end
-        for one in some
-        for other in others
-    )
+    return any(one.meets(other) for one in some for other in others)
 
 
-def _run_profiled(binding: Binding, given_up: Callable[[], bool], memory: Bytes) -> None:
+def _run_profiled(binding: Binding, given_up: Callable[[], bool], memory: Bytes) -> bool:
     start = time.monotonic_ns()
-    binding.run(given_up)
+    if not binding.run(given_up):
+        return False
     end = time.monotonic_ns()
     data = profiling.encode(profiling.Profile(start, end, binding.layers(), 0), memory.nbytes)
     memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return True

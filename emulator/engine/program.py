@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.emulator.engine import copies
 from softnpu.emulator.engine.context import Bytes, EngineContext
+from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
+from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.inference import Inference, ready
 from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
 from softnpu.emulator.interface import commands as cmd
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.engine.images import EngineImage
 
-PART_BYTES = 8 * 1024 * 1024
-"""Longer copies and fills are done in parts of this size, as the real driver cuts them."""
 _CLOCK_EVERY = 255  # mask of command numbers
 
 
@@ -33,9 +34,10 @@ _CLOCK_EVERY = 255  # mask of command numbers
 class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 
-    `noted`: whether it is noted after each step how far it came, because the next must not be done twice or
-    takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if that may be less
-    than it says, because a graph is still being loaded. `inference`: its only step, if that is one.
+    `noted`: whether it is noted after each step how far it came, because the next must not be done twice,
+    overwrites what was read, or takes long. `tiles`: the most that one of its inferences occupies.
+    `complete`: False if that may be less than it says, because a graph is still being loaded. `inference`:
+    its only step, if that is one.
     """
 
     data: bytes
@@ -64,7 +66,8 @@ class Decoding:
         self._steps: list[Step] = []
         self._uses: set[int] = set()
         self._count = self._inferences = self._tiles = 0
-        self._events = False
+        self._events = self._effects = False
+        self._hazards = Hazards()
         self._complete = True
 
     def advance(self, until_ns: int) -> Program | None:
@@ -75,7 +78,8 @@ class Decoding:
             if not number & _CLOCK_EVERY and number and time.monotonic_ns() >= until_ns:
                 return None
         steps = tuple(self._steps)
-        noted = len(steps) > 1 and (self._events or self._inferences > 0)
+        once = self._events or self._effects or self._hazards.found
+        noted = len(steps) > 1 and (once or self._inferences > 0)
         only = steps[0] if len(steps) == 1 else None
         return Program(
             data=self._data,
@@ -91,8 +95,9 @@ class Decoding:
 
     def _add(self, number: int, command: cmd.Command) -> None:
         self._count += 1
+        self._hazards.begin(len(self._steps))
         try:
-            step = _step(command, self._context, self._engine, self._turn)
+            step = self._step(command)
         except Refused as error:
             raise _numbered(error, number, command) from error
         if step is not None:
@@ -102,6 +107,36 @@ class Decoding:
             self._inferences += 1
             self._occupy(self._context.graph(command.graph))
         self._events |= isinstance(command, cmd.EventSignal | cmd.EventReset | cmd.EventWait)
+        self._effects |= isinstance(step, OverlappingCopy | OverlappingRegions)
+
+    def _step(self, command: cmd.Command) -> Step | None:
+        context, hazards = self._context, self._hazards
+        match command:
+            case cmd.Barrier():
+                return None  # commands of a queue run one after the other: there is nothing to wait for
+            case cmd.Fill(at, size, pattern):
+                if hazards.any:
+                    hazards.write(*context.place(at, size).range(at.offset, size))
+                return _fill(context, at, size, pattern)
+            case cmd.Copy():
+                return copies.copy(context, self._turn, hazards, command)
+            case cmd.Timestamp(at):
+                if hazards.any:
+                    hazards.write(*context.place(at, 8).range(at.offset, 8))
+                word = context.view(at, 8, 8).view(np.uint64)
+                return partial(_write_time, word, self._engine.ns_per_tick)
+            case cmd.EventSignal(at):
+                return partial(_signal, _event(context, at), at, self._engine, self._turn)
+            case cmd.EventReset(at):
+                return partial(_reset, _event(context, at), at, self._turn)
+            case cmd.EventWait(at):
+                return partial(_wait, _event(context, at))
+            case cmd.GraphInit(graph):
+                return partial(ready, context.graph(graph))
+            case cmd.GraphExecute():
+                return Inference(context, command, self._turn)
+            case cmd.CopyRegion():
+                return copies.copy_region(context, self._turn, hazards, command)
 
     def _occupy(self, image: EngineImage) -> None:
         most = self._engine.tiles
@@ -110,60 +145,6 @@ class Decoding:
             return
         asked = image.loaded.meta.config.get("NPU_TILES", "")
         self._tiles = max(self._tiles, min(most, int(asked)) if asked.isdigit() and int(asked) else most)
-
-
-def _step(command: cmd.Command, context: EngineContext, engine: Engine, turn: Turn) -> Step | None:
-    match command:
-        case cmd.Barrier():
-            return None  # commands of a queue run one after the other: there is nothing to wait for
-        case cmd.Fill(at, size, pattern):
-            return _fill(context, at, size, pattern)
-        case cmd.Copy(target, source, size):
-            if size > PART_BYTES:
-                return partial(_copy_in_parts, context.view(target, size), context.view(source, size))
-            return partial(np.copyto, context.view(target, size), context.view(source, size))
-        case cmd.Timestamp(at):
-            return partial(_write_time, context.view(at, 8, 8).view(np.uint64), engine.ns_per_tick)
-        case cmd.EventSignal(at):
-            return partial(_signal, _event(context, at), at, engine, turn)
-        case cmd.EventReset(at):
-            return partial(_reset, _event(context, at), at, turn)
-        case cmd.EventWait(at):
-            return partial(_wait, _event(context, at))
-        case cmd.GraphInit(graph):
-            return partial(ready, context.graph(graph))
-        case cmd.GraphExecute():
-            return Inference(context, command, turn)
-        case cmd.CopyRegion():
-            return _copy_region(context, command)
-
-
-def _copy_region(context: EngineContext, command: cmd.CopyRegion) -> Step:
-    target = _rows(context, command.target, command.target_pitch, command.width, command.rows)
-    source = _rows(context, command.source, command.source_pitch, command.width, command.rows)
-    if target.size <= PART_BYTES:
-        return partial(np.copyto, target, source)
-    if np.may_share_memory(target, source):
-        return partial(_copy_rows_apart, target, source)
-    return partial(_copy_rows_in_parts, target, source)
-
-
-def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
-    rows = PART_BYTES // target.shape[1]
-    if not rows:
-        for number in range(target.shape[0]):
-            yield from _copy_in_parts(target[number], source[number])
-        return
-    for start in range(0, target.shape[0], rows):
-        np.copyto(target[start : start + rows], source[start : start + rows])
-        yield
-
-
-def _copy_rows_apart(target: Bytes, source: Bytes) -> Iterator[None]:
-    """As if the source were read before the target is written: rows may overlap in any order."""
-    between = np.empty(source.shape, np.uint8)
-    yield from _copy_rows_in_parts(between, source)
-    yield from _copy_rows_in_parts(target, between)
 
 
 def _fill(context: EngineContext, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
@@ -190,32 +171,9 @@ def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
         yield
 
 
-def _copy_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
-    starts = range(0, target.size, PART_BYTES)
-    # ranges that overlap: from the end if the target lies behind the source
-    behind = target.ctypes.data > source.ctypes.data
-    for start in reversed(starts) if behind else starts:
-        np.copyto(target[start : start + PART_BYTES], source[start : start + PART_BYTES])
-        yield
-
-
 def _event(context: EngineContext, at: cmd.MemoryAt) -> EventRecord:
     memory = context.place(at, SIGNAL_SIZE, 8)
     return EventRecord(memory.mapping.shared, memory.offset + at.offset)
-
-
-def _rows(context: EngineContext, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> Bytes:
-    """A view of `rows` rows of `width` bytes that start `pitch` bytes apart."""
-    if not 0 < width <= pitch or not rows:
-        raise refuse(
-            ZeResult.ERROR_INVALID_SIZE,
-            "copy region",
-            f"{rows} rows of {width} bytes, pitch {pitch}",
-            "rows, and a width of at most the pitch",
-        )
-    view = context.view(at, pitch * (rows - 1) + width)
-    # the pitch of a single row leads nowhere, and may be larger than any address
-    return np.lib.stride_tricks.as_strided(view, (rows, width), (pitch if rows > 1 else width, 1))
 
 
 def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:

@@ -102,16 +102,20 @@ class EngineQueue:
         self.completed = self._state[link.STATE_COMPLETED]
         self.lost: Fault | None = None
         self._last: Submission | None = None  # what was copied last: most programs submit the same again
-        self._resume()
 
-    def _resume(self) -> None:
-        """After an engine reset: settle what the dead engine began or ended and may not have told."""
+    def resume(self) -> None:
+        """After an engine reset: settle what the dead engine began or ended and may not have told.
+
+        Once all objects of the device are announced, and before anything runs.
+        """
         state = self._state
         reached = state[link.STATE_REACHED]
         if reached >> link.REACHED_BITS == self.completed + 1:
             self.step = reached & link.REACHED_MASK
         self._settle_event()
-        if state[link.STATE_DOOMED] == self.completed + 1:
+        judged = self.condemned == self.completed + 1 and self.verdict is not None
+        # the watchdog that has ended a hanging engine says why in its own words
+        if state[link.STATE_DOOMED] == self.completed + 1 and not judged:
             self.condemned = self.completed + 1
             self.verdict = _doomed(int(state[link.STATE_DOOM]))
         # as long as the ring does not say so the slot is that of this submission, and its fence may be untold
@@ -134,6 +138,9 @@ class EngineQueue:
         if event.changes != state[link.STATE_EFFECT_VALUE]:
             self.step += 1
             state[link.STATE_REACHED] = self._step_id()
+        else:
+            # another queue may change the event before this one does: an engine after this would count that
+            state[link.STATE_EFFECT_STEP] = 0
 
     def _tell_fence(self, sequence: int) -> None:
         submission = Submission(*self._copy_slot(sequence))

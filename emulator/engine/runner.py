@@ -15,7 +15,7 @@ from softnpu.emulator import link
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault, lost_fault
 from softnpu.emulator.engine.scheduler import SLICE_NS
-from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, Rest
+from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, NOTED_EVERY, Rest
 from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.interface.commands import MemoryAt
 
-_LOOK_EVERY = 63  # mask of step numbers: reading the clock after each of many small copies would show
+_LOOK_EVERY = NOTED_EVERY - 1  # mask of step numbers: the clock after each of many small copies would show
 _LOOK_NS = 2_000_000
 _DECODE_NS = 2_000_000
 _LONG = 64 * 1024  # bytes of commands
@@ -65,18 +65,21 @@ class Runner:
         try:
             if submission.fence:
                 queue.fence(submission)
+                if queue.closed:
+                    return  # dropped by an order that was read on the way, and that was answered
             if queue.lost is not None:
                 fault = queue.lost
             elif queue.condemned == submission.sequence and queue.verdict is not None:
                 fault = queue.verdict
-            elif submission.is_cancelled():
+            elif submission.is_cancelled() and queue.pending_effect() is None:
+                # with half of an effect done by a dead engine it comes too late: the other half follows
                 fault = cancelled_fault()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
                 queue.begin(start)
                 waits = self._run_slice(queue, submission, start)
-                if waits is not None and waits is not GIVEN_UP:
+                if waits is not None and waits is not GIVEN_UP and self._abort is None:
                     self._put_off(queue, waits)
                     return
                 if self._abort is not None:
@@ -223,6 +226,7 @@ class Runner:
             waits = self._run_rest(queue, queue.rest)
             if waits is not None:
                 return waits
+            queue.reached(queue.step, time.monotonic_ns())  # before the next command notes an effect
         first, last = queue.step, len(steps) - 1
         for index in range(first, len(steps)):
             if noted:
@@ -231,7 +235,7 @@ class Runner:
             if waits is not None:
                 if index != first:
                     queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
-                if waits is BLOCKED or waits is LOADING:
+                if waits is BLOCKED or waits is LOADING or waits is GIVEN_UP:
                     return waits
                 assert isinstance(waits, Iterator)
                 waits = self._run_rest(queue, waits)

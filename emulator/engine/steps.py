@@ -26,6 +26,10 @@ GIVEN_UP = object()
 """It was cancelled or aborted, or its queue is gone: it was cut off, and its outputs are void."""
 
 
+NOTED_EVERY = 64
+"""Commands after which it is noted how far a list came in which one may run twice."""
+
+
 class Turn(Protocol):
     """What a step may ask of the submission that runs."""
 

@@ -58,6 +58,8 @@ POINTS = {
     "engine.load": "it is about to load a graph, in the thread that does",
     "engine.submit": "a submission is copied, and not noted as running",
     "engine.running": "a submission is noted as running, none of its commands has run in this slice",
+    "engine.staged": "results that overwrite their inputs are staged and noted, none is copied",
+    "engine.copied": "such results are copied, and it is not noted that the command has ended",
     "engine.completing": "the commands of a submission have run, nobody has been told",
     "engine.event": "a command has changed an event, and is not noted as done",
     "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
@@ -82,6 +84,9 @@ POINTS = {
     "supervisor.load": "a request to initialise a graph was read",
     "supervisor.free": "a request to free memory was read",
     "supervisor.close": "a connection is about to end",
+    "supervisor.idle": "its idle time is over; it has not looked whether somebody waits to be accepted",
+    "supervisor.end": "it is about to end, and its socket still takes connections",
+    "supervisor.withdraw": "its socket takes no more connections; socket and lock file are still there",
 }
 """Every point, and what has and has not happened there."""
 
@@ -111,7 +116,8 @@ STEPS: dict[type[msg.Message], str] = {
 """The step that a request is, in `client.STEP` and `supervisor.STEP`."""
 
 _PART = re.compile(
-    r"(?P<point>[\w.]+)=(?P<action>\w+)(?:\((?P<value>[^()]*)\))?(?::(?P<count>\d+|\*))?(?::(?P<after>\d+))?"
+    r"(?P<point>[\w.]+)=(?P<action>\w+)(?:\((?P<value>[^()]*)\))?(?::(?P<count>\d+|\*))?(?::(?P<after>\d+))?",
+    re.ASCII,
 )
 _ENV_COUNTS = "SOFTNPU_FAILPOINTS_COUNTS"
 _EVERY = 2**63
@@ -161,7 +167,7 @@ def parse(text: str) -> dict[str, Rule]:
             raise _bad(part, f"no point {point!r}", f"one of {', '.join(POINTS)}")
         if action not in ACTIONS:
             raise _bad(part, f"no action {action!r}", f"one of {', '.join(ACTIONS)}")
-        if action == "sleep" and not value.isdigit():
+        if action == "sleep" and not (value.isascii() and value.isdigit()):
             raise _bad(part, f"sleep({value})", "sleep(MILLISECONDS)")
         if action == "trace" and not value.startswith("/"):
             raise _bad(part, f"trace({value})", "trace(/ABSOLUTE/PATH)")

@@ -175,8 +175,9 @@ REQUESTS = (
 """What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""
 
 _DEVICELESS = {FaultKind.DISCONNECT, FaultKind.DAEMON_DEATH}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
+_FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
+_NUMBER = re.compile(r"[0-9eE.+-]{1,40}")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _LONGEST_S = 3600.0
 _LARGEST_FACTOR = 1000.0
@@ -331,15 +332,30 @@ def _parse_part(part: str) -> Injection:
 
 def count_of(text: str) -> int | None:
     """How often: a number, or None for `*`. `ValueError` for anything else."""
-    return None if text == "*" else int(text)
+    return None if text == "*" else _whole(text)
+
+
+def _whole(text: str) -> int:
+    return int(_plain(text))
+
+
+def _share(text: str) -> float:
+    return float(_plain(text))
+
+
+def _plain(text: str) -> str:
+    # Python takes digits of other scripts, spaces and underscores as well
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(repr(text))
+    return text
 
 
 _OPTIONS: dict[str, Callable[[str], Any]] = {
-    "after": int,
+    "after": _whole,
     "count": count_of,
-    "probability": float,
-    "seed": int,
-    "device": int,
+    "probability": _share,
+    "seed": _whole,
+    "device": _whole,
 }
 
 

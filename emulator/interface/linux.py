@@ -1,4 +1,4 @@
-"""The few Linux calls that the standard library does not offer: futex, seals, parent-death signal.
+"""The few Linux calls that the standard library does not offer: futex, seals, parent-death signal, peers.
 
 Numbers are those of the kernel's user-space headers for x86-64.
 """
@@ -12,7 +12,10 @@ import mmap
 import os
 import platform
 import signal
+import socket
+import struct
 import threading
+from typing import NamedTuple
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
 _FUTEX_WAIT = 0
@@ -150,3 +153,20 @@ def die_with_parent(parent: int) -> None:
         raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
     if os.getppid() != parent:
         os._exit(0)
+
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Credentials(NamedTuple):
+    """A process at the other end of a socket, as it connected or listened; pid 0: not of our namespace."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_of(connection: socket.socket) -> Credentials:
+    """Whom a connected Unix socket leads to (`SO_PEERCRED`)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Credentials(*_CREDENTIALS.unpack(raw))

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.ownership import ROOT
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import ENV_SOCKET
 
 _MAX_SUN_PATH = 107
+_ACCEPT_S = 1.0
+_LONGEST_RECORD = 4096
 
 
 class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,22 +45,27 @@ def default_socket() -> Path:
     folder = _runtime_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise refuse(
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
             f"runtime directory {folder}",
             f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
-            f"a directory of owner {os.getuid()} with mode 700",
+            f"a directory of owner {os.geteuid()} with mode 700",
             f"correct it, or choose another place with {ENV_SOCKET}",
         )
     return folder / "softnpu.sock"
 
 
 def _runtime_folder() -> Path:
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
-        if parent and os.path.isdir(parent) and os.access(parent, os.W_OK):
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
+        if parent and os.path.isdir(parent) and _is_ours(parent):
             return Path(parent, "softnpu")
-    return Path(f"/tmp/softnpu-{os.getuid()}")
+    return Path(f"/tmp/softnpu-{os.geteuid()}")
+
+
+def _is_ours(folder: str) -> bool:
+    # root may write what a variable from another user's session names
+    return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
 
 
 def lock_path(path: Path) -> Path:
@@ -104,6 +112,18 @@ def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def accepts(path: Path) -> bool:
+    """Whether somebody takes connections at a socket."""
+    with new_socket() as sock:
+        sock.settimeout(_ACCEPT_S)
+        try:
+            with socket_address(path) as address:
+                sock.connect(address)
+        except (OSError, Refused):
+            return False
+    return True
+
+
 def process_start_time(pid: int) -> int:
     """Start of a process in clock ticks since boot; with the boot id it tells a reused pid apart."""
     # the command name (field 2) may hold spaces and brackets: count from its last bracket
@@ -117,8 +137,21 @@ def boot_id() -> str:
 
 
 def read_record(path: Path) -> DaemonRecord | None:
-    """Who serves the socket `path`, as its lock file says; None without a readable record."""
+    """Who serves the socket `path`, as its lock file says; None without a readable record.
+
+    A record is believed if the file is this user's or root's, or that of the user whose process it names.
+    """
     try:
-        return msgspec.json.decode(lock_path(path).read_bytes(), type=DaemonRecord)
+        fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        record = msgspec.json.decode(os.read(fd, _LONGEST_RECORD), type=DaemonRecord)
+        info = os.fstat(fd)
+        if info.st_uid not in (os.geteuid(), ROOT) and info.st_uid != os.stat(f"/proc/{record.pid}").st_uid:
+            return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+    finally:
+        os.close(fd)
+    return record

@@ -9,12 +9,14 @@ and its queue is lost. Everybody else's commands complete.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 
 import msgspec
 
 from softnpu.emulator import link
+from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
 from softnpu.emulator.interface.result import Fault, ZeResult, refuse
@@ -69,8 +71,11 @@ class Device:
             devices=len(settings.devices),
             tdr_ms=settings.tdr_ms,
             spin_us=settings.spin_us,
+            self_check=settings.checks_itself,
         )
         self.states = QueueStates()
+        # what an engine has computed and not brought to its place when it dies: nobody here maps it
+        self._staging = linux.memfd("staging")
         self.penalties = Penalties(self.contexts, offenders, reactor, self._post, self.count)
         self._watchdog = Watchdog(self, reactor, settings.tdr_ms, settings.command_limit_s)
         self._verdict: Verdict | None = None
@@ -100,7 +105,8 @@ class Device:
         self.states.set_orders_wait(True)
         self._watchdog.begin(engine.pid)
         self._post(
-            msgspec.structs.replace(self._setup, careful=self.restarts > 0), [self.states.fd, self._page.fd]
+            msgspec.structs.replace(self._setup, careful=self.restarts > 0),
+            [self.states.fd, self._page.fd, self._staging],
         )
         self.on_start()
         # also what failed to load last time: the engine has to know every image that a graph names
@@ -121,6 +127,7 @@ class Device:
             self._engine = None
         self.images.close()
         self.states.close()
+        os.close(self._staging)
 
     def _set_state(self, state: DeviceState) -> None:
         self.state = state
@@ -210,6 +217,7 @@ class Device:
 
     def _fail(self) -> None:
         self._set_state(DeviceState.FAILED)
+        os.ftruncate(self._staging, 0)
         log.error("device %d: its engines end before they are ready, the device is given up", self.info.index)
         self.on_ready()
 
@@ -431,8 +439,9 @@ class Device:
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
             weights=image.weights,
-            check=image.deferred,
+            check=image.must_be_compared,
         )
+        image.loads += 1
         self._loads[image.number] = None
         self._post(order, image.fds)
 

@@ -21,6 +21,7 @@ from softnpu.emulator.interface.compiling import (
 from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
 from softnpu.emulator.interface.weights import check_sources
 from softnpu.emulator.supervisor.compilers import Compilation
+from softnpu.emulator.supervisor.images import file_identities
 from softnpu.emulator.supervisor.objects import Context, Graph
 from softnpu.emulator.supervisor.session_state import SessionState
 
@@ -160,6 +161,7 @@ class GraphRequests:
         self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int], harm: int = 0
     ) -> None:
         started = self._state.supervisor.clock()
+        files = file_identities(fds[len(fds) - len(job.weights) :])
 
         def on_done(answer: Result, made: list[int]) -> None:
             assert isinstance(answer, Compiled)
@@ -173,7 +175,7 @@ class GraphRequests:
                 return
             sources = compilation.take_fds(len(job.weights))
             deferred = isinstance(job, ImportJob) and job.deferred
-            image = context.device.images.acquire(answer, job.weights, made + sources, deferred)
+            image = context.device.images.acquire(answer, job.weights, made + sources, files, deferred)
             graph = Graph(context, image)
             graph.handle = self._state.graphs.add(graph)
             context.graphs[graph.handle] = graph

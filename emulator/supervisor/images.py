@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from softnpu.emulator.interface import linux
@@ -34,7 +34,8 @@ class ImageState(enum.Enum):
 class Image:
     """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors.
 
-    `deferred`: its weights are compared with the digests in the blob whenever an engine loads it.
+    `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
+    the files of its weights as they were before the compiler compared them.
     `loader`: the process that asked for it to be loaded, as `offenders` knows it.
     """
 
@@ -44,6 +45,8 @@ class Image:
     weights: tuple[WeightSource, ...]
     fds: list[int]
     deferred: bool = False
+    compared: tuple[bytes, ...] = ()
+    loads: int = 0
     users: int = 0
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
@@ -59,6 +62,16 @@ class Image:
     def blob_fds(self) -> list[int]:
         """The blob, and its placement if it has one."""
         return self.fds[: 1 + (self.answer.placement_length > 0)]
+
+    @property
+    def must_be_compared(self) -> bool:
+        """Whether its weights may be others than those that the compiler compared with their digests.
+
+        The times of a file say so before the first load. Later nothing is enough but the content: what is
+        written through a mapping changes a file without its times.
+        """
+        files = file_identities(self.fds[len(self.fds) - len(self.weights) :])
+        return self.deferred or (any(files) and (self.loads > 0 or files != self.compared))
 
     def close(self) -> None:
         for fd in self.fds:
@@ -89,16 +102,22 @@ class ImageStore:
         return next((image for image in self._images.values() if image.number == number), None)
 
     def acquire(
-        self, answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int], deferred: bool = False
+        self,
+        answer: Compiled,
+        weights: tuple[WeightSource, ...],
+        fds: list[int],
+        compared: tuple[bytes, ...],
+        deferred: bool = False,
     ) -> Image:
         """The image of this content; takes the descriptors (closes them if it has the content already).
 
-        `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
+        `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`; else
+        they were the files `compared` before that.
         """
         key = _identity(answer, weights, fds[len(fds) - len(weights) :], deferred)
         image = self._images.get(key)
         if image is None:
-            image = Image(self._next, key, answer, weights, fds, deferred)
+            image = Image(self._next, key, answer, weights, fds, deferred, compared)
             self._next += 1
             self._images[key] = image
         else:
@@ -120,6 +139,11 @@ class ImageStore:
         for image in self._images.values():
             image.close()
         self._images.clear()
+
+
+def file_identities(fds: Sequence[int]) -> tuple[bytes, ...]:
+    """The very files behind descriptors, and their last change; empty for content that cannot change."""
+    return tuple(_file_identity(fd, sealed_is_enough=True) for fd in fds)
 
 
 def _identity(

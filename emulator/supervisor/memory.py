@@ -7,12 +7,12 @@ long as an allocation lies in it, on both sides, so nobody has to say when to un
 
 from __future__ import annotations
 
-import bisect
 import os
 from dataclasses import dataclass, field
 
 from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.ranges import RangeAllocator
 
 PAGE = 4096
 DEFAULT_ALIGNMENT = 64
@@ -21,45 +21,6 @@ KINDS = ("host", "device", "shared", "control")
 _ARENA_FIRST = 64 * 1024
 _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
-
-
-class RangeAllocator:
-    """First fit over `size` bytes; neighbouring free ranges are always merged."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._starts = [0]
-        self._ends = [size]
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is allocated."""
-        return self._starts == [0] and self._ends == [self.size]
-
-    def take(self, size: int, alignment: int) -> int | None:
-        """Offset of `size` free bytes, now taken; None when no free range is large enough."""
-        for index, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
-            at = -(-start // alignment) * alignment
-            if at + size <= end:
-                pieces = [(start, at), (at + size, end)]
-                kept = [piece for piece in pieces if piece[0] < piece[1]]
-                self._starts[index : index + 1] = [piece[0] for piece in kept]
-                self._ends[index : index + 1] = [piece[1] for piece in kept]
-                return at
-        return None
-
-    def give(self, offset: int, size: int) -> None:
-        """Returns a range that `take` gave out."""
-        index = bisect.bisect_left(self._starts, offset)
-        end = offset + size
-        if index < len(self._starts) and self._starts[index] == end:
-            self._starts[index] = offset
-        else:
-            self._starts.insert(index, offset)
-            self._ends.insert(index, end)
-        if index > 0 and self._ends[index - 1] == offset:
-            self._ends[index - 1] = self._ends[index]
-            del self._starts[index], self._ends[index]
 
 
 @dataclass

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.interface import commands, failpoints, injections, records
-from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
+from softnpu.emulator.interface import commands, environment, failpoints, injections, records
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -24,6 +26,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
     `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `interface.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
+    `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
@@ -39,6 +42,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     command_limit_s: float = DEFAULT_COMMAND_LIMIT_S
     failpoints: str = ""
     inject: str = ""
+    self_check: bool = False
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()
@@ -51,8 +55,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:
             raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
-        for name in ("idle_timeout_s", "memory", "session_memory", "spin_us", "command_limit_s"):
-            if getattr(self, name) < 0:
+        if not is_idle_time(self.idle_timeout_s):
+            raise _bad("--idle-timeout", f"{self.idle_timeout_s:g}", IDLE_TIMES)
+        if not 0 <= self.spin_us <= MOST_SPIN_US:
+            raise _bad("--spin-us", f"{self.spin_us}", f"0 to {MOST_SPIN_US} microseconds")
+        for name in ("memory", "session_memory", "command_limit_s"):
+            if not 0 <= getattr(self, name) < math.inf:
                 raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
         for name in ("tdr_ms", "max_clients"):
             if getattr(self, name) < 1:
@@ -63,11 +71,17 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                     raise _bad(f"--{name[:-1]}".replace("_", "-"), f"{number}", f"0 to {_MAX_ID}")
         self.limits.check()
         failpoints.parse(self.failpoints)
+        environment.self_check()
         self._check_injections()
 
     def injections(self) -> tuple[injections.Injection, ...]:
         """The faults that are provoked from the start on."""
         return injections.parse(self.inject or injections.from_environment())
+
+    @property
+    def checks_itself(self) -> bool:
+        """Whether engines try out what they load."""
+        return self.self_check or environment.self_check()
 
     def _check_injections(self) -> None:
         for injection in self.injections():

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 
 import psutil
@@ -38,12 +39,18 @@ _LISTED_USERS = 64
 _ACCEPTED_A_ROUND = 32
 _KEPT_FOR_THE_OWNER = 16
 _CLOSE_S = 2.0
+_FIRST_CLIENT_S = 5.0
 
 
 class Supervisor:
-    """One daemon: its listening socket, devices, sessions and compiler workers."""
+    """One daemon: its listening socket, devices, sessions and compiler workers.
 
-    def __init__(self, settings: DaemonSettings, listener: socket.socket) -> None:
+    `withdraw` gives up the socket path; it is called before anything else ends.
+    """
+
+    def __init__(
+        self, settings: DaemonSettings, listener: socket.socket, withdraw: Callable[[], None]
+    ) -> None:
         self.settings = settings
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
@@ -52,6 +59,7 @@ class Supervisor:
         self.compilers = CompilerPool(self.reactor)
         self.clock = time.monotonic
         self._listener = listener
+        self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
         offenders = Offenders()
         self.devices = [
@@ -90,7 +98,11 @@ class Supervisor:
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()
+            if failpoints.active is not None:
+                failpoints.hit("supervisor.end")
         finally:
+            self.reactor.forget(self._listener.fileno())
+            self._withdraw()
             self._close()
 
     def stop(self) -> None:
@@ -106,7 +118,6 @@ class Supervisor:
         for device in self.devices:
             device.close(_CLOSE_S)
         self.faults.close()
-        self._listener.close()
         self._page.close()
         self.reactor.close()
 
@@ -174,20 +185,29 @@ class Supervisor:
         self.watch_idle()
 
     def watch_idle(self) -> None:
-        """Counts the idle time anew. It begins when the daemon is ready: nobody can come before."""
+        """Counts the idle time anew. It begins when the daemon is ready: nobody can come before.
+
+        Whoever had it started may need some time to come.
+        """
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         if any(device.state is DeviceState.STARTING for device in self.devices):
             return
         if self.settings.idle_timeout_s > 0 and not self._clients:
-            self._idle = self.reactor.after(self.settings.idle_timeout_s, self._end_idle)
+            least = _FIRST_CLIENT_S if self._next_session == 1 else 0.0
+            self._idle = self.reactor.after(max(least, self.settings.idle_timeout_s), self._end_idle)
 
     def _processes(self) -> dict[int, int]:
         """The process of each session."""
         return {number: client.pid for number, client in self._clients.items() if client.session is not None}
 
     def _end_idle(self) -> None:
+        if failpoints.active is not None:
+            failpoints.hit("supervisor.idle")
+        self._accept()
+        if self._clients:
+            return  # it came in this very moment, and keeps the daemon
         log.info("no client for %g s", self.settings.idle_timeout_s)
         self.stop()
 

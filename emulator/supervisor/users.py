@@ -10,15 +10,14 @@ import errno
 import os
 import pwd
 import socket
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
 
-_CREDENTIALS = struct.Struct("3i")
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
 _LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
@@ -33,8 +32,7 @@ class Peer(NamedTuple):
 
     @classmethod
     def of(cls, connection: socket.socket) -> Peer:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return cls(*_CREDENTIALS.unpack(raw))
+        return cls(*linux.peer_of(connection))
 
     def groups(self, connection: socket.socket) -> set[int]:
         """All of its groups."""

@@ -174,6 +174,12 @@ def _found(model: ov.Model, look: ModelLook, explicit: bool) -> tuple[Candidate,
             trusting = explicit and candidate.evidence is Evidence.LAYOUT
             tracked = track(_shaped(model, look), candidate.axes, trusting)
             _check_layouts(model, tracked)
+            if not explicit and candidate.size.is_dynamic and tracked.narrowing:
+                raise NotSplittable(
+                    f"operation {tracked.narrowing} converts to 8 bits, which gives other numbers outside of"
+                    " their range when a batch is dynamic",
+                    mixes=False,
+                )
             if not explicit and candidate.evidence is Evidence.FIRST and not tracked.batch_layer:
                 raise NotSplittable("no layout says that its first dimension is a batch", mixes=False)
         except NotSplittable as reason:

@@ -54,12 +54,14 @@ class Tracked:
     """Where samples come out: for each output its axis, and its shape for one sample.
 
     `batch_layer` is the first operation whose definition has the batch where the samples were; `trusted` are
-    operations of which nothing is known but that their shapes follow the batch.
+    operations of which nothing is known but that their shapes follow the batch. `narrowing` is the first one
+    that computes other numbers where shapes are dynamic, see `_narrows`.
     """
 
     outputs: tuple[tuple[int, Shape], ...]
     batch_layer: str
     trusted: tuple[str, ...]
+    narrowing: str = ""
 
 
 def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False) -> Tracked:
@@ -70,7 +72,7 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
     """
     one, many = (_reshaped(model, inputs, batch) for batch in (1, PROBE))
     known: dict[tuple[str, int], State] = {}
-    layer = ""
+    layer = narrowing = ""
     trusted: list[str] = []
     axes = {port.node.get_name(): axis for port, axis in zip(one.inputs, inputs, strict=True)}
     results: dict[str, tuple[int, Shape]] = {}
@@ -84,10 +86,26 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
             states = _states(operation, trusted if trusting else None)
         if operation.kind in layer_rules.BATCH_BY_DEFINITION and operation.axis_of(0) == 0:
             layer = layer or operation.name
+        if operation.samples and _narrows(first):
+            narrowing = narrowing or f"'{operation.name}' ({operation.kind})"
         if operation.kind == "Result":
             results[name] = _result(operation)
         known.update({(name, index): state for index, state in enumerate(states)})
-    return Tracked(tuple(results[port.node.get_name()] for port in one.outputs), layer, tuple(trusted))
+    return Tracked(
+        tuple(results[port.node.get_name()] for port in one.outputs), layer, tuple(trusted), narrowing
+    )
+
+
+def _narrows(node: Any) -> bool:
+    """Whether an operation converts real numbers to 8 bits.
+
+    What lies outside of their range wraps around in OpenVINO's CPU runtime if the shape is static, and is
+    cut off at the ends if it is dynamic (2026.4).
+    """
+    if node.get_type_name() not in {"Convert", "ConvertLike"}:
+        return False
+    before, after = node.get_input_element_type(0), node.get_output_element_type(0)
+    return bool(before.is_real()) and after in {ov.Type.u8, ov.Type.i8}
 
 
 def _states(operation: Operation, trusted: list[str] | None) -> list[State]:

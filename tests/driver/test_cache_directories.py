@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from softnpu.driver.compiler import cache_files, cache_upkeep
 from softnpu.driver.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing
@@ -158,3 +160,67 @@ assert cache.load(cache.key(b"a", b"configuration")) is not None
 assert "openvino" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program, str(directory)], check=True, timeout=60)
+
+
+# ---------------------------------------------------------------- directories that others may write
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+
+
+def _give_away(path: Path) -> None:
+    path.chmod(0o644)
+    os.chown(path, 65533, 65533)
+
+
+def _open_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize("forge", [pytest.param(_give_away, marks=needs_root), _open_to_all])
+def test_an_entry_that_others_may_have_written_is_a_miss_and_replaced(
+    cache: ModelCache, directory: Path, warnings: Warnings, forge: Callable[[Path], None]
+) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD)
+    forge(directory / key)
+
+    assert cache.load(key) is None
+    assert key in warnings()[-1]
+    assert cache.store(key, PAYLOAD)
+    assert cache.load(key) == PAYLOAD
+
+
+@needs_root
+def test_the_lock_of_another_user_is_not_waited_for(cache: ModelCache, directory: Path) -> None:
+    key = key_of(cache, "a")
+    lock = cache_files.lock_path(directory / key)
+    lock.touch()
+    _give_away(lock)
+    with lock.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with cache.claim(key, 0.0) as mine:
+            assert mine
+
+
+def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
+    cache: ModelCache, directory: Path, private_dir: Path
+) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD, {"model": "a"})
+    sidecar = cache_files.sidecar_path(directory / key)
+    precious = private_dir / "precious"
+    precious.write_text("precious")
+    sidecar.unlink()
+    sidecar.hardlink_to(precious)
+
+    assert cache.load(key) == PAYLOAD
+    assert precious.read_text() == "precious"
+
+
+def test_a_sidecar_that_is_no_file_describes_nothing(cache: ModelCache, directory: Path) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD)
+    os.mkfifo(cache_files.sidecar_path(directory / key))
+    (entry,) = cache_files.entries(directory)
+
+    assert cache_upkeep.describe(entry).record is None

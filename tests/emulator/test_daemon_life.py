@@ -39,8 +39,8 @@ def test_a_second_daemon_is_refused_by_the_pid_of_the_first(
 
 def test_a_second_daemon_is_refused_within_a_second(daemon: Daemon) -> None:
     # in this process: what an interpreter takes to start is not the daemon's
-    from softnpu.emulator.daemon import DaemonLock
     from softnpu.emulator.interface.result import Refused
+    from softnpu.emulator.served_socket import DaemonLock
 
     watch = Stopwatch()
     with pytest.raises(Refused, match=f"pid {daemon.pid}"):
@@ -156,8 +156,8 @@ def test_the_live_socket_of_another_program_is_refused_and_kept(
 
 
 def test_a_directory_that_does_not_exist_is_refused(private_dir: Path) -> None:
-    from softnpu.emulator.daemon import DaemonLock
     from softnpu.emulator.interface.result import Refused
+    from softnpu.emulator.served_socket import DaemonLock
 
     with pytest.raises(Refused, match="nowhere") as caught:
         DaemonLock(private_dir / "nowhere" / "npu.sock")

@@ -17,7 +17,7 @@ from softnpu.emulator.interface.version import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import DaemonRefused
 from tests.support.tour import TOUR
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_gone
 from tests.support.work import LONG, barrier, execute, run
 
 
@@ -110,13 +110,13 @@ def test_every_point_is_on_the_way_of_a_normal_run(
 ) -> None:
     trace = private_dir / "trace"
     rules = ",".join(f"{point}=trace({trace}):*" for point in failpoints.POINTS)
-    daemon = start_daemon(failpoints=rules)
+    daemon = start_daemon(failpoints=rules, idle_timeout_s=0.5)
     client = start_python(
         TOUR, environment={ENV_FAILPOINTS: rules}, socket=str(daemon.socket), xml=str(digits)
     )
     assert client.hear()["numbers"]
     client.finish()
-    daemon.stop()
+    wait_gone(daemon.pid)
 
     assert set(trace.read_text().split()) == set(failpoints.POINTS)
 

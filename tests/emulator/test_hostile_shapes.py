@@ -17,6 +17,7 @@ from softnpu.emulator.interface import linux
 from tests.support.daemon import Daemon
 from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, relu, total
 from tests.support.waiting import Stopwatch, wait_until
+from tests.support.work import LONG, execute, failure, recorded
 
 _MOST = 2**31 - 1
 
@@ -148,19 +149,40 @@ def test_nothing_behind_the_memory_is_read_or_written(context: Context, tmp_path
     del run
 
 
-def test_a_shape_tensor_may_lie_over_its_own_argument(context: Context, graph: Graph) -> None:
-    """Foolish, and only the fool's own numbers suffer."""
+def test_an_output_over_its_own_shape_tensor_is_refused(context: Context, graph: Graph) -> None:
     memory = context.alloc_host(512)
     for index in range(4):
         graph.set_argument_value(index, memory)
-    commands = context.create_command_list()
-    commands.append_graph_execute(graph)
-    commands.close()
     memory.view(np.int32)[:2] = [16, 4]
+    before = bytes(memory.view())
+    fence = execute(
+        context.create_command_queue(), recorded(context, lambda c: c.append_graph_execute(graph))
+    )
+
+    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
+
+    assert "outputs 'y' and 'vpux_ie_shape_y'" in str(error)
+    assert bytes(memory.view()) == before
+
+
+def test_an_output_and_its_shape_may_lie_where_the_input_and_its_shape_do(
+    context: Context, graph: Graph
+) -> None:
+    x, shape = context.alloc_host(512), context.alloc_host(64)
+    for index in range(4):
+        graph.set_argument_value(index, shape if graph.meta.arguments[index].shape_of >= 0 else x)
+    data = np.random.default_rng(2).standard_normal((3, 16), np.float32)
+    x.view(np.float32)[:48] = data.ravel()
+    x.view(np.float32)[48:] = 7
+    shape.view(np.int32)[:2] = [16, 3]
+
     queue = context.create_command_queue()
-    fence = queue.create_fence()
-    queue.execute_command_lists([commands], fence)
-    assert fence.host_synchronize(60_000_000_000)
+    fence = execute(queue, recorded(context, lambda c: c.append_graph_execute(graph)))
+
+    assert fence.host_synchronize(LONG)
+    np.testing.assert_array_equal(x.view(np.float32)[:48], np.maximum(data, 0).ravel())
+    assert np.all(x.view(np.float32)[48:] == 7), "nothing was written behind the result"
+    assert shape.view(np.int32)[:2].tolist() == [16, 3]
 
 
 def test_a_shape_that_changes_all_the_time_is_right_or_refused(

@@ -39,6 +39,7 @@ _QUICK = {f"{_WATCHDOG}:_LEAST_HANG_S": 0.5, f"{_WATCHDOG}:_LEAST_START_S": 1.5,
 _ANSWER_S = 60.0  # what a client may take on a machine with two cores that many share
 _WAYS = ("kill", "stop", "abort", "memory", "descriptors")
 _LONG_STEPS = {"context", "queue", "record", "signal", "import", "export", "free", "allocate"}
+_NO_STEPS = {"idle", "end", "withdraw"}  # of no client: tests/emulator/test_idle_end.py is about them
 _SHORT_WAYS = {
     "client": {"stop": "running", "abort": "compile", "memory": "load", "descriptors": "map"},
     "engine": {"stop": "running", "abort": "load", "memory": "completing", "descriptors": "map"},
@@ -51,7 +52,7 @@ def _cells(*victims: str) -> list[Any]:
     cells = []
     for point in failpoints.POINTS:
         victim, step = point.split(".")
-        if victim not in victims:
+        if victim not in victims or step in _NO_STEPS:
             continue
         for way in _WAYS:
             short = step not in _LONG_STEPS if way == "kill" else _SHORT_WAYS[victim][way] == step

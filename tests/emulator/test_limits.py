@@ -17,6 +17,7 @@ from softnpu.emulator.engine.context import _SESSION_BYTES, EngineContext
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.program import Program
 from softnpu.emulator.engine.scheduler import Share
+from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import UserStatus
@@ -426,7 +427,7 @@ def _program(length: int, inferences: int = 0) -> Program:
 
 def _engine_context(share: Share) -> EngineContext:
     """One with the handles that programs are kept for."""
-    context = EngineContext(1, os.eventfd(0), lambda: None, share)
+    context = EngineContext(1, os.eventfd(0), lambda: None, share, Staging(-1))
     for handle in (1, 7, 8):
         context.add_graph(handle, EngineImage(handle))
     return context

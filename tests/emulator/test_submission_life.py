@@ -265,6 +265,7 @@ def test_an_event_that_the_host_has_signalled_is_not_reset_again(start_daemon: S
     [
         (FaultKind.DROP_SIGNAL, ZeResult.ERROR_DEVICE_LOST),
         (FaultKind.STALL, ZeResult.ERROR_DEVICE_LOST),
+        (FaultKind.HANG, ZeResult.ERROR_DEVICE_LOST),
     ],
 )
 def test_an_injected_failure_stays_decided_when_the_engine_dies(

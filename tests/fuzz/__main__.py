@@ -1,4 +1,7 @@
-"""`python -m tests.fuzz`: so many cases of each kind against a daemon of its own; 1 if that did wrong."""
+"""`python -m tests.fuzz`: so many cases of each kind against a daemon of its own; 1 if that did wrong.
+
+With `--models N`: so many random models instead, on OpenVINO's CPU device and on softnpu; 1 if they differ.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.fuzz.campaign import Plan, run
+from tests.fuzz.models import campaign as models
 
 
 def main() -> int:
@@ -20,9 +24,17 @@ def main() -> int:
         )
     parser.add_argument("--seed", default=plan.seed, help="words that all chance comes from (%(default)s)")
     parser.add_argument("--jobs", type=float, default=plan.jobs, help="share of frames for the compiler")
-    parser.add_argument("--replay", default="", metavar="KIND:NUMBER", help="only this round")
+    parser.add_argument(
+        "--replay",
+        default="",
+        metavar="KIND:NUMBER",
+        help="only this round; of models SEED:NUMBER, or the folder of a saved finding",
+    )
     parser.add_argument("--json", type=Path, help="write all that was counted into this file")
+    _add_models(parser)
     given = parser.parse_args()
+    if given.models is not None:
+        return _models(given)
     chosen = Plan(
         given.frames,
         given.raw,
@@ -39,6 +51,47 @@ def main() -> int:
         given.json.write_text(json.dumps(found, indent=1))
     print(tally.summary())
     return 1 if tally.violations else 0
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    """What random models take, besides --seed, --replay and --json."""
+    group = parser.add_argument_group("random models")
+    plan = models.Plan()
+    group.add_argument("--models", type=int, metavar="N", help="so many random models, in place of all else")
+    group.add_argument("--first", type=int, default=plan.first, help="number of the first one (%(default)s)")
+    group.add_argument("--workers", type=int, default=plan.workers, help="side by side (%(default)s)")
+    group.add_argument(
+        "--ways",
+        nargs="+",
+        default=[],
+        metavar="PART",
+        help="only ways that contain one of these, such as native: or /reset; with --replay whole ones",
+    )
+    group.add_argument(
+        "--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)"
+    )
+    group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
+    group.add_argument("--found", type=Path, help="folder to save what differs in")
+
+
+def _models(given: argparse.Namespace) -> int:
+    """Random models; 1 if something differs that is not known."""
+    plan = models.Plan(
+        models=given.models,
+        seed=given.seed,
+        first=given.first,
+        workers=given.workers,
+        ways=tuple(given.ways),
+        replay=given.replay,
+        shrinks=given.shrinks,
+        shrink_s=given.shrink_s,
+        found=given.found,
+    )
+    tally = models.run(plan, lambda line: print(line, flush=True))
+    if given.json:
+        given.json.write_text(json.dumps(tally.as_json(), indent=1))
+    print(tally.summary())
+    return 0 if tally.good else 1
 
 
 if __name__ == "__main__":

@@ -165,6 +165,33 @@ for model, wrong in ((sine(six, six), "input"), (sine([64], six), "output")):
     else:
         raise AssertionError("compiled")
 """,
+    "outputs that are inputs or each other": """
+from tests.support.shared_tensors import MODELS, handed_on
+for shape in ([2, 3], [2, ov.Dimension(1, 6)]):
+    for build in MODELS.values():
+        model = build(shape)
+        inputs = [rng.random((2, 3), np.float32) for _ in model.inputs]
+        check(core.compile_model(model, "NPU"), model, *inputs)
+for kind in (np.float64, np.int64, np.uint64):
+    given = np.array([0.1, 2**40 + 1, 3]).astype(kind)
+    assert np.array_equal(core.compile_model(handed_on(ov.Type(kind), [3]), "NPU")(given)[0], given)
+""",
+    "constants without elements": """
+from tests.support.empty_constants import MODELS
+for build in MODELS.values():
+    model = build()
+    inputs = [rng.random(list(x.shape)).astype(x.element_type.to_dtype()) for x in model.inputs]
+    ov.save_model(model, sys.argv[2] + "/model.xml", compress_to_fp16=False)
+    read = core.read_model(sys.argv[2] + "/model.xml")
+    check(core.compile_model(model, "NPU"), model, *inputs)
+    check(core.compile_model(read, "NPU"), model, *inputs)
+    copied = core.compile_model(model, "NPU", {"NPU_MODEL_SERIALIZER_VERSION": "ALL_WEIGHTS_COPY"})
+    check(copied, model, *inputs)
+    blob = copied.export_model()
+    data = blob.getvalue() if hasattr(blob, "getvalue") else blob
+    check(core.import_model(io.BytesIO(data), "NPU"), model, *inputs)
+    check(core.compile_model(read, "NPU", {"ENABLE_WEIGHTLESS": True}), model, *inputs)
+""",
     "model that cannot be compiled": """
 x = op.parameter(ov.PartialShape.dynamic(), np.float32, "x")
 try:

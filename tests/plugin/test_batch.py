@@ -248,6 +248,20 @@ def test_what_cannot_be_split_goes_to_the_compiler_with_the_reason_and_plugin_is
     same(compiled(inputs), on_cpu(model, inputs))
 
 
+@pytest.mark.parametrize("kind", [ov.Type.u8, ov.Type.i8])
+def test_auto_leaves_a_conversion_to_8_bits_of_a_dynamic_batch_to_the_compiler(
+    shared_core: Core, kind: ov.Type
+) -> None:
+    data = np.array([[-1.66, 3.2], [300.7, -300.2]], np.float32)
+    for batch, mode in ((-1, "COMPILER"), (ov.Dimension(1, 5), "COMPILER"), (2, "PLUGIN")):
+        x = parameter("x", (batch, 2), "NC")
+        model = model_of(ops.convert(x, kind), x)
+        compiled = shared_core.compile_model(model, "NPU", F32)
+        assert compiled.get_property("BATCH_MODE") == mode
+        expected = ov.Core().compile_model(model, "CPU", F32)([data])  # in the model's own shape
+        np.testing.assert_array_equal(compiled([data])[0], expected[0])
+
+
 def test_states_without_a_batch_pass_through_every_mode(shared_core: Core) -> None:
     model = _summing(parameter("x", (1, 3), "NC"), (1, 3))
     for mode in ("AUTO", "PLUGIN", "COMPILER"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import openvino as ov
 import pytest
 
@@ -106,6 +108,50 @@ def test_a_foreign_tensor_that_was_set_is_copied_at_every_inference(
         request_.infer()
         np.testing.assert_array_equal(out, LEFT * factor + RIGHT)
     assert compiled.staged_bytes == 2 * (mine.nbytes + out.nbytes)
+
+
+def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    array.flags.writeable = False
+    return array
+
+
+# as it is shared, and forms that OpenVINO copies once
+ARRAYS: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
+    "whole": lambda base: base[:2],
+    "part": lambda base: base[1:3],
+    "read-only": lambda base: _read_only(base[:2]),
+    "transposed": lambda base: np.ascontiguousarray(base[:2].T).T,
+}
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+@pytest.mark.parametrize("share", [True, False])
+def test_a_shared_array_is_read_anew_by_every_inference(
+    request_: InferRequest, reference: ov.Core, two_by_two: ov.Model, form: str, share: bool
+) -> None:
+    expected = reference.compile_model(two_by_two, "CPU").create_infer_request()
+    for request in (request_, expected):
+        base = np.zeros((4, 3), np.float32)
+        request.infer({"left": ARRAYS[form](base), "right": RIGHT}, share_inputs=share)
+        base[:] = 7
+        request.start_async()
+        request.wait()
+    np.testing.assert_array_equal(
+        request_.get_tensor("total").data, expected.get_tensor("total").data, strict=True
+    )
+
+
+def test_an_array_that_is_not_shared_goes_where_the_tensor_is(
+    request_: InferRequest, reference: ov.Core, two_by_two: ov.Model
+) -> None:
+    found = []
+    cpu = reference.compile_model(two_by_two, "CPU").create_infer_request()
+    for request in (request_, cpu):
+        shared, other = LEFT.copy(), RIGHT.copy()
+        request.infer([shared, RIGHT.copy()], share_inputs=True)
+        request.infer([other, RIGHT.copy()], share_inputs=False)
+        found.append((shared.tolist(), request.get_tensor("total").data.tolist()))
+    assert found[0] == found[1]
 
 
 def test_results_are_copies_unless_they_are_shared(request_: InferRequest) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset6
+from openvino import opset13 as ops
 
 from softnpu.plugin import Core, InferRequest, InputError, VariableState
 from tests.support import stateful
@@ -86,6 +88,25 @@ def test_states_of_types_that_it_refuses(shared_core: Core, kind: ov.Type) -> No
         np.testing.assert_array_equal(found, total)
         np.testing.assert_array_equal(only(request).state.data, total)
         assert only(request).state.element_type == kind
+
+
+@pytest.mark.parametrize("kind", [Types.f8e4m3, Types.f8e5m2, Types.f16, Types.bf16, Types.i32, Types.u8])
+def test_a_conversion_of_a_state_is_done(shared_core: Core, reference: ov.Core, kind: ov.Type) -> None:
+    def converted(value: Any) -> Any:
+        return ops.convert(ops.convert(value, kind), ov.Type.f32)
+
+    x = stateful.source([3])
+    state = stateful.read(x, "v", x)
+    model = ov.Model([ops.result(converted(state))], [opset6.assign(ops.add(state, x), "v")], [x], "kept")
+    plain = stateful.source([3])
+    given = ov.Model([ops.result(converted(plain))], [plain], "given")
+    cpu = reference.compile_model(given, "CPU", stateful.CPU)
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    step = np.array([1.4759134, 0.3, 0.77], np.float32)
+    held = step
+    for _ in range(3):
+        np.testing.assert_array_equal(request.infer([step])[0], cpu([held])[0])
+        held = held + step
 
 
 def test_a_set_state_counts_from_there_on_as_on_the_cpu_device(shared_core: Core) -> None:

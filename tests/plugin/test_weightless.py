@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.plugin import BlobError, CompiledModel, Core, ModelError, PropertyError
+from softnpu.plugin import BlobError, CompiledModel, Core, ModelError, NpuError, PropertyError
 from softnpu.plugin.blob_file import BlobFile
 from tests.plugin.weights_files import (
     INPUT,
@@ -171,6 +172,34 @@ def test_a_longer_or_padded_weights_file_will_do(
 def test_another_model_is_refused_by_constant(shared_core: Core, file: Path) -> None:
     with pytest.raises(BlobError, match=r"constant 'first'.*expected"):
         shared_core.import_model(file, "NPU", model=dense_model(seed=9))
+
+
+def _swapped(folder: Path) -> Path:
+    first, second = tensors_of(dense_model()).values()
+    return write_safetensors(folder / "swapped.safetensors", {"first": second, "second": first})
+
+
+def _others(folder: Path) -> Path:
+    (folder / "others").mkdir()
+    return write_dense(folder / "others", seed=1)
+
+
+OTHERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "safetensors, each in the place of the other": lambda folder: {"WEIGHTS_PATH": _swapped(folder)},
+    "IR": lambda folder: {"WEIGHTS_PATH": _others(folder)},
+    "weights of an IR": lambda folder: {"WEIGHTS_PATH": _others(folder).with_suffix(".bin")},
+    "model in memory": lambda _: {ov.properties.hint.model: dense_model(seed=1)},
+}
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("others", OTHERS)
+def test_other_weights_of_the_same_names_and_sizes_are_refused(
+    shared_core: Core, file: Path, private_dir: Path, others: str, deferred: bool
+) -> None:
+    config = {**OTHERS[others](private_dir), "NPU_DEFER_WEIGHTS_LOAD": deferred}
+    with pytest.raises(NpuError, match=r"constant 'first'.*other weights"):
+        shared_core.import_model(file, "NPU", config).create_infer_request()
 
 
 def test_a_missing_weights_file_is_named(shared_core: Core, file: Path, private_dir: Path) -> None:

@@ -32,6 +32,15 @@ def tour():
         assert fence.host_synchronize(60 * 10**9), "no end of the inference"
         assert done.query_status(), "the last command has not run"
         numbers = memory[1].view(np.float32).tolist()
+        line = context.alloc_host(4096)
+        line.view()[:] = np.arange(4096) % 251
+        commands = context.create_command_list()
+        commands.append_memory_copy(line.view()[64:], line, 4032)
+        commands.close()
+        fence = queue.create_fence()
+        queue.execute_command_lists([commands], fence)
+        assert fence.host_synchronize(60 * 10**9), "no end of the copy"
+        assert (line.view()[64:] == np.arange(4032) % 251).all(), "the copy is wrong"
         blob = bytes(graph.get_native_binary())
         again = import_blob(context, blob)
         shared = context.alloc_host(4096, export=True)

@@ -71,6 +71,30 @@ def test_a_model_of_the_users_own(private_dir: Path, digits: Path) -> None:
     assert f"--model {digits}" in verdict["repeat"]
 
 
+def test_several_seeds_one_after_the_other_with_one_of_the_small_models(private_dir: Path) -> None:
+    report = private_dir / "verdicts.json"
+    told = softnpu(
+        "stress", "--clients", "1", "--seconds", "2", "--seeds", "4-5,9", "--model", "perceptron",
+        "--json", report,
+    )  # fmt: skip
+    assert told.code == 0, told.out + told.err
+    verdicts = msgspec.json.decode(report.read_bytes(), type=list[Verdict])
+    assert [verdict.seed for verdict in verdicts] == [4, 5, 9]
+    assert all(verdict.models == ["perceptron"] for verdict in verdicts)
+    assert verdicts[1].repeat == "softnpu stress --clients 1 --seconds 2 --seed 5 --model perceptron"
+    assert "3 seeds, " in told.out
+    assert "all passed" in told.out
+
+
+@pytest.mark.parametrize("seeds", ["", "5-4", "1,x", "-3", "1-99999", "٣"])
+def test_seeds_that_are_none_are_refused(seeds: str) -> None:
+    assert "expected numbers such as 1-10 or 3,5,8" in softnpu("stress", "--seeds", seeds).complaint
+
+
+def test_seed_and_seeds_are_not_taken_together() -> None:
+    assert "together with --seed 3" in softnpu("stress", "--seeds", "1-2", "--seed", "3").complaint
+
+
 def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
     """Seeded: the truth itself is changed, so every client that meets it has to complain."""
     program = private_dir / "run.py"
@@ -100,7 +124,8 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
 
 
 def test_what_is_no_model_is_told_in_a_line(private_dir: Path) -> None:
-    assert "no such file" in softnpu("stress", "--model", "/no/such/model.xml").complaint
+    complaint = softnpu("stress", "--model", "/no/such/model.xml").complaint
+    assert "no such file; expected a file, or one of digits, perceptron, " in complaint
     nothing = private_dir / "nothing.xml"
     nothing.write_text("<net/>")
     assert "nothing.xml" in softnpu("stress", "--model", nothing, "--seconds", "1").complaint

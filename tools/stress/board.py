@@ -33,8 +33,11 @@ class Field(enum.IntEnum):
     SHARED_FD = 10
     SHARED_SUBJECT = 11
     SHARED_SAMPLE = 12
+    # the fault that it has injected last, by its place in `plan.FAULTS`, and when; 0 if none
+    FAULT = 13
+    FAULT_NS = 14
     # how often each operation has ended well
-    DONE = 13
+    DONE = 15
 
 
 class Control(enum.IntEnum):

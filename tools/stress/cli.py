@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from softnpu.tools.stress.director import Options
+    from softnpu.tools.stress.verdict import Verdict
+
+_MOST_SEEDS = 10_000
 
 
 def stress(
     clients: Annotated[int, typer.Option(min=1, max=1000, help="Client processes at once.")] = 8,
-    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long, for each seed.")] = 20.0,
     kill: Annotated[
         bool, typer.Option("--kill", help="Clients, the engine and compiler workers are killed.")
     ] = False,
@@ -21,49 +28,101 @@ def stress(
     seed: Annotated[
         int | None, typer.Option(help="Decides what every client does; random if not given.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the verdict there.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="One run after the other: 1-10, or 3,5,8. To the end, whatever fails.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the verdict there; with --seeds a list of verdicts.")
+    ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A model file, or a name of `softnpu models`; without any small ones of its own."),
+        typer.Option(
+            help="A model file, a name of `softnpu models`, or one of the small ones that are used"
+            " without this option: digits, perceptron, convolutions, attention, running-sums, two-outputs."
+        ),
     ] = None,
     socket: Annotated[
-        Path | None, typer.Option(help="The daemon to use; without one a private daemon for this run.")
+        Path | None, typer.Option(help="The daemon to use; without one a private daemon for each run.")
     ] = None,
 ) -> None:
     """Let many processes compile, load, infer, share, cancel, die and return; check every result."""
-    from softnpu.tools.stress.director import Director, Options
-    from softnpu.tools.stress.private import target
-    from softnpu.tools.stress.verdict import judge
-    from softnpu.tools.stress.view import View, tell
+    import msgspec
 
+    from softnpu.tools.console import out
+    from softnpu.tools.stress.director import Options
+
+    chosen = _chosen(seed, seeds)
     options = Options(
         clients=clients,
         seconds=seconds,
         kill=kill,
         faults=faults,
-        seed=secrets.randbelow(1 << 31) if seed is None else seed,
+        seed=chosen[0],
         models=tuple(_path(name) for name in model or ()),
     )
+    verdicts: list[Verdict] = []
+    for number in chosen:
+        verdicts.append(_run(msgspec.structs.replace(options, seed=number), socket))
+        if json is not None:
+            # after every run: what was found is kept if a later one is interrupted
+            found = verdicts[0] if seeds is None else verdicts
+            json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    failed = [verdict.seed for verdict in verdicts if not verdict.passed]
+    if seeds is not None:
+        checked = sum(verdict.results_checked for verdict in verdicts)
+        words = f"failed: {', '.join(map(str, failed))}" if failed else "all passed"
+        out.print(f"{len(verdicts)} seeds, {checked} results: {words}", highlight=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _run(options: Options, socket: Path | None) -> Verdict:
+    from softnpu.tools.stress.director import Director
+    from softnpu.tools.stress.private import target
+    from softnpu.tools.stress.verdict import judge
+    from softnpu.tools.stress.view import View, tell
+
     with target(socket) as found, View() as view:
         director = Director(options, found, view.show)
         director.run()
     verdict = judge(director.state, director.deaths.done, found.failures)
-    if json is not None:
-        json.write_bytes(verdict.encode())
     tell(verdict)
-    if not verdict.passed:
-        raise typer.Exit(1)
+    return verdict
+
+
+def _chosen(seed: int | None, seeds: str | None) -> list[int]:
+    """The seeds in the order of their runs: of `--seeds`, else the one of `--seed`, else a random one."""
+    from softnpu.tools.failures import ToolError
+
+    if seeds is None:
+        return [secrets.randbelow(1 << 31) if seed is None else seed]
+    if seed is not None:
+        raise ToolError("--seeds", f"given together with --seed {seed}", "one of the two")
+    found: list[int] = []
+    for part in seeds.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part, re.ASCII)
+        first = last = int(match[1]) if match else 0
+        if match and match[2]:
+            last = int(match[2])
+        if not match or last < first or last - first + len(found) >= _MOST_SEEDS:
+            raise ToolError("--seeds", repr(part), f"numbers such as 1-10 or 3,5,8, at most {_MOST_SEEDS}")
+        found += range(first, last + 1)
+    return found
 
 
 def _path(name: str) -> str:
-    """A file as it was named, or that of a model of the catalogue."""
+    """A model of our own or a file as it was named, or that of a model of the catalogue."""
     from softnpu.tools.failures import ToolError
     from softnpu.tools.models.catalogue import CATALOGUE
     from softnpu.tools.models.fetch import cached
+    from softnpu.tools.stress.subjects import OWN_MODELS
 
+    if name in OWN_MODELS:
+        return name
     if name not in CATALOGUE:
         if not Path(name).is_file():
-            raise ToolError(f"model {name}", "no such file", f"a file, or one of {', '.join(CATALOGUE)}")
+            known = ", ".join((*OWN_MODELS, *CATALOGUE))
+            raise ToolError(f"model {name}", "no such file", f"a file, or one of {known}")
         return name
     path = cached(CATALOGUE[name])
     if path is None:

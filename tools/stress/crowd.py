@@ -16,6 +16,7 @@ import msgspec
 
 from softnpu.tools.stress import board as boards
 from softnpu.tools.stress.board import Control, Field
+from softnpu.tools.stress.chronicle import Chronicle
 from softnpu.tools.stress.plan import OPERATIONS, Plan
 from softnpu.tools.stress.reports import Born, Ended, Failure, Setup, Start
 from softnpu.tools.stress.worker import stack_path
@@ -48,11 +49,12 @@ class Life:
 class Crowd:
     """All clients of a run. Those that die as planned come back; `failures` has what is wrong."""
 
-    def __init__(self, plan: Plan, socket_path: Path, folder: Path) -> None:
+    def __init__(self, plan: Plan, socket_path: Path, folder: Path, chronicle: Chronicle) -> None:
         self.failures: list[Failure] = []
         self.births = 0
         self.planned_deaths = 0
         self._plan = plan
+        self._chronicle = chronicle
         fd, self.board = boards.create(plan.clients)
         self._folder = str(folder)
         self._lives: dict[int, Life] = {}
@@ -202,6 +204,7 @@ class Crowd:
         number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
         if row[Field.DYING] and number in (signal.SIGKILL, signal.SIGALRM):
             self.planned_deaths += 1
+            self._chronicle.note(f"client {life.client} (pid {life.pid}) died as planned")
         elif ended.status and not life.shot and not self._told(life.client):
             words = f"signal {number}" if number else f"exit code {os.waitstatus_to_exitcode(ended.status)}"
             self._fail("death", life.client, f"its process ended by itself with {words}")
@@ -228,4 +231,7 @@ class Crowd:
                 return
             if not data:
                 return
-            self.failures.append(msgspec.json.decode(data, type=Failure))
+            failure = msgspec.json.decode(data, type=Failure)
+            if failure.report:
+                self._chronicle.complete(Path(failure.report), self.board)
+            self.failures.append(failure)

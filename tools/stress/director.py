@@ -19,6 +19,7 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import accounts
 from softnpu.tools.stress.accounts import Sample
 from softnpu.tools.stress.board import Field
+from softnpu.tools.stress.chronicle import Chronicle
 from softnpu.tools.stress.crowd import Crowd
 from softnpu.tools.stress.deaths import Deaths
 from softnpu.tools.stress.plan import Plan
@@ -68,6 +69,7 @@ class State(msgspec.Struct, kw_only=True):
     resets: int = 0
     hangs: int = 0
     aborted: int = 0
+    overlapped: int = 0
     failures: list[Failure] = []
 
     @property
@@ -100,6 +102,7 @@ class Director:
         self._target = target
         self._show = show
         self._deaths = Deaths()
+        self._chronicle = Chronicle()
         subjects = make_references(target.folder, options.seed, options.models)
         self._plan = Plan(options.seed, options.clients, len(subjects), options.kill, options.faults)
         self.state = State(options=options, subjects=[subject.name for subject in subjects])
@@ -116,7 +119,7 @@ class Director:
         """The whole run; `state` has what came of it."""
         with (
             Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
-            Crowd(self._plan, self._target.socket, self._target.folder) as crowd,
+            Crowd(self._plan, self._target.socket, self._target.folder, self._chronicle) as crowd,
         ):
             self._monitor, self._crowd = monitor, crowd
             if self._options.faults:
@@ -179,11 +182,13 @@ class Director:
             state.engine_kills += 1
             self._ready_since = 0.0
             self._engine_due = state.operations + self._plan.pause(state.engine_kills)
+            self._chronicle.note(f"engine {engine.device.index} (pid {engine.engine_pid}) is killed")
             _shoot(engine.engine_pid)
         if state.operations >= self._compiler_due and status.compiler_pids:
             state.compiler_kills += 1
             self._compiler_due = state.operations + self._plan.compiler_pause(state.compiler_kills)
             self._crowd.note_compiler_kill()
+            self._chronicle.note(f"compiler worker (pid {status.compiler_pids[0]}) is killed")
             _shoot(status.compiler_pids[0])
             # also for who has begun between the first note and the shot
             self._crowd.note_compiler_kill()
@@ -199,6 +204,7 @@ class Director:
         state.resets = sum(engine.restarts for engine in status.engines)
         state.hangs = sum(engine.hangs for engine in status.engines)
         state.aborted = sum(engine.aborted for engine in status.engines)
+        state.overlapped = sum(engine.overlapped for engine in status.engines)
 
     def _check_left(self, before: Sample) -> None:
         """What the daemon still holds when nobody is there any more."""
@@ -225,6 +231,7 @@ class Director:
     def _look(self) -> StatusIs:
         """Asks the daemon, also about the dead."""
         status = self._ask()
+        self._chronicle.look(status)
         self._deaths.look(status, time.monotonic(), self._crowd.board.any_at(_HANGING))
         return status
 

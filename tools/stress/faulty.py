@@ -6,6 +6,7 @@ error on something that the fault does not concern are failures.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,9 +14,11 @@ from typing import Final
 
 from softnpu.driver import GraphSource, ZeError, ZeResult, faults
 from softnpu.driver.graph_creation import import_blob
-from softnpu.tools.stress.held import Wrong, waited
+from softnpu.tools.stress.board import Field
+from softnpu.tools.stress.checking import Wrong
+from softnpu.tools.stress.held import waited
 from softnpu.tools.stress.operations import Client, held, sample_of
-from softnpu.tools.stress.plan import Step
+from softnpu.tools.stress.plan import FAULTS, Step
 
 _GOOD: Final = ZeResult.SUCCESS
 _LOST: Final = ZeResult.ERROR_DEVICE_LOST
@@ -32,7 +35,7 @@ SUBMISSIONS: Final[dict[str, tuple[ZeResult, ...]]] = {
     # the engine may have been awake, or another doorbell wakes it in time
     "drop-doorbell": (_GOOD, _LOST),
 }
-"""How the submission that is hit may end."""
+"""How the submission that is hit may end, also if its engine is killed meanwhile: a failure stays decided."""
 ALSO_REBORN: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
 """After these the process ends and another takes its place: repeated offenders would be refused, rightly."""
 
@@ -58,11 +61,11 @@ def _submission(client: Client, step: Step, kind: str) -> int:
     queue = client.session.context.create_command_queue()
     sample = sample_of(loaded, step)
     with _injected(client, kind):
-        fence = loaded.submit(queue, sample)
-        result = _result(lambda: waited(fence, f"a submission with the fault '{kind}'"))
+        inference = loaded.submit(queue, sample)
+        result = _result(lambda: waited(inference.fence, f"a submission with the fault '{kind}'"))
     _check(kind, result, SUBMISSIONS[kind])
     if result == _GOOD:
-        loaded.check(sample)
+        loaded.check(inference)
     if queue.lost != (result == _LOST):
         raise Wrong(f"fault '{kind}': the submission ended with {_name(result)}, queue lost: {queue.lost}")
     queue.destroy()
@@ -149,7 +152,8 @@ REQUESTS: Final[dict[str, Callable[[Client, Step, str], int]]] = {
 @contextmanager
 def _injected(client: Client, kind: str, value: str | None = None) -> Iterator[None]:
     """The fault, for what this session does next, and for nobody else."""
-    session = client.session
+    session, row = client.session, client.board.row(client.number)
+    row[Field.FAULT], row[Field.FAULT_NS] = FAULTS.index(kind), time.monotonic_ns()
     with faults.injected(kind, socket=session.socket, session=session.driver.session, value=value):
         yield
 

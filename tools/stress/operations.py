@@ -16,10 +16,12 @@ import numpy as np
 from softnpu.driver import Allocation, CommandList, Event, Fence, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import import_blob
 from softnpu.tools.stress.board import Board, Field
-from softnpu.tools.stress.held import Loaded, Session, Stuck, Wrong, compare, waited
+from softnpu.tools.stress.checking import Inference, Place, Wrong, check
+from softnpu.tools.stress.held import WAIT_S, Loaded, Session, Stuck, Turn, submit, waited
 from softnpu.tools.stress.plan import Step
 
 _BATCHES: Final = 8
+_IN_FLIGHT: Final = 3
 _LARGEST: Final = 192 * 1024
 
 
@@ -49,33 +51,99 @@ def sample_of(loaded: Loaded, step: Step, index: int = 0) -> int:
 
 
 def infer(client: Client, step: Step) -> int:
-    """One inference after the other, each waited for."""
+    """One inference after the other, each waited for, in one of the ways that there are to wait."""
     loaded = held(client, step)
     if loaded is None:
         return 0
     count = 1 + step.seed % 4
+    wait = _WAYS[step.seed // 4 % len(_WAYS)](client, loaded)
+    in_place = bool(step.seed & 64)
     for index in range(count):
-        loaded.infer(client.session.queue, sample_of(loaded, step, index))
+        sample = sample_of(loaded, step, index)
+        for inference in range(loaded.subject.steps):
+            fed = loaded.feed(sample, inference, in_place)
+            wait(fed)
+            loaded.check(fed)
     return count * loaded.subject.steps
+
+
+def _by_new_fences(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+    queue = client.session.queue
+
+    def wait(fed: Inference) -> None:
+        fence = queue.create_fence()
+        loaded.submit_fed(queue, fence, fed)
+        waited(fence, f"inference of '{loaded.subject.name}'")
+
+    return wait
+
+
+def _by_one_fence(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+    queue = client.session.queue
+    fence = queue.create_fence()
+
+    def wait(fed: Inference) -> None:
+        fence.reset()
+        loaded.submit_fed(queue, fence, fed)
+        waited(fence, f"inference of '{loaded.subject.name}' with a fence that is used again")
+
+    return wait
+
+
+def _by_the_queue(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+    queue = client.session.queue
+
+    def wait(fed: Inference) -> None:
+        # nobody looks at the fence: it tells a report which submission it was
+        loaded.submit_fed(queue, queue.create_fence(), fed)
+        if not queue.synchronize(int(WAIT_S * 1e9)):
+            raise Stuck(f"a queue with an inference of '{loaded.subject.name}' has not ended")
+
+    return wait
+
+
+def _by_an_event(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+    """The end is known before the submission has ended: the next one comes while that is being noted."""
+    queue = client.session.queue
+    event = client.session.context.create_event()
+    lists: dict[Turn, CommandList] = {}
+
+    def wait(fed: Inference) -> None:
+        turn = loaded.turn_of(fed)
+        if turn not in lists:
+            lists[turn] = loaded.record(loaded.memory_of(turn), event)
+        event.host_reset()
+        fence = queue.create_fence()
+        submit(queue, lists[turn], fence, [fed])
+        if not event.host_synchronize(int(WAIT_S * 1e9)):
+            waited(fence, "an inference whose event is not signalled")
+            raise Stuck("an inference has ended without its event")
+
+    return wait
+
+
+_WAYS: Final = (_by_new_fences, _by_one_fence, _by_the_queue, _by_an_event)
 
 
 def burst(client: Client, step: Step) -> int:
     """Several models' inferences in flight on two queues, and only then a wait."""
     random = Random(step.seed)
-    session, flights = client.session, []
+    session = client.session
+    flights: list[tuple[Loaded, Inference]] = []
     count = len(session.subjects)
-    for index in range(min(3, count)):
+    for index in range(_IN_FLIGHT):
         subject = (step.subject + index) % count
         made = client.compiling(partial(session.loaded, subject))
-        if made is None or made.subject.steps > 1:
+        if made is None:
             continue
+        if any(made is other for other, _ in flights):
+            made = made.another()
         queue = random.choice((session.queue, session.other_queue))
-        sample = sample_of(made, step, index)
-        flights.append((made, sample, made.submit(queue, sample)))
+        flights.append((made, made.submit(queue, sample_of(made, step, index))))
     random.shuffle(flights)
-    for loaded, sample, fence in flights:
-        waited(fence, f"one of {len(flights)} inferences in flight, '{loaded.subject.name}'")
-        loaded.check(sample)
+    for loaded, inference in flights:
+        waited(inference.fence, f"one of {len(flights)} inferences in flight, '{loaded.subject.name}'")
+        loaded.check(inference)
     return len(flights)
 
 
@@ -90,20 +158,30 @@ def batch(client: Client, step: Step) -> int:
     rooms = [-(-argument.byte_size // 64) * 64 for argument in arguments]
     memory = [context.alloc_host(room * count) for room in rooms]
     commands = context.create_command_list()
-    for at in range(count):
-        arrays = loaded.samples.inputs(sample_of(loaded, step, at))
-        for index, room in enumerate(rooms):
-            graph.set_argument_value(index, memory[index].address + at * room)
-            if index < len(arrays):
-                raw = np.frombuffer(arrays[index].tobytes(), np.uint8)
-                memory[index].view()[at * room : at * room + len(raw)] = raw
-        commands.append_graph_execute(graph)
-    commands.close()
-    waited(_submitted(client, commands), f"a list of {count} inferences of '{loaded.subject.name}'")
+    parts = []
     for at in range(count):
         sample = sample_of(loaded, step, at)
-        found = [memory[index].view()[at * rooms[index] :] for index in loaded.output_indices()]
-        compare(found, loaded.samples.outputs(sample), f"'{loaded.subject.name}', part {at} of {count}")
+        pattern, note = loaded.journal.fed(loaded.subject.name, sample, 0)
+        places, rest = [], []
+        for index, (argument, room) in enumerate(zip(arguments, rooms, strict=True)):
+            graph.set_argument_value(index, memory[index].address + at * room)
+            start, end = at * room, at * room + argument.byte_size
+            view = memory[index].view()
+            pattern.fill(view[start : start + room])
+            places.append(Place(argument.name, view[start:end], memory[index].block.handle, start))
+            rest.append((view[end : start + room], view[end : start + room].tobytes()))
+        inputs, outputs = places[: loaded.subject.inputs], places[loaded.first_output :]
+        for place, array in zip(inputs, loaded.samples.inputs(sample), strict=True):
+            place.view[:] = np.frombuffer(array.tobytes(), np.uint8)
+        subject, samples = loaded.subject, loaded.samples
+        parts.append(Inference(subject, samples, sample, 0, inputs, outputs, [], pattern, note, rest=rest))
+        commands.append_graph_execute(graph)
+    commands.close()
+    fence = client.session.queue.create_fence()
+    submit(client.session.queue, commands, fence, parts)
+    waited(fence, f"a list of {count} inferences of '{loaded.subject.name}'")
+    for at, part in enumerate(parts):
+        check(part, f", part {at} of {count}")
     return count
 
 
@@ -124,6 +202,7 @@ def memory(client: Client, step: Step) -> int:
     commands = context.create_command_list()
     patterns = [random.randrange(256) for _ in held]
     for block, pattern in zip(held, patterns, strict=True):
+        block.view()[:] = ~pattern & 0xFF
         commands.append_memory_fill(block, bytes([pattern]), block.size)
         commands.append_barrier()
     target = context.alloc_host(_LARGEST)
@@ -135,6 +214,8 @@ def memory(client: Client, step: Step) -> int:
         size = held[0].size if block is target else block.size
         if not np.all(block.view()[:size] == pattern):
             raise Wrong(f"memory of {size} bytes is not what the device filled it with")
+    if np.any(target.view()[held[0].size :]):
+        raise Wrong(f"memory behind a copy of {held[0].size} bytes was written")
     random.shuffle(held)
     for block in held[:-1]:
         block.destroy()
@@ -179,10 +260,10 @@ def cancel(client: Client, step: Step) -> int:
     commands.append_wait_on_events([gate])
     commands.close()
     sample = sample_of(loaded, step)
-    loaded.feed(sample)
+    fed = loaded.feed(sample)
     fence, behind = queue.create_fence(), queue.create_fence()
     queue.execute_command_lists([commands], fence)
-    loaded.submit_fed(queue, behind)
+    loaded.submit_fed(queue, behind, fed)
     fence.cancel()
     try:
         waited(fence, "a submission that was cancelled")
@@ -192,7 +273,7 @@ def cancel(client: Client, step: Step) -> int:
     else:
         raise Wrong("a submission that was cancelled while it waited ended well")
     waited(behind, "the submission behind a cancelled one")
-    loaded.check(sample)
+    loaded.check(fed)
     return 1
 
 
@@ -270,12 +351,12 @@ def remote(client: Client, step: Step) -> int:
         foreign = client.session.context.import_memory(fd)
     finally:
         os.close(fd)
-    places = [foreign, *loaded.memory[1:]]
-    for place, array in zip(places[1:], loaded.samples.inputs(sample)[1:], strict=False):
-        place.view()[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-    loaded.reset_states()
-    waited(_submitted(client, loaded.record(places)), "an inference on memory of another process")
-    loaded.check(sample)
+    memory = [foreign, *loaded.memory[1:]]
+    fed = loaded.feed_into(memory, sample, given=1)
+    fence = client.session.queue.create_fence()
+    submit(client.session.queue, loaded.record(memory), fence, [fed])
+    waited(fence, "an inference on memory of another process")
+    check(fed, ", on memory of another process")
     return 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from softnpu.driver import Driver
 from softnpu.emulator.daemon import start_background
 from softnpu.emulator.interface import places
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.tools.stress.reports import Failure
+from softnpu.tools.stress.reports import Failure, reports_folder
 
 _END_S = 15.0
 
@@ -30,19 +31,36 @@ class Target:
 @contextmanager
 def target(socket: Path | None) -> Iterator[Target]:
     """The daemon at `socket`, or one of its own that has ended in order afterwards, if all is well."""
-    with tempfile.TemporaryDirectory(prefix="softnpu-stress-") as name:
-        folder = Path(name)
+    with _folder() as folder:
         if socket is not None:
             yield Target(socket.absolute(), folder)
             return
         found = Target(folder / "npu.sock", folder)
         # should the director be killed, the daemon ends by itself
-        pid = start_background(DaemonSettings(socket=str(found.socket), idle_timeout_s=30.0))
+        pid = start_background(DaemonSettings(socket=str(found.socket), idle_timeout_s=30.0, self_check=True))
         tree = [psutil.Process(pid)]
         try:
-            yield found
+            # it must not end as idle while the references are made, which may take longer
+            with Driver.open(found.socket, autostart=False, role="monitor"):
+                yield found
         finally:
             found.failures += _end(found, tree)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for a run. It is gone afterwards, unless a client has left a report there."""
+    folder = Path(tempfile.mkdtemp(prefix="softnpu-stress-"))
+    try:
+        yield folder
+    finally:
+        kept = reports_folder(folder)
+        if kept.is_dir():
+            for path in folder.iterdir():
+                if path.is_dir() and path != kept:
+                    shutil.rmtree(path)
+        else:
+            shutil.rmtree(folder)
 
 
 def _end(found: Target, tree: list[psutil.Process]) -> list[Failure]:

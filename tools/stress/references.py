@@ -19,13 +19,14 @@ from openvino import opset13 as ops
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import cached
-from softnpu.tools.stress.subjects import Array, Subject, write_list
+from softnpu.tools.stress.subjects import OWN_MODELS, Array, Subject, write_list
 
 CPU: Final = {
     "INFERENCE_PRECISION_HINT": "f32",
     "PERFORMANCE_HINT": "LATENCY",
     "EXECUTION_MODE_HINT": "ACCURACY",
 }
+THROUGHPUT: Final = {**CPU, "PERFORMANCE_HINT": "THROUGHPUT"}
 _SAMPLES: Final = 6
 _STEPS: Final = 4
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     random = np.random.default_rng(seed)
     core = ov.Core()
     try:
-        models = [_given_model(core, name) for name in given] or _own_models(core, random)
+        models = _models(core, given, random)
         subjects = [_subject(core, folder, index, model, random) for index, model in enumerate(models)]
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -44,6 +45,13 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     write_list(folder, subjects)
     return 0
+
+
+def _models(core: ov.Core, given: Sequence[str], random: np.random.Generator) -> list[ov.Model]:
+    """Those that are named, in that order; all own ones if none is."""
+    # all of them are made: a model is the same whether it runs alone or among the others
+    own = dict(zip(OWN_MODELS, _own_models(core, random), strict=True))
+    return [own[name] if name in own else _given_model(core, name) for name in given or OWN_MODELS]
 
 
 def _given_model(core: ov.Core, name: str) -> ov.Model:
@@ -151,15 +159,30 @@ def _subject(
     ov.serialize(model, xml)
     request = core.compile_model(core.read_model(xml), "CPU", CPU).create_infer_request()
     steps = _STEPS if model.get_variables() else 1
+    streams = core.compile_model(core.read_model(xml), "CPU", THROUGHPUT).create_infer_request()
+    same = True
+    kinds = {it.get_info().variable_id: it.get_info().data_type for it in model.get_variables()}
+    # a state that the CPU device keeps in another precision says nothing about ours
+    names = sorted(
+        state.name for state in request.query_state() if state.state.element_type == kinds.get(state.name)
+    )
     arrays: dict[str, Array] = {}
     for sample in range(_SAMPLES):
         request.reset_state()
+        streams.reset_state()
         for step in range(steps):
             given = [_random_array(port, random) for port in model.inputs]
             found = request.infer(given)
             arrays.update({f"in.{sample}.{step}.{at}": array for at, array in enumerate(given)})
             outputs = [np.array(found[port]) for port in request.model_outputs]
+            others = streams.infer(given)
+            same = same and all(
+                one.tobytes() == others[port].tobytes()
+                for one, port in zip(outputs, streams.model_outputs, strict=True)
+            )
             arrays.update({f"out.{sample}.{step}.{at}": array for at, array in enumerate(outputs)})
+            states = {state.name: np.array(state.state.data) for state in request.query_state()}
+            arrays.update({f"state.{sample}.{step}.{at}": states[name] for at, name in enumerate(names)})
     archive = folder / f"{index}.npz"
     np.savez(archive, **arrays)  # type: ignore[arg-type]
     return Subject(
@@ -170,6 +193,8 @@ def _subject(
         outputs=len(model.outputs),
         samples=_SAMPLES,
         steps=steps,
+        states=names,
+        streams=same,
     )
 
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 
+def reports_folder(folder: Path) -> Path:
+    """Where clients of a run leave reports on what they found wrong."""
+    return folder / "reports"
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding: `kind` is wrong, hang, error, leak, death or limit; `text` is the reason in full."""
+    """One finding: `kind` is wrong, hang, error, leak, death or limit; `text` is the reason in full.
+
+    Of a wrong result `details` has what explains it, and `report` the file that has all of it.
+    """
 
     kind: str
     text: str
     client: int = -1
     step: int = -1
     operation: str = ""
+    details: list[str] = []
+    report: str = ""
 
     def __str__(self) -> str:
         where = f"client {self.client}, step {self.step} ({self.operation}): " if self.client >= 0 else ""
-        return f"{self.kind}: {where}{self.text}"
+        lines = [f"{self.kind}: {where}{self.text}", *self.details]
+        if self.report:
+            lines.append(f"report: {self.report}")
+        return "\n  ".join(lines)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

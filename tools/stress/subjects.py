@@ -12,12 +12,16 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 LIST_FILE: Final = "subjects.json"
+OWN_MODELS: Final = ("digits", "perceptron", "convolutions", "attention", "running-sums", "two-outputs")
+"""Models that `references` makes itself; the seed decides their sizes and weights."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """One model: an IR, and `samples` runs of it, each of `steps` inferences (1 for a model without states).
 
-    `archive` has the arrays `in.SAMPLE.STEP.INDEX` and `out.SAMPLE.STEP.INDEX` (numpy `.npz`).
+    `archive` has the arrays `in.SAMPLE.STEP.INDEX`, `out.SAMPLE.STEP.INDEX` and `state.SAMPLE.STEP.VARIABLE`
+    (numpy `.npz`); `states` are the variables, by their place in this list. `streams` says that
+    the numbers are the same bit by bit if the CPU device is asked for THROUGHPUT.
     """
 
     name: str
@@ -27,6 +31,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     samples: int
     steps: int
+    states: list[str] = []
+    streams: bool = False
 
     @property
     def path(self) -> Path:
@@ -42,6 +48,11 @@ class Samples:
             self._arrays = {name: archive[name] for name in archive.files}
         self._subject = subject
 
+    @property
+    def subject(self) -> Subject:
+        """Whose samples they are."""
+        return self._subject
+
     def inputs(self, sample: int, step: int = 0) -> list[Array]:
         """The inputs in the order of the model."""
         return [self._arrays[f"in.{sample}.{step}.{index}"] for index in range(self._subject.inputs)]
@@ -49,6 +60,10 @@ class Samples:
     def outputs(self, sample: int, step: int = 0) -> list[Array]:
         """The outputs of the CPU device in the order of the model."""
         return [self._arrays[f"out.{sample}.{step}.{index}"] for index in range(self._subject.outputs)]
+
+    def states(self, sample: int, step: int = 0) -> list[Array]:
+        """The states that the CPU device had after this inference, in the order of `Subject.states`."""
+        return [self._arrays[f"state.{sample}.{step}.{index}"] for index in range(len(self._subject.states))]
 
 
 def write_list(folder: Path, subjects: list[Subject]) -> None:

@@ -43,6 +43,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     engine_resets: int
     hangs: int
     aborted: int
+    overlapped: int
     noticed: Times
     noticed_clock: Times
     memory_back: Times
@@ -50,10 +51,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     memory_back_clock: Times
     growth: list[Growth]
     samples: list[Sample]
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
@@ -100,6 +97,7 @@ def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
         engine_resets=state.resets,
         hangs=state.hangs,
         aborted=state.aborted,
+        overlapped=state.overlapped,
         noticed=noticed,
         noticed_clock=Times.of([death.noticed - death.at for death in deaths]),
         memory_back=Times.of([death.back_s for death in quiet]),

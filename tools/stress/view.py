@@ -72,7 +72,11 @@ def _figures(verdict: Verdict) -> list[tuple[str, str]]:
             f"{verdict.processes} clients, of which {verdict.client_deaths} died; {verdict.engine_kills}"
             f" engines and {verdict.compiler_kills} compiler workers killed",
         ),
-        ("device", f"{verdict.engine_resets} resets, {verdict.hangs} hangs, {verdict.aborted} aborted"),
+        (
+            "device",
+            f"{verdict.engine_resets} resets, {verdict.hangs} hangs, {verdict.aborted} aborted,"
+            f" {verdict.overlapped} inferences begun early",
+        ),
     ]
     if verdict.client_deaths:
         figures += [

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,9 +18,13 @@ from softnpu.driver import Allocation, ZeError, ZeResult
 from softnpu.emulator.interface import failpoints
 from softnpu.tools.stress import faulty, operations
 from softnpu.tools.stress.board import IDLE, Board, Control, Field
-from softnpu.tools.stress.held import Session, Stuck, Wrong
+from softnpu.tools.stress.checking import Finding, Wrong
+from softnpu.tools.stress.evidence import Report
+from softnpu.tools.stress.held import Session, Stuck
+from softnpu.tools.stress.inquiry import Scene
+from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.plan import OPERATIONS, Death, Plan, Step
-from softnpu.tools.stress.reports import Failure, Setup, Start
+from softnpu.tools.stress.reports import Failure, Setup, Start, reports_folder
 from softnpu.tools.stress.subjects import Samples, Subject, read_list
 
 T = TypeVar("T")
@@ -45,10 +49,11 @@ def live(setup: Setup, order: Start, board: Board, subjects: Subjects, report: s
         try:
             client.run()
         except Stuck as stuck:
-            client.tell("hang", str(stuck))
+            client.tell_found("hang", str(stuck), None)
         except Wrong as wrong:
-            client.tell("wrong", str(wrong))
+            client.tell_found("wrong", str(wrong), wrong.finding)
         except Exception as error:
+            client.stay()
             client.tell("error", _words(error))
             raise
         else:
@@ -74,9 +79,11 @@ class Worker:
         self._setup = setup
         self._row = board.row(order.client)
         self._subjects = subjects
-        self._report = report
+        self._channel = report
         self._plan = Plan(setup.seed, setup.clients, len(subjects), setup.kill, setup.faults)
         self._next = order.step
+        self._life = order.life
+        self._journal = Journal(order.client, order.life)
         self._shared: tuple[Allocation, int] | None = None
         self._row[Field.GENERATION] = 0
         self._row[Field.PID] = os.getpid()
@@ -89,7 +96,7 @@ class Worker:
     def run(self) -> None:
         """Steps until it is told to stop, or dies."""
         self._row[Field.SINCE_NS] = time.monotonic_ns()
-        self._open()
+        self.open()
         while not self.board.control[Control.STOP]:
             self._take(self._plan.step(self.number, self._next))
             self._next += 1
@@ -98,7 +105,31 @@ class Worker:
         self.share(0, 0, None)
         self.session.close()
 
-    def tell(self, kind: str, text: str) -> None:
+    @staticmethod
+    def stay() -> None:
+        """Nobody ends this process now: what it has found would never be told."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        failpoints.configure("")
+
+    def tell_found(self, kind: str, text: str, finding: Finding | None) -> None:
+        """A wrong result or a hang, for the verdict, with a report of all that may explain it."""
+        self.stay()
+        try:
+            report = self._report_on(text, finding)
+            path = reports_folder(Path(self._setup.folder)) / f"client-{self.number}-step-{report.step}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(report.encode())
+        except Exception as error:
+            # what was found counts, whatever becomes of its report
+            self.tell(kind, text, [f"no report: {_words(error)}"])
+            raise
+        self.tell(kind, text, report.lines(), str(path))
+
+    def _report_on(self, text: str, finding: Finding | None) -> Report:
+        scene = Scene(self._setup.seed, self.number, self._life, self._step, self.session)
+        return scene.report(text, finding, [samples for _, samples in self._subjects])
+
+    def tell(self, kind: str, text: str, details: Sequence[str] = (), report: str = "") -> None:
         """A failure, for the verdict."""
         step = self._step
         failure = Failure(
@@ -107,8 +138,10 @@ class Worker:
             client=self.number,
             step=-1 if step is None else step.number,
             operation="start" if step is None else step.operation,
+            details=list(details),
+            report=report,
         )
-        self._report.send(msgspec.json.encode(failure))
+        self._channel.send(msgspec.json.encode(failure))
 
     # ------------------------------------------------------------ for operations
 
@@ -118,7 +151,7 @@ class Worker:
         """Ends the session in order and opens another."""
         self.share(0, 0, None)
         self.session.close()
-        self._open()
+        self.open()
 
     def compiling(self, compile: Callable[[], T]) -> T | None:
         """What `compile` makes; None if the director has killed compiler workers while it was at work."""
@@ -148,9 +181,13 @@ class Worker:
 
     # ------------------------------------------------------------
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """A new session."""
         setup = self._setup
-        self.session = Session(Path(setup.socket), self._subjects, Path(setup.folder) / "cache")
+        cache = Path(setup.folder) / "cache"
+        # one and the same client has both sorts of sessions, one life after the other
+        throughput = bool((self.number + self._life) % 2)
+        self.session = Session(Path(setup.socket), self._subjects, cache, self._journal, throughput)
         self._row[Field.SESSION] = self.session.driver.session
 
     def _take(self, step: Step) -> None:
@@ -161,6 +198,7 @@ class Worker:
         row[Field.SINCE_NS] = time.monotonic_ns()
         row[Field.STEP] = step.number
         row[Field.OPERATION] = kind
+        self._journal.begin(step)
         if step.death is not None:
             row[Field.DYING] = 1
             self._arm(step.death)
@@ -171,6 +209,7 @@ class Worker:
             self._spent = step.operation.removeprefix("fault ") in faulty.ALSO_REBORN
         if step.death is not None:
             os.kill(os.getpid(), signal.SIGKILL)
+        self._journal.end()
         row[Field.CHECKED] += checked
         row[Field.DONE + kind] += 1
         row[Field.OPERATION] = IDLE

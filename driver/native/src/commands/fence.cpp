@@ -28,15 +28,20 @@ bool Fence::wait(uint64_t timeout) {
     if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
     // the device signals the fence before it counts the submission as ended
     if (word.is_signalled(ticket)) {
-        // another thread may arm it again meanwhile: then the result is not this one's
-        const bool succeeded = word.result() == ZE_RESULT_SUCCESS && word.is_signalled(ticket);
-        if (!succeeded || execution->first != last) queue->throw_failure(*execution);
+        const bool succeeded = word.result() == ZE_RESULT_SUCCESS;
+        // armed again by another thread meanwhile, the record may have the result of that submission already
+        if (!succeeded || execution->first != last || !stands_for(execution)) queue->throw_failure(*execution);
         return true;
     }
     // over without a signal: given to another submission since, passed over in a broken ring, or the queue is
     // destroyed
     queue->check_alive(last);
     return false;
+}
+
+bool Fence::stands_for(const std::shared_ptr<Execution>& execution) {
+    std::lock_guard lock(mutex_);
+    return execution_ == execution;
 }
 
 void Fence::reset() {

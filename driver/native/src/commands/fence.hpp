@@ -28,6 +28,8 @@ public:
     const Place& place() const { return place_; }
 
 private:
+    // Whether it was not given to other submissions, nor reset, since.
+    bool stands_for(const std::shared_ptr<Execution>& execution);
     FenceRecord record() const { return FenceRecord(place_.block->data() + place_.offset); }
 
     const Place place_;

@@ -200,7 +200,8 @@ Error CommandQueue::failure(Failure failed, size_t more) const {
 
 bool CommandQueue::has_room(size_t count) const {
     const uint64_t needed = tail_ + count;
-    return needed <= slots_ || progress_->has_ended(needed - slots_);
+    // not by `completed`, which may have grown since the results were read: a slot is used again after that
+    return needed <= slots_ || outcomes_.was_read(needed - slots_);
 }
 
 // Waits until so many slots are free, however long: the device ends every submission some day.

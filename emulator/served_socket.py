@@ -1,0 +1,198 @@
+"""The socket of a daemon as long as it serves it: the lock that makes it the only one, and the listener."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import stat
+from pathlib import Path
+
+import msgspec
+
+from softnpu.emulator import access
+from softnpu.emulator.interface import failpoints, ownership, places
+from softnpu.emulator.interface.places import DaemonRecord
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.settings import DaemonSettings
+
+log = logging.getLogger(__name__)
+
+
+class ServedSocket:
+    """A socket path that this daemon serves until `close`."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self.path = Path(settings.socket)
+        self._lock: DaemonLock | None = DaemonLock(self.path)
+        try:
+            self.listener = _listen(self.path)
+        except BaseException:
+            self._lock.release()
+            raise
+        try:
+            if settings.allow_users or settings.allow_groups:
+                access.open_socket_to(self.path, settings.allow_users, settings.allow_groups)
+        except BaseException:
+            self.close()
+            raise
+
+    def record(self, status: str) -> None:
+        """Writes who serves the path."""
+        assert self._lock is not None
+        self._lock.record(status)
+
+    def close(self) -> None:
+        """Gives the path up for the next daemon; harmless when repeated.
+
+        The listener first: who waits there learns from the end of its connection that it was not noticed.
+        The lock last: without it the path may be another daemon's.
+        """
+        if self._lock is None:
+            return
+        self.listener.shutdown(socket.SHUT_RDWR)  # a child that is being started may still have a copy
+        self.listener.close()
+        if failpoints.active is not None:
+            failpoints.hit("supervisor.withdraw")
+        self.path.unlink(missing_ok=True)
+        self._lock.release()
+        self._lock = None
+
+
+class DaemonLock:
+    """The lock of one socket path, held as long as a daemon serves it. Whoever holds it owns the path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = places.lock_path(path)
+        self._fd = self._acquire(path)
+
+    def record(self, status: str) -> None:
+        """Writes who holds the lock."""
+        record = DaemonRecord(
+            pid=os.getpid(),
+            start_time=places.process_start_time(os.getpid()),
+            boot_id=places.boot_id(),
+            status=status,
+        )
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, msgspec.json.encode(record) + b"\n", 0)
+
+    def release(self) -> None:
+        """Removes the lock file while it is still locked, so nobody can meet a stale one."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    def _acquire(self, path: Path) -> int:
+        while True:
+            fd = ownership.open_own(self._path, os.O_RDWR, "lock file")
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                raise _already_served(path) from None
+            # the last holder may have unlinked the file between our open and our lock
+            try:
+                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
+                    return fd
+            except FileNotFoundError:
+                log.debug("%s went away while it was locked", self._path)
+            os.close(fd)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Binds the socket; a leftover of a dead daemon is replaced, anything else is refused."""
+    try:
+        info = os.lstat(path)
+        kind = info.st_mode
+    except FileNotFoundError:
+        kind = 0
+    else:
+        _check_owner(path, info)
+    if kind and not stat.S_ISSOCK(kind):
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"socket path {path}",
+            f"a {_file_kind(kind)}",
+            "a socket or nothing",
+            "remove it, or choose another place with --socket",
+        )
+    listener = places.new_socket()
+    try:
+        with places.socket_address(path) as address:
+            if kind:
+                _remove_stale(path, address)
+            old = os.umask(0o177)  # the socket must never be open to others, not even for a moment
+            try:
+                listener.bind(address)
+            finally:
+                os.umask(old)
+        listener.listen(4096)
+    except OSError as error:
+        listener.close()
+        raise refuse(
+            ZeResult.ERROR_UNINITIALIZED,
+            f"socket path {path}",
+            error.strerror or str(error),
+            "a place where a socket can be made",
+            "choose another place with --socket",
+        ) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: Path, address: str) -> None:
+    # we hold the lock, so no softnpu daemon lives here; but it may be somebody else's socket
+    with places.new_socket() as probe:
+        try:
+            probe.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            log.info("replacing the stale socket %s", path)
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            found = error.strerror or str(error)
+        else:
+            found = "a live server that is not a softnpu daemon"
+    raise refuse(
+        ZeResult.ERROR_NOT_AVAILABLE,
+        f"socket path {path}",
+        found,
+        "a free path",
+        "choose another place with --socket",
+    )
+
+
+def _already_served(path: Path) -> Refused:
+    record = places.read_record(path)
+    holder = f"by the daemon with pid {record.pid}" if record else "by another daemon"
+    return refuse(
+        ZeResult.ERROR_NOT_AVAILABLE,
+        f"socket {path}",
+        f"served {holder}",
+        "a socket that no daemon serves",
+        "use that daemon, stop it with 'softnpu stop', or choose another place with --socket",
+    )
+
+
+def _check_owner(path: Path, info: os.stat_result) -> None:
+    if info.st_uid != os.geteuid():
+        raise refuse(
+            ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+            f"socket path {path}",
+            f"a {_file_kind(info.st_mode)} of user {info.st_uid}",
+            f"a socket of user {os.geteuid()} or nothing",
+            "remove it, or choose another place with --socket",
+        )
+
+
+def _file_kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFSOCK: "socket",
+        stat.S_IFREG: "regular file",
+        stat.S_IFDIR: "directory",
+        stat.S_IFLNK: "symbolic link",
+    }
+    return kinds.get(stat.S_IFMT(mode), "special file")

@@ -1,0 +1,174 @@
+"""A client that comes while a daemon ends reaches that daemon or the next one, at whichever step it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.interface import places
+from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
+from tests.conftest import StartDaemon, StartPython
+from tests.support.client import ClientProcess
+from tests.support.daemon import Daemon
+from tests.support.waiting import DEADLINE_S, wait_gone, wait_until
+from tests.support.work import failure
+
+_CLIENT = """
+with Driver.open() as driver:
+    say([driver.daemon_pid, driver.devices[0].create_context().alloc_host(64).size])
+    hear()
+"""
+_SUPERVISOR = "softnpu.emulator.supervisor.supervisor"
+_SERVED = "served by the daemon with pid"
+
+
+@pytest.fixture
+def stopped_at(start_daemon: StartDaemon) -> Callable[[str], Daemon]:
+    """A daemon whose idle time is over, and which has stopped itself (SIGSTOP) at this point of its end."""
+
+    def stopped(point: str) -> Daemon:
+        daemon = start_daemon(failpoints=f"{point}=stop", idle_timeout_s=0.1)
+        daemon.status()  # the first client: from its end on the daemon is idle
+        wait_until(
+            lambda: psutil.Process(daemon.pid).status() == psutil.STATUS_STOPPED, what="it is at its end"
+        )
+        return daemon
+
+    return stopped
+
+
+@pytest.fixture
+def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientProcess]:
+    """Starts a client, and returns when it waits at the socket or for another daemon to make room."""
+    said = private_dir / "said"
+
+    def start() -> ClientProcess:
+        environment = {
+            ENV_AUTOSTART: "1",
+            ENV_IDLE_S: "0.1",
+            ENV_FAILPOINTS: f"client.handshake=trace({said})",
+        }
+        client = start_python(_CLIENT, environment=environment)
+        log = places.log_path(private_dir / "npu.sock")
+        wait_until(
+            lambda: said.exists() or _SERVED in log.read_text(), what="its hello, or its refused starter"
+        )
+        return client
+
+    return start
+
+
+def _serves(client: ClientProcess) -> int:
+    """The pid of the daemon that a client has reached; it has worked there, and everything has ended."""
+    pid, size = client.hear()
+    assert size == 64
+    client.tell()
+    client.finish()
+    wait_gone(pid)
+    return int(pid)
+
+
+def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
+    stopped_at: Callable[[str], Daemon], come: Callable[[], ClientProcess]
+) -> None:
+    daemon = stopped_at("supervisor.idle")
+    client = come()
+    os.kill(daemon.pid, signal.SIGCONT)
+
+    assert _serves(client) == daemon.pid
+
+
+@pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
+@pytest.mark.parametrize("point", ["supervisor.end", "supervisor.withdraw"])
+def test_who_comes_later_reaches_the_next_daemon(
+    stopped_at: Callable[[str], Daemon],
+    come: Callable[[], ClientProcess],
+    private_dir: Path,
+    point: str,
+    how: signal.Signals,
+) -> None:
+    daemon = stopped_at(point)
+    client = come()
+    os.kill(daemon.pid, how)
+
+    assert _serves(client) != daemon.pid
+    assert daemon.process.wait(DEADLINE_S) == (0 if how == signal.SIGCONT else -how)
+    assert not (private_dir / "npu.sock").exists(), "the last one has removed what was its own"
+
+
+def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
+    stopped_at: Callable[[str], Daemon], come: Callable[[], ClientProcess]
+) -> None:
+    daemon = stopped_at("supervisor.end")
+    client = come()
+    os.kill(daemon.pid, signal.SIGCONT)
+    pid, _ = client.hear()
+    wait_gone(daemon.pid)
+
+    record = places.read_record(daemon.socket)
+    assert record is not None
+    assert record.pid == pid
+    assert places.accepts(daemon.socket)
+    client.tell()
+    client.finish()
+    wait_gone(pid)
+
+
+def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(patches={f"{_SUPERVISOR}:_CLOSE_S": 60.0})
+    engine = psutil.Process(daemon.engine().engine_pid)
+    engine.suspend()
+    os.kill(daemon.pid, signal.SIGTERM)
+    wait_until(lambda: not places.lock_path(daemon.socket).exists(), what="the lock given up")
+    second = start_daemon()
+
+    assert daemon.alive, "it waits for its engine"
+    assert second.engine().state == "ready"
+    engine.resume()
+    assert daemon.process.wait(DEADLINE_S) == 0
+    assert second.socket.exists()
+
+
+def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(idle_timeout_s=0.1, patches={f"{_SUPERVISOR}:_FIRST_CLIENT_S": 3600.0})
+    with pytest.raises(AssertionError, match="still lives"):
+        wait_gone(daemon.pid, 0.5)
+    daemon.status()
+    wait_gone(daemon.pid)
+
+
+@contextmanager
+def _closing_server(place: Path) -> Iterator[list[int]]:
+    """Accepts at `place` and closes without an answer; the sizes of what it was sent."""
+    heard: list[int] = []
+    with places.new_socket() as listener:
+        listener.bind(str(place))
+        listener.listen()
+        listener.settimeout(DEADLINE_S)
+
+        def serve() -> None:
+            for _ in range(2):
+                client, _ = listener.accept()
+                with client:
+                    heard.append(len(client.recv(65536)))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield heard
+        thread.join(DEADLINE_S)
+
+
+def test_one_that_always_closes_is_no_daemon_that_ends(private_dir: Path) -> None:
+    with _closing_server(private_dir / "npu.sock") as heard:
+        lost = failure(Driver.open, ZeResult.ERROR_DEVICE_LOST)
+
+    assert "it has ended" in lost.fault.found
+    assert len(heard) == 2, "tried once more, and not for a minute"

@@ -1,0 +1,94 @@
+"""The self-check: what an engine loads computes the same in given memory as in OpenVINO's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.driver import Context, Driver, GraphSource, ZeResult
+from softnpu.emulator import link
+from softnpu.emulator.engine import executor, self_check
+from softnpu.emulator.engine.executor import Binding, LoadedImage
+from softnpu.emulator.interface import linux
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.interface.version import ENV_SELF_CHECK
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from tests.conftest import StartDaemon
+from tests.support.models import write_scale
+from tests.support.shared_tensors import MODELS, direct, einsum
+from tests.support.work import Loaded
+
+Load = Callable[[ov.Model], LoadedImage]
+
+
+@pytest.fixture
+def load(context: Context, private_dir: Path) -> Load:
+    """Loads a model as an engine does, in the process of the test."""
+
+    def loaded(model: ov.Model) -> LoadedImage:
+        path = private_dir / "model.xml"
+        ov.serialize(model, path)
+        with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
+            blob = bytes(graph.get_native_binary())
+        fd = linux.sealed_copy("blob", blob)
+        return executor.load(link.ImageLoad(image=1, blob_length=len(blob)), [fd])
+
+    return loaded
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("shape", [[2, 3], [0, 3], [], [-1, 3]], ids=["static", "empty", "scalar", "dynamic"])
+def test_an_image_that_is_bound_rightly_passes(load: Load, kind: str, shape: list[int]) -> None:
+    if kind == "bystanders" and 0 in (*shape, len(shape)):
+        pytest.skip("TopK and Gather need an element of a dimension")
+    self_check.check(load(MODELS[kind](shape)))
+
+
+def test_an_output_that_is_bound_in_the_place_of_an_input_is_found(load: Load) -> None:
+    image = load(einsum([2, 3]))
+    image.origins = {}
+    with pytest.raises(
+        Refused, match=r"self-check of graph 'model', output '\w+': in given memory"
+    ) as caught:
+        self_check.check(image)
+    assert caught.value.fault.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
+
+
+def test_an_output_that_nobody_writes_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = load(direct([2, 3]))
+    monkeypatch.setattr(Binding, "_finish_copies", lambda _: None)
+    with pytest.raises(Refused, match=r"output '\w+': in given memory nothing was written"):
+        self_check.check(image)
+
+
+def test_a_model_of_random_numbers_cannot_be_compared(load: Load) -> None:
+    x = ops.parameter([8], ov.Type.f32, name="x")
+    low, high = ops.constant(np.float32(0)), ops.constant(np.float32(1))
+    noise = ops.random_uniform(ops.constant([8]), low, high, "f32", 0, 0)
+    self_check.check(load(ov.Model([ops.result(ops.add(x, noise))], [x], "noise")))
+
+
+@pytest.mark.parametrize(("option", "variable"), [(True, ""), (False, "1"), (False, "0")])
+def test_a_daemon_checks_what_it_loads_if_it_is_told_to(
+    start_daemon: StartDaemon,
+    private_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: bool,
+    variable: str,
+) -> None:
+    monkeypatch.setenv(ENV_SELF_CHECK, variable)
+    daemon = start_daemon(self_check=option)
+    with Driver.open(daemon.socket) as driver, driver.devices[0].create_context() as context:
+        Loaded(context, write_scale(private_dir, 2.0))
+    assert ("self-check of 'scale': equal" in daemon.log) is (option or variable == "1")
+
+
+def test_the_variable_is_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_SELF_CHECK, "yes")
+    with pytest.raises(Refused, match="SOFTNPU_SELF_CHECK: 'yes'; expected 0 or 1"):
+        DaemonSettings(socket="/nowhere").check()

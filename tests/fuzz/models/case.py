@@ -1,0 +1,249 @@
+"""What one number stands for: a model and the inputs of some inferences, from seed and number alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import openvino as ov
+from openvino import opset13
+
+from tests.fuzz.dice import Dice
+from tests.fuzz.models import edits
+from tests.fuzz.models.graph import Graph, Habits, Skip
+from tests.fuzz.models.names import name_all
+from tests.fuzz.models.operations import FAMILIES, WEIGHTS
+from tests.fuzz.models.values import SMALL, bytes_of, name_of, of_array, tensor
+
+_MOST_OUTPUTS = 7
+_MOST_DIMENSION = 9
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which model: the seed of the run, the number in it, and what shrinking has done to it."""
+
+    seed: str
+    number: int
+    edits: tuple[edits.Edit, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.seed}:{self.number}"
+
+
+@dataclass
+class Case:
+    """A model with its inputs: `steps` has for every inference a tensor for every input."""
+
+    key: Key
+    model: ov.Model
+    steps: list[list[ov.Tensor]]
+    built: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether inferences depend on those before."""
+        return bool(self.model.get_sinks()) or any(
+            node.get_type_name() == "ReadValue" for node in self.model.get_ordered_ops()
+        )
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether an input has an open dimension."""
+        return any(port.partial_shape.is_dynamic for port in self.model.inputs)
+
+
+def make(key: Key) -> Case:
+    """The case of a key: the same in every process."""
+    dice = Dice("models", key.seed, key.number)
+    graph = _graph(dice)
+    model = _model(dice, graph)
+    _layouts(dice, model)
+    sizes = _opened(dice, model)
+    name_all(dice, model)
+    steps = _steps(dice, model, graph.bounds, sizes)
+    case = Case(key, model, steps, dict(graph.built))
+    for number, edit in enumerate(key.edits):
+        changed = edits.apply(edit, case.model, case.steps, Dice("edit", key.seed, key.number, number))
+        case = Case(key, *changed, case.built)
+    return case
+
+
+def of_model(key: Key, model: ov.Model) -> Case:
+    """A case of a model that was made by hand, with inputs by the key."""
+    dice = Dice("model", key.seed, key.number)
+    return Case(key, model, _steps(dice, model, {}, {}))
+
+
+def _graph(dice: Dice) -> Graph:
+    graph = Graph(dice, Habits.rolled(dice))
+    for _ in range(dice.randint(1, 3)):
+        graph.source(constant=0.0)
+    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    if dice.chance(0.25):  # few families, more of each
+        names = dice.sample(names, 2)
+        weights = [1] * 2
+    wanted = dice.pick((1, 1, 2, 3, 4, 5, 6, 8, 10, 14))
+    for _ in range(3 * wanted):
+        table = FAMILIES[dice.choices(names, weights)[0]]
+        before = len(graph.built)
+        try:
+            table[dice.pick(list(table))](graph)
+        except Skip:
+            continue
+        if len(graph.built) >= before:
+            wanted -= 1
+        if not wanted:
+            break
+    return graph
+
+
+def _read(graph: Graph) -> set[Any]:
+    """Values that something reads."""
+    return {port for port in graph.pool if port.get_target_inputs()}
+
+
+def _model(dice: Dice, graph: Graph) -> ov.Model:
+    """The graph with some of its values as outputs: what nothing reads, and others besides."""
+    read = _read(graph)
+    shown = [port for port in graph.pool if port not in read and name_of(port.element_type) not in SMALL]
+    shown = [port for port in shown if port.get_node().get_type_name() not in ("Parameter", "Constant")]
+    dice.shuffle(shown)
+    shown = shown[: _MOST_OUTPUTS - 2]
+    if dice.chance(0.3):
+        shown += [dice.pick(graph.pool) for _ in range(dice.randint(1, 2))]
+    if dice.chance(0.08) and graph.parameters:
+        shown.append(dice.pick(graph.parameters).output(0))
+    if dice.chance(0.06):
+        shown.append(graph.constant(graph.shape(), graph.kind()))
+    if dice.chance(0.08) and shown:
+        shown.append(dice.pick(shown))
+    if not shown:
+        shown = [dice.pick(graph.pool)]
+    results = []
+    for number, port in enumerate(shown):
+        result = opset13.result(port)
+        result.set_friendly_name(f"Result_{number}")
+        results.append(result)
+    used = _reachable([*results, *graph.sinks])
+    parameters = [one for one in graph.parameters if id(one) in used or one.get_friendly_name() in used]
+    if dice.chance(0.1):
+        parameters = list(graph.parameters)  # some that nothing reads
+    return ov.Model(results, graph.sinks, parameters, f"model {dice.randrange(1000)}")
+
+
+def _reachable(ends: Iterable[Any]) -> set[Any]:
+    """The friendly names of all nodes that `ends` need."""
+    found: set[Any] = set()
+    waiting = list(ends)
+    while waiting:
+        node = waiting.pop()
+        name = node.get_friendly_name()
+        if name not in found:
+            found.add(name)
+            waiting += [port.get_node() for port in node.input_values()]
+    return found
+
+
+def _layouts(dice: Dice, model: ov.Model) -> None:
+    """Says of some inputs where the batch is."""
+    if dice.chance(0.15):
+        for parameter in model.get_parameters():
+            rank = len(parameter.get_output_shape(0))
+            if rank and dice.chance(0.8):
+                parameter.set_layout(
+                    ov.Layout("N" + "?" * (rank - 1) if dice.chance(0.9) else "?" * (rank - 1) + "N")
+                )
+
+
+def _opened(dice: Dice, model: ov.Model) -> dict[int, set[tuple[int, int]]]:
+    """Opens dimensions of some models: lengths that vary together to the (input, axis) that have them."""
+    if not model.inputs or not dice.chance(0.3):
+        return {}
+    places: dict[int, set[tuple[int, int]]] = {}
+    batch_only = dice.chance(0.5)
+    for index, port in enumerate(model.inputs):
+        for axis, size in enumerate(port.shape):
+            if not batch_only or axis == 0:
+                places.setdefault(size, set()).add((index, axis))
+    if not places:
+        return {}
+    chosen = dice.sample(sorted(places), min(len(places), dice.pick((1, 1, 2))))
+    bounded = dice.randrange(3)
+    shapes = {}
+    for index, port in enumerate(model.inputs):
+        dimensions = []
+        for axis, size in enumerate(port.shape):
+            if not any((index, axis) in places[length] for length in chosen):
+                dimensions.append(ov.Dimension(size))
+            elif bounded == 0:
+                dimensions.append(ov.Dimension(-1))
+            else:
+                low = 0 if bounded == 2 else min(1, size)
+                dimensions.append(ov.Dimension(low, max(_MOST_DIMENSION, size)))
+        shapes[index] = ov.PartialShape(dimensions)
+    before = {index: port.partial_shape for index, port in enumerate(model.inputs)}
+    try:
+        model.reshape(shapes)
+    except RuntimeError:  # an operation that needs the length
+        model.reshape(before)
+        return {}
+    return {size: places[size] for size in chosen}
+
+
+def _steps(
+    dice: Dice,
+    model: ov.Model,
+    bounds: dict[str, tuple[int, int]],
+    places: dict[int, set[tuple[int, int]]],
+) -> list[list[ov.Tensor]]:
+    wild = dice.chance(0.2)
+    steps = []
+    for number in range(dice.randint(2, 4) if places or model.get_sinks() else dice.randint(1, 3)):
+        lengths = {}
+        for size, where in sorted(places.items()):
+            chosen = size if number == 0 or dice.chance(0.25) else dice.randint(1, _MOST_DIMENSION)
+            if number and dice.chance(0.05):
+                chosen = 0
+            lengths.update(dict.fromkeys(where, chosen))
+        step = []
+        for index, port in enumerate(model.inputs):
+            shape = [
+                lengths[index, axis] if (index, axis) in lengths else dimension.get_min_length()
+                for axis, dimension in enumerate(port.partial_shape)
+            ]
+            limits = bounds.get(port.get_node().get_friendly_name())
+            step.append(tensor(dice, name_of(port.element_type), shape, limits, wild))
+        steps.append(step)
+    return steps
+
+
+def described(case: Case) -> list[str]:
+    """The model in lines, for people."""
+    lines = []
+    for node in case.model.get_ordered_ops():
+        inputs = ", ".join(port.get_node().get_friendly_name()[:40] for port in node.input_values())
+        outputs = ", ".join(f"{name_of(port.element_type)}{port.partial_shape}" for port in node.outputs())
+        version = node.get_type_info().version_id
+        lines.append(
+            f"{node.get_friendly_name()[:40]} = {version}.{node.get_type_name()}({inputs}) -> {outputs}"
+        )
+    return lines
+
+
+def size_of(case: Case) -> tuple[int, int, int]:
+    """How large a case is: nodes that compute, all nodes, elements of its inputs."""
+    nodes = case.model.get_ordered_ops()
+    working = [node for node in nodes if node.get_type_name() not in ("Parameter", "Constant", "Result")]
+    elements = sum(math.prod(one.shape) + len(one.shape) for step in case.steps for one in step)
+    return len(working), len(nodes), elements
+
+
+def content(steps: Sequence[Sequence[ov.Tensor]]) -> list[list[bytes]]:
+    """The numbers of all inputs."""
+    return [[bytes_of(one) for one in step] for step in steps]
+
+
+__all__ = ["Case", "Key", "content", "described", "make", "of_array", "of_model", "size_of"]

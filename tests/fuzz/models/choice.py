@@ -1,0 +1,61 @@
+"""Which ways a model is run in: always the plain one, and some of all others by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tests.fuzz.dice import Dice
+from tests.fuzz.models.case import Key
+from tests.fuzz.models.records import Way
+
+PLAIN = Way("plugin", "plain", "one")
+_COMPILED = {
+    "plugin": {
+        "plain": 5, "compiler": 4, "split": 1, "throughput": 4, "profiled": 1, "deferred": 1, "file": 2,
+        "imported": 2, "imported file": 1, "weightless": 2, "weightless file": 1, "cached": 1,
+        "cached small": 1, "driver cache": 1,
+    },
+    "native": {
+        "plain": 5, "compiler": 2, "throughput": 2, "profiled": 1, "imported": 2, "weightless": 1,
+        "cached": 1,
+    },
+}  # fmt: skip
+_RUN = {
+    "plugin": {
+        "one": 20, "shared": 10, "fresh": 20, "inplace": 20, "set": 20, "many": 40, "queue": 10,
+        "handover": 10, "remote": 20, "twins": 10, "reset": 2,
+    },
+    "native": {
+        "one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 2,
+    },
+}  # fmt: skip
+_NATIVE = 0.4
+_BEYOND = {"more than 5 dimensions", "open without a bound"}
+
+
+def every(native: bool = True) -> list[Way]:
+    """All ways that there are."""
+    apis = ("plugin", "native") if native else ("plugin",)
+    return [Way(api, compiled, run) for api in apis for compiled in _COMPILED[api] for run in _RUN[api]]
+
+
+def chosen(
+    key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Collection[str] = ()
+) -> list[Way]:
+    """The ways of one case. `only`: parts that a sampled one has to contain, such as `native:` or `/reset`.
+
+    `traits` are those of the model: what OpenVINO's own plugin has no room for is seldom given to it.
+    """
+    dice = Dice("ways", key.seed, key.number)
+    native &= not (_BEYOND & set(traits)) or dice.chance(0.03)
+    if only:
+        fitting = [way for way in every(native) if any(part in str(way) for part in only)]
+        return [dice.pick(fitting)] if fitting else []
+    ways = [PLAIN]
+    for _ in range(1 if dice.chance(0.7) else 2):
+        api = "native" if dice.chance(_NATIVE) and native else "plugin"
+        compiled, run = (
+            dice.choices(list(table[api]), list(table[api].values()))[0] for table in (_COMPILED, _RUN)
+        )
+        ways.append(Way(api, compiled, run))
+    return [way for number, way in enumerate(ways) if way not in ways[:number]]

@@ -1,0 +1,65 @@
+"""What a run has found: a case whose answer is not as it should be, with what explains it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.fuzz.models.case import Key
+from tests.fuzz.models.records import Way
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_QUOTED = re.compile(r"'[^']*'")
+
+
+@dataclass
+class Finding:
+    """One case that went wrong in one way.
+
+    `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one
+    said ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts those of the model
+    by their types.
+    """
+
+    key: Key
+    way: Way
+    kind: str
+    text: str
+    evidence: dict[str, str] = field(default_factory=dict)
+    operations: Counter[str] = field(default_factory=Counter)
+    model: list[str] = field(default_factory=list)
+    traits: set[str] = field(default_factory=set)
+    known: str = ""
+    saved: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The text without names and numbers, by which findings of one kind are told together."""
+        text = self.text.split("right is")[0] if self.kind == "wrong" else self.text
+        return _NUMBERS.sub("#", _QUOTED.sub("'*'", text))[:160]
+
+    @property
+    def unsure(self) -> bool:
+        """Whether OpenVINO's CPU device, asked again in the same way, says something else itself."""
+        return self.evidence.get("again", "same") != "same"
+
+    @property
+    def inherited(self) -> bool:
+        """Whether OpenVINO's CPU device, used in the same way, does the same alone."""
+        found = self.evidence.get("alike", "same")
+        # an engine that was killed in between begins with a new request of OpenVINO's
+        return found == "as softnpu" or (found == "differs" and self.way.run == "reset")
+
+    def __str__(self) -> str:
+        lines = [f"{self.key} {self.way} {self.kind}: {self.text}"]
+        if self.evidence:
+            lines.append(
+                "    CPU device: " + ", ".join(f"{form} {found}" for form, found in self.evidence.items())
+            )
+        if self.key.edits:
+            lines.append(f"    after {len(self.key.edits)} edits: {list(self.key.edits)}")
+        lines += [f"    {line}" for line in self.model]
+        if self.saved:
+            lines.append(f"    saved in {self.saved}")
+        return "\n".join(lines)

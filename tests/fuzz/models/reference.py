@@ -1,0 +1,194 @@
+"""What is right: OpenVINO's CPU device in f32, nothing bound, a request of its own for every step.
+
+A request that has had another shape can itself be stale. The other forms are evidence for what differs:
+whether OpenVINO alone, asked in another way, says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from tests.fuzz.models.case import Case
+from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
+from tests.fuzz.models.running import Runner, fill, value_of, values_of
+from tests.fuzz.models.values import name_of
+
+CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
+EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
+_core: ov.Core | None = None
+
+
+def _compile(model: Any, more: dict[str, str] | None = None) -> Any:
+    global _core
+    if _core is None:
+        _core = ov.Core()
+    return _core.compile_model(model, "CPU", {**CPU, **(more or {})})
+
+
+def refuse(stage: str, error: Exception) -> Refusal:
+    """What OpenVINO says when it does not."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Exception from ")] or lines
+    return Refusal(stage, type(error).__name__, " | ".join(lines)[-600:], isinstance(error, RuntimeError))
+
+
+def run(case: Case, job: Job) -> Answer:
+    """The answer of the CPU device; `job.way.run` is `right`, `zeros`, `split`, or one of `EVIDENCE`."""
+    try:
+        return _FORMS[job.way.run](case, job)
+    except RuntimeError as error:
+        return Answer(refuse("compile", error))
+
+
+def _steps(case: Case, model: Any, more: dict[str, str] | None = None, zeros: bool = False) -> Answer:
+    """Every step on a request of its own; states are handed on.
+
+    A compiled model that has failed once may refuse what is right from then on: it is compiled anew.
+    """
+    compiled = _compile(model, more)
+    steps: list[Step] = []
+    before: dict[str, ov.Tensor] = {}
+    request = None
+    for step in case.steps:
+        if request is None or not case.stateful or case.dynamic:
+            request = compiled.create_infer_request()
+            _hand_on(request, before, zeros)
+        try:
+            fill(request, step)
+            request.infer()
+            steps.append(values_of(request, len(case.model.outputs)))
+        except RuntimeError as error:
+            steps.append(refuse("infer", error))
+            compiled = _compile(model, more)
+        else:
+            if case.stateful and case.dynamic:
+                before = {state.name: _copy(state.state) for state in request.query_state()}
+    return Answer(rounds=[steps])
+
+
+def _hand_on(request: Any, before: dict[str, ov.Tensor], zeros: bool) -> None:
+    for state in request.query_state():
+        if state.name in before:
+            state.state = before[state.name]
+        elif zeros:
+            state.state = ov.Tensor(state.state.element_type, state.state.shape)
+
+
+def _copy(tensor: ov.Tensor) -> ov.Tensor:
+    made = ov.Tensor(tensor.element_type, tensor.shape)
+    if made.size:
+        np.asarray(made.data).reshape(-1).view(np.uint8)[:] = (
+            np.asarray(tensor.data).reshape(-1).view(np.uint8)
+        )
+    return made
+
+
+def _right(case: Case, _: Job) -> Answer:
+    return _steps(case, case.model)
+
+
+def _zeros(case: Case, _: Job) -> Answer:
+    """States begin as zeros, as OpenVINO's own NPU plugin has them."""
+    return _steps(case, case.model, zeros=True)
+
+
+def _streams(case: Case, _: Job) -> Answer:
+    return _steps(case, case.model, {"NUM_STREAMS": "2"})
+
+
+def _performance(case: Case, _: Job) -> Answer:
+    return _steps(case, case.model, {"EXECUTION_MODE_HINT": "PERFORMANCE"})
+
+
+def _written(case: Case, job: Job) -> Answer:
+    """The model after it was written and read again."""
+    path = Path(job.folder, "written.xml")
+    ov.serialize(case.model, path)
+    return _steps(case, path)
+
+
+def _alike(case: Case, job: Job) -> Answer:
+    """Run as the way in question runs it: is OpenVINO alone right, used like this?"""
+    how = {"remote": "set", "reset": "many", "twins": "many"}.get(job.notes["run"], job.notes["run"])
+    return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run(how))
+
+
+def _one_request(case: Case, job: Job) -> Answer:
+    return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run("one"))
+
+
+def _bound(case: Case, job: Job) -> Answer:
+    """With tensors of the user for everything, as the engine does it."""
+    return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run("set"))
+
+
+def _split(case: Case, job: Job) -> Answer:
+    """The samples of a batch one by one. `job.notes`: the axis that has them, and the length of one there."""
+    inputs: list[tuple[int, int]] = job.notes["inputs"]
+    outputs: list[tuple[int, int]] = job.notes["outputs"]
+    model = case.model.clone()
+    shapes = {}
+    for index, (axis, per_sample) in enumerate(inputs):
+        shape = [str(dimension) for dimension in model.inputs[index].partial_shape]
+        if axis >= 0:
+            shape[axis] = str(per_sample)
+        shapes[index] = ov.PartialShape("[" + ",".join(shape) + "]")
+    model.reshape(shapes)
+    compiled = _compile(model)
+    steps: list[Step] = []
+    for step in case.steps:
+        at = next(index for index, (axis, _) in enumerate(inputs) if axis >= 0)
+        axis, per_sample = inputs[at]
+        samples = list(step[at].shape)[axis] // per_sample
+        parts: list[list[ov.Tensor]] = []
+        try:
+            for sample in range(samples):
+                request = compiled.create_infer_request()
+                fill(request, [_part(one, *where, sample) for one, where in zip(step, inputs, strict=True)])
+                request.infer()
+                parts.append([_copy(request.get_output_tensor(index)) for index in range(len(model.outputs))])
+            steps.append(
+                [_joined([part[index] for part in parts], axis) for index, (axis, _) in enumerate(outputs)]
+            )
+        except (RuntimeError, ValueError) as error:
+            steps.append(refuse("infer", error))
+            compiled = _compile(model)
+    return Answer(rounds=[steps])
+
+
+def _part(one: ov.Tensor, axis: int, per_sample: int, sample: int) -> ov.Tensor:
+    if axis < 0:
+        return one
+    data = np.asarray(one.data).take(range(sample * per_sample, (sample + 1) * per_sample), axis)
+    made = ov.Tensor(one.element_type, ov.Shape(list(data.shape)))
+    if made.size:
+        np.asarray(made.data)[...] = data
+    return made
+
+
+def _joined(parts: list[ov.Tensor], axis: int) -> Value:
+    if axis < 0:
+        return value_of(parts[0])
+    joined = np.concatenate([np.asarray(part.data) for part in parts], axis)
+    return Value(name_of(parts[0].element_type), joined.shape, np.ascontiguousarray(joined).tobytes())
+
+
+_FORMS: dict[str, Callable[[Case, Job], Answer]] = {
+    "right": _right,
+    "again": _right,
+    "zeros": _zeros,
+    "split": _split,
+    "alike": _alike,
+    "bound": _bound,
+    "written": _written,
+    "streams": _streams,
+    "one request": _one_request,
+    "performance": _performance,
+}
+
+__all__ = ["CPU", "EVIDENCE", "refuse", "run"]

@@ -1,0 +1,272 @@
+"""How a compiled model is run: what OpenVINO's requests and softnpu's have in common."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from tests.fuzz.models.case import Case
+from tests.fuzz.models.records import Job, Refusal, Step, Value
+from tests.fuzz.models.values import bytes_of, name_of
+
+_REQUESTS = 3
+Refuse = Callable[[str, Exception], Refusal]
+
+
+class Runner:
+    """Runs a case on a compiled model, with `refuse` for what raises."""
+
+    def __init__(self, case: Case, compiled: Any, job: Job, refuse: Refuse, queue: Any) -> None:
+        self._case = case
+        self._compiled = compiled
+        self._job = job
+        self._refuse = refuse
+        self._queue = queue
+
+    def run(self, how: str) -> list[list[Step]]:
+        """The rounds of one way to run."""
+        return _RUNS[how](self)
+
+    # ------------------------------------------------------------ parts
+
+    def request(self) -> Any:
+        return self._compiled.create_infer_request()
+
+    def outputs(self, request: Any) -> list[Value]:
+        """What the request's output tensors hold."""
+        return values_of(request, len(self._case.model.outputs))
+
+    def step(self, request: Any, start: Callable[[], object], wait: bool = True) -> Step:
+        """One inference: what it gave, or why not."""
+        try:
+            start()
+            if wait:
+                request.wait()
+            return self.outputs(request)
+        except Exception as error:  # noqa: BLE001 - every error is an answer here
+            return self._refuse("infer", error)
+
+    # ------------------------------------------------------------ ways
+
+    def one(self) -> list[list[Step]]:
+        """One request for all steps, `infer` with what users give: arrays where there are such types."""
+        request = self.request()
+        steps: list[Step] = []
+        for step in self._case.steps:
+            given = dict(enumerate(map(_as_users_give, step)))
+            steps.append(self.step(request, partial(request.infer, given), wait=False))
+        return [steps]
+
+    def shared(self) -> list[list[Step]]:
+        """As `one`, with `share_inputs`; the arrays of the first step are changed in place for the others."""
+        if any(not one.size or not len(one.shape) for step in self._case.steps for one in step):
+            return self.one()  # OpenVINO copies scalars and empty arrays all the same
+        request = self.request()
+        steps: list[Step] = []
+        held: list[Any] | None = None
+        for step in self._case.steps:
+            if held is None or [list(one.shape) for one in held] != [list(one.shape) for one in step]:
+                held = list(map(_as_users_give, step))
+                given = dict(enumerate(held))
+                start: Callable[..., object] = partial(request.infer, given, share_inputs=True)
+            else:
+                for place, one in zip(held, step, strict=True):
+                    _write(place, one)
+                start = request.infer
+            steps.append(self.step(request, start, wait=False))
+        return [steps]
+
+    def fresh(self) -> list[list[Step]]:
+        """A request for every step; a model with states goes on in the same one."""
+        if self._case.stateful:
+            return self.one()
+        steps: list[Step] = []
+        for step in self._case.steps:
+            request = self.request()
+            steps.append(self.step(request, partial(request.infer, dict(enumerate(step))), wait=False))
+        return [steps]
+
+    def inplace(self) -> list[list[Step]]:
+        """Writes into the request's own tensors, twice over."""
+        request = self.request()
+        rounds = []
+        for _ in range(1 if self._case.stateful else 2):
+            steps: list[Step] = []
+            for step in self._case.steps:
+
+                def start(step: list[ov.Tensor] = step) -> None:
+                    fill(request, step)
+                    request.start_async()
+
+                steps.append(self.step(request, start))
+            rounds.append(steps)
+        return rounds
+
+    def set(self) -> list[list[Step]]:
+        """Tensors of the user for all inputs, and for outputs of a known shape."""
+        request = self.request()
+        steps: list[Step] = []
+        for step in self._case.steps:
+            outputs = {
+                index: ov.Tensor(port.element_type, port.shape)
+                for index, port in enumerate(self._case.model.outputs)
+                if port.partial_shape.is_static
+            }
+            if self._case.dynamic:
+                outputs = {}
+
+            def start(step: list[ov.Tensor] = step, outputs: dict[int, ov.Tensor] = outputs) -> None:
+                for index, one in enumerate(step):
+                    request.set_input_tensor(index, _copied(one))
+                for index, one in outputs.items():
+                    request.set_output_tensor(index, one)
+                request.start_async()
+
+            result = self.step(request, start)
+            if isinstance(result, list):
+                for index, one in outputs.items():
+                    result[index] = value_of(one)  # what the user holds, and not what the request tells
+            steps.append(result)
+        return [steps]
+
+    def many(self) -> list[list[Step]]:
+        """Several requests in flight, each with other inputs at the same time; the engine dies in `reset`."""
+        return self._many(reset=False)
+
+    def reset(self) -> list[list[Step]]:
+        """As `many`, and the engine is killed while the second turn runs."""
+        return self._many(reset=True)
+
+    def queue(self) -> list[list[Step]]:
+        """`AsyncInferQueue`; a model with states has no use for it."""
+        if self._case.stateful:
+            return self.many()
+        queue = self._queue(self._compiled, 2)
+        count = len(self._case.steps)
+        found: dict[int, Step] = {}
+
+        def ended(request: Any, number: int) -> None:
+            try:
+                found[number] = self.outputs(request)
+            except Exception as error:  # noqa: BLE001
+                found[number] = self._refuse("infer", error)
+
+        queue.set_callback(ended)
+        failure: Refusal | None = None
+        for number in range(3 * count):
+            try:
+                queue.start_async(dict(enumerate(self._case.steps[number % count])), number)
+            except Exception as error:  # noqa: BLE001
+                found[number] = self._refuse("infer", error)
+        try:
+            queue.wait_all()
+        except Exception as error:  # noqa: BLE001
+            failure = self._refuse("infer", error)
+        missing = failure or Refusal("infer", "nothing", "no callback and no error", typed=False)
+        return [[found.get(turn * count + at, missing) for at in range(count)] for turn in range(3)]
+
+    def handover(self) -> list[list[Step]]:
+        """Every step on a new request, which takes the states over."""
+        steps: list[Step] = []
+        before: Any = None
+        for step in self._case.steps:
+            request = self.request()
+            if before is not None and self._case.stateful:
+                states = {state.name: state for state in before.query_state()}
+                try:
+                    for state in request.query_state():
+                        state.state = _copied(states[state.name].state)
+                except Exception as error:  # noqa: BLE001
+                    return [[*steps, self._refuse("state", error)]]
+            steps.append(self.step(request, partial(request.infer, dict(enumerate(step))), wait=False))
+            before = request
+        return [steps]
+
+    def remote(self) -> list[list[Step]]:
+        """Remote tensors for inputs and for outputs of a known shape."""
+        context = self._compiled.get_context()
+        request = self.request()
+        steps: list[Step] = []
+        for step in self._case.steps:
+
+            def start(step: list[ov.Tensor] = step) -> None:
+                for index, one in enumerate(step):
+                    place = context.create_tensor(one.element_type, one.shape, {})
+                    _write(place, one)
+                    request.set_input_tensor(index, place)
+                for index, port in enumerate(self._case.model.outputs):
+                    if port.partial_shape.is_static and not self._case.dynamic:
+                        place = context.create_tensor(port.element_type, port.shape, {})
+                        request.set_output_tensor(index, place)
+                request.start_async()
+
+            steps.append(self.step(request, start))
+        return [steps]
+
+    def _many(self, reset: bool) -> list[list[Step]]:
+        case = self._case
+        count = len(case.steps)
+        turns = count if case.stateful else count + 1
+        requests = [self.request() for _ in range(_REQUESTS)]
+        rounds: list[list[Step | None]] = [[None] * count for _ in requests]
+        for turn in range(turns):
+            started = []
+            for number, request in enumerate(requests):
+                at = turn if case.stateful else (turn + number) % count
+                try:
+                    request.start_async(dict(enumerate(case.steps[at])))
+                    started.append((request, number, at))
+                except Exception as error:  # noqa: BLE001
+                    rounds[number][at] = self._refuse("infer", error)
+            if reset and turn == min(1, turns - 1):
+                os.kill(self._job.engine_pid, signal.SIGKILL)
+            for request, number, at in started:
+                rounds[number][at] = self.step(request, lambda: None)
+        missing = Refusal("infer", "nothing", "this step was not run", typed=False)
+        return [[missing if step is None else step for step in steps] for steps in rounds]
+
+
+RUNS = ("one", "shared", "fresh", "inplace", "set", "many", "queue", "handover", "remote", "reset")
+_RUNS: dict[str, Callable[[Runner], list[list[Step]]]] = {name: getattr(Runner, name) for name in RUNS}
+
+
+def values_of(request: Any, count: int) -> list[Value]:
+    """The outputs of a request, copied."""
+    return [value_of(request.get_output_tensor(index)) for index in range(count)]
+
+
+def value_of(tensor: ov.Tensor) -> Value:
+    """The content of a tensor, copied."""
+    return Value(name_of(tensor.element_type), tuple(tensor.shape), bytes_of(tensor))
+
+
+def fill(request: Any, step: list[ov.Tensor]) -> None:
+    """Writes inputs into the tensors that the request has."""
+    for index, one in enumerate(step):
+        place = request.get_input_tensor(index)
+        if list(place.shape) != list(one.shape):
+            place.shape = one.shape
+            place = request.get_input_tensor(index)
+        _write(place, one)
+
+
+def _write(place: Any, one: ov.Tensor) -> None:
+    if one.size:
+        data = place if isinstance(place, np.ndarray) else np.asarray(place.data)
+        data.reshape(-1).view(np.uint8)[:] = one.data.reshape(-1).view(np.uint8)
+
+
+def _copied(one: ov.Tensor) -> ov.Tensor:
+    made = ov.Tensor(one.element_type, one.shape)
+    _write(made, one)
+    return made
+
+
+def _as_users_give(one: ov.Tensor) -> Any:
+    return one if name_of(one.element_type) == "bf16" else np.array(one.data)

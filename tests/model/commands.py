@@ -1,0 +1,241 @@
+"""What commands do, access by access, as `program.py`, `inference.py` and `staging.py` do it."""
+
+from __future__ import annotations
+
+from tests.model.operations import (
+    Memory,
+    Steps,
+    Value,
+    Violation,
+    change,
+    choose,
+    load,
+    load_own,
+    store_own,
+    wait,
+)
+from tests.model.world import CANCELLED, FAILED, LOST, RESET, SIGNALLED, Command, Event, Slot, World
+
+GIVEN_UP, WAITS = "given up", "waits"
+"""The submission was cut off because its queue is gone; it goes on later."""
+
+
+class Commands:
+    """The commands. One answers "" when it is done, else why its submission does not go on."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def command(self, queue: str, slot: Slot, step: int, command: Command) -> Steps:
+        """Executes one command of a submission."""
+        name = f"_{command.kind}"
+        return (yield from getattr(self, name)(queue, slot, step, command.target))
+
+    def note(self, queue: str, slot: Slot, step: int, value: Value, event: str = "") -> Steps:
+        """Notes the effect of a step before it begins; a death in between leaves no note."""
+        yield store_own(f"{queue}.effect", (0, 0))
+        yield store_own(f"{queue}.value", value)
+        yield store_own(f"{queue}.effect event", event)
+        yield store_own(f"{queue}.effect", (slot.sequence, step))
+
+    def pending(self, queue: str, slot: Slot) -> Steps:
+        """Whether a dead engine has staged the results of the step at which this submission goes on."""
+        effect = yield load_own(f"{queue}.effect")
+        event = yield load_own(f"{queue}.effect event")
+        step = yield load_own(f"{queue}.step")
+        return effect == (slot.sequence, step) and not event
+
+    # ------------------------------------------------------------ copies
+
+    def _copy(self, queue: str, slot: Slot, _step: int, _: str) -> Steps:
+        yield write(queue, slot, f"out.{slot.work}", f"in.{slot.work}")
+        return ""
+
+    def _long(self, queue: str, slot: Slot, step: int, _: str) -> Steps:
+        rest = yield load_own(f"{queue}.rest")
+        if not rest:
+            yield write(queue, slot, f"out.{slot.work}", None)
+            yield store_own(f"{queue}.rest", 1)
+            waits = yield from self.look(queue, slot, step)
+            if waits:
+                return waits
+        yield write(queue, slot, f"out.{slot.work}", f"in.{slot.work}")
+        yield store_own(f"{queue}.rest", 0)
+        return ""
+
+    def _fail(self, _queue: str, _slot: Slot, _step: int, _: str) -> Steps:
+        yield from ()
+        return FAILED
+
+    # ------------------------------------------------------------ events
+
+    def _signal(self, queue: str, slot: Slot, step: int, event: str) -> Steps:
+        return (yield from self._change(queue, slot, step, event, SIGNALLED))
+
+    def _reset(self, queue: str, slot: Slot, step: int, event: str) -> Steps:
+        return (yield from self._change(queue, slot, step, event, RESET))
+
+    def _change(self, queue: str, slot: Slot, step: int, event: str, state: str) -> Steps:
+        before: Event = yield load(event)
+        yield from self.note(queue, slot, step, before.changes, event)
+        before = yield load(event)
+
+        def run(memory: Memory) -> None:
+            memory[event] = Event(state, before.changes + 1)
+            happened = f"-changes {queue}{slot.sequence}"
+            if step in memory[happened]:
+                raise Violation(f"step {step} of submission {queue}{slot.sequence} has changed {event} twice")
+            memory[happened] += (step,)
+
+        yield change(f"{event} is {state} by {queue}{slot.sequence}", run)
+        return ""
+
+    def _wait(self, queue: str, slot: Slot, step: int, event: str) -> Steps:
+        now: Event = yield load(event)
+        if now.state == SIGNALLED:
+            return ""
+        yield store_own(f"{queue}.reached", (slot.sequence, step))
+        yield store_own(f"{queue}.aside", event)
+        return WAITS
+
+    # ------------------------------------------------------------ inferences
+
+    def _update(self, queue: str, slot: Slot, step: int, state: str) -> Steps:
+        """An inference whose output is its input: what it computes lies in staging until it is noted."""
+        staging = f"{state}.staging"
+        if not (yield from self.pending(queue, slot)) or self.world.has("staging is not noted"):
+            low = yield load(f"{state}.low")
+            high = yield load(f"{state}.high")
+            if low != high:
+                raise Violation(f"{queue}{slot.sequence} computes from a torn state: {low}, {high}")
+            waits = yield from self.ask(queue, slot)
+            if waits and not self.world.has("copies what was cut off"):
+                return waits
+            if not waits:
+                yield store_own(staging, low + 1)
+            if not self.world.has("staging is not noted"):
+                yield from self.note(queue, slot, step, "staged")
+        else:
+            waits = ""
+            if (yield load_own(staging)) == "freed":
+                raise Violation(f"results of {queue}{slot.sequence} were noted and are not there")
+        yield write(queue, slot, f"{state}.low", staging)
+        yield write(queue, slot, f"{state}.high", staging)
+        return waits
+
+    def _infer(self, queue: str, slot: Slot, _step: int, _: str) -> Steps:
+        """As `Binding.run`: goes on with what has begun early."""
+        work = slot.work
+        begun = yield load(f"{work}.begun")
+        yield change(f"takes {work} over", _setter(f"{work}.begun", False))
+        if not begun:
+            yield change(f"begins {work}", _setter(f"{work}.stream", f"{queue}{slot.sequence}"))
+
+        def come(memory: Memory) -> tuple[str, ...]:
+            if memory[f"{work}.stream"] == "ended":
+                return ("ended",)
+            return ("looks",) if self.world.looks else ()
+
+        if (yield choose(f"waits for {work}", come)) == "looks":
+            waits = yield from self.ask(queue, slot)
+            if waits:
+                yield change(f"cancels {work}", _setter(f"{work}.stream", ""))
+                return waits
+            yield wait(f"{work} ends", lambda memory: memory[f"{work}.stream"] == "ended")
+        yield change(f"{work} is done", _setter(f"{work}.stream", ""))
+        return ""
+
+    def call_off(self, work: str) -> Steps:
+        """Ends what has begun early; after that it writes nothing."""
+
+        def run(memory: Memory) -> None:
+            if memory[f"{work}.begun"]:
+                memory[f"{work}.begun"], memory[f"{work}.stream"] = False, ""
+
+        yield change(f"calls {work} off", run)
+
+    # ------------------------------------------------------------ between two commands
+
+    def look(self, queue: str, slot: Slot, step: int) -> Steps:
+        """As `Runner._look`: orders, cancellation, others with the better claim."""
+        yield store_own(f"{queue}.reached", (slot.sequence, step))
+        waits = yield from self.ask(queue, slot)
+        if waits:
+            return waits
+        if self.world.slices:
+            yield from self.read_orders(queue)
+            if (yield choose("makes room", lambda _: (False, True), hidden=True)):
+                yield store_own(f"{queue}.step", step)
+                return WAITS
+        return ""
+
+    def ask(self, queue: str, slot: Slot) -> Steps:
+        """As `Runner.is_cancelled`: whether the submission must end now."""
+        if not self.world.looks or not (yield choose("asks", lambda _: (False, True), hidden=True)):
+            return ""
+        yield from self.read_orders(queue)
+        if (yield load_own(f"{queue}.closed")):
+            return GIVEN_UP
+        if (yield from self.is_cancelled(slot)):
+            yield change(
+                f"cuts {queue}{slot.sequence} off", _setter(f"-cut {queue}{slot.sequence}", "cut off")
+            )
+            return CANCELLED
+        return (yield load_own("abort"))
+
+    def is_cancelled(self, slot: Slot) -> Steps:
+        """Whether the driver does not want the submission any more."""
+        if not slot.fence:
+            return False
+        cancel = yield load(f"{slot.fence}.cancel")
+        return bool(cancel) if self.world.has("cancel is a flag") else cancel == slot.ticket
+
+    def read_orders(self, running: str) -> Steps:
+        """Obeys what the supervisor has sent; that what runs is destroyed is answered after its turn."""
+
+        def run(memory: Memory) -> None:
+            for order, name in memory["orders"]:
+                if order == "memory":
+                    memory["known"] |= {name}
+                    continue
+                if order == "abort":
+                    if running and name == f"{running}{memory[f'{running}.completed'] + 1}":
+                        memory["abort"], memory[f"-cut {name}"] = LOST, "aborted"
+                    continue
+                memory[f"{name}.closed"] = True
+                for queue, _, work in memory.get("early", ()):
+                    if queue == name and memory[f"{work}.begun"]:
+                        memory[f"{work}.begun"], memory[f"{work}.stream"] = False, ""
+                if "early" in memory:
+                    memory["early"] = tuple(entry for entry in memory["early"] if entry[0] != name)
+                if name != running:
+                    memory[f"-gone {name}"] = True
+            memory["orders"] = ()
+
+        yield change("reads orders", run)
+
+
+def write(queue: str, slot: Slot, target: str, source: str | None) -> Value:
+    """A write to memory of the client, of what the source holds now; None: half of it."""
+    name = f"{queue}{slot.sequence}"
+
+    def run(memory: Memory) -> None:
+        check_may_write(memory, queue, name, target)
+        memory[target] = "half" if source is None else memory[source]
+
+    return change(f"{name} writes {target}", run)
+
+
+def check_may_write(memory: Memory, queue: str, name: str, target: str) -> None:
+    """Nothing writes to memory that was given back to the client."""
+    if memory[f"-gone {queue}"]:
+        raise Violation(f"submission {name} writes {target} after the destruction of {queue} was answered")
+    if memory[f"-told {name}"]:
+        raise Violation(f"submission {name} writes {target} after the client was told that it has ended")
+
+
+def _setter(word: str, value: Value) -> Value:
+    def run(memory: Memory) -> None:
+        memory[word] = value
+
+    return run

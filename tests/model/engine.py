@@ -1,0 +1,364 @@
+"""The engine, access by access, in the order of `queue.py`, `runner.py` and `overlap.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tests.model.checker import Process
+from tests.model.commands import GIVEN_UP, WAITS, Commands, check_may_write
+from tests.model.operations import (
+    Memory,
+    Operation,
+    Steps,
+    Then,
+    Violation,
+    change,
+    choose,
+    load,
+    load_own,
+    store,
+    store_own,
+)
+from tests.model.world import CANCELLED, LOST, SIGNALLED, SUCCESS, Slot
+
+
+class Engine(Commands):
+    """One engine after the other."""
+
+    def process(self) -> Process:
+        """The engine, for the checker."""
+        phases: Mapping[str, Callable[..., Steps]] = {
+            "start": self.serve,
+            "restart": self.resume,
+            "serve": self.serve,
+            "run": self.run,
+        }
+        return Process("engine", phases, dies=True, lost=self.world.lost, background=True)
+
+    # ------------------------------------------------------------ after a dead engine
+
+    def resume(self) -> Steps:
+        """Everything is announced, every queue is settled, and only then something runs."""
+        yield change("supervisor announces all", self._announce)
+        for queue in self.world.queues:
+            if not (yield load_own(f"{queue}.closed")):
+                yield from self.settle(queue)
+        if self.world.targets("update"):
+            yield change("frees staging that nobody has noted", self._free_staging)
+        return Then("serve")
+
+    def _free_staging(self, memory: Memory) -> None:
+        for queue in self.world.queues:
+            here = memory[f"{queue}.completed"] + 1, memory[f"{queue}.step"]
+            if memory[f"{queue}.effect"] == here and not memory[f"{queue}.effect event"]:
+                return
+        for state in self.world.targets("update"):
+            memory[f"{state}.staging"] = "freed"
+
+    def _announce(self, memory: Memory) -> None:
+        memory["orders"], memory["known"] = (), frozenset(self.world.fences)
+        for queue in self.world.queues:
+            # no engine runs anything of a queue whose destruction was asked for: it is answered
+            memory[f"-gone {queue}"] = memory[f"{queue}.closed"] = memory[f"-leaving {queue}"]
+
+    def settle(self, queue: str) -> Steps:
+        """As `EngineQueue.resume`."""
+        completed = yield load_own(f"{queue}.completed")
+        reached = yield load_own(f"{queue}.reached")
+        step = reached[1] if reached[0] == completed + 1 else 0
+        if not self.world.has("events are not settled"):
+            step = yield from self._settle_event(queue, completed + 1, step)
+        yield store_own(f"{queue}.step", step)
+        if (yield load_own(f"{queue}.doomed")) == completed + 1:
+            verdict = yield load_own(f"{queue}.doom")
+            yield store_own(f"{queue}.condemned", completed + 1)
+            yield store_own(f"{queue}.verdict", verdict)
+        if (yield load(f"{queue}.done")) != completed:
+            if self.world.has("ring is told before the fence"):
+                yield store(f"{queue}.done", completed)
+                yield from self._tell_fence(queue, completed)
+                return
+            if not self.world.has("resume does not tell the fence"):
+                yield from self._tell_fence(queue, completed)
+            yield store(f"{queue}.done", completed)
+
+    def _settle_event(self, queue: str, sequence: int, step: int) -> Steps:
+        event = yield load_own(f"{queue}.effect event")
+        effect = yield load_own(f"{queue}.effect")
+        if not event or effect != (sequence, step):
+            return step
+        now = yield load(event)
+        if now.changes != (yield load_own(f"{queue}.value")):
+            step += 1
+            yield store_own(f"{queue}.reached", (sequence, step))
+        elif not self.world.has("a settled note stays"):
+            yield store_own(f"{queue}.effect", (0, 0))
+        return step
+
+    def _tell_fence(self, queue: str, sequence: int) -> Steps:
+        at = (sequence - 1) % self.world.slots
+        slot: Slot = yield load(f"{queue}.slot{at}")
+        if slot.sequence == sequence and slot.fence:
+            result = yield load(f"{queue}.result{at}")
+            armed = not self.world.has("resume signals without looking")
+            yield from self.signal(slot.fence, slot.ticket, result, armed)
+
+    # ------------------------------------------------------------ which queue
+
+    def serve(self) -> Steps:
+        """Takes any queue that has work: the scheduler's choice is not modelled."""
+        choice = yield choose("turns to", self._work)
+        if choice == "orders":
+            yield from self.read_orders("")
+            return Then("serve")
+        return Then("run", (choice,))
+
+    def _work(self, memory: Memory) -> tuple[str, ...]:
+        found = ["orders"] if memory["orders"] else []
+        for queue in self.world.queues:
+            pending = memory[f"{queue}.tail"] != memory[f"{queue}.completed"]
+            if pending and not memory[f"{queue}.closed"] and not self._waits(memory, queue):
+                found.append(queue)
+        return tuple(found)
+
+    def _waits(self, memory: Memory, queue: str) -> bool:
+        """Whether it would only wait: whoever signals an event or cancels rings the doorbell."""
+        aside = memory[f"{queue}.aside"]
+        slot: Slot = memory[f"{queue}.slot{memory[f'{queue}.completed'] % self.world.slots}"]
+        cancelled = slot.fence and memory[f"{slot.fence}.cancel"] == slot.ticket
+        return aside not in {"", "dropped"} and memory[aside].state != SIGNALLED and not cancelled
+
+    # ------------------------------------------------------------ one slice of one submission
+
+    def run(self, queue: str) -> Steps:
+        """As `Runner.run`."""
+        world = self.world
+        completed = yield load_own(f"{queue}.completed")
+        slot: Slot = yield load(f"{queue}.slot{completed % world.slots}")
+        if slot.sequence != completed + 1:
+            raise Violation(f"{queue}: slot {slot.sequence} instead of {completed + 1}")
+        if slot.fence in world.late and slot.fence not in (yield load_own("known")):
+            yield from self.read_orders("")
+            if (yield load_own(f"{queue}.closed")) and not world.has("runs what it has just dropped"):
+                return Then("serve")
+        fault = ""
+        if (yield load_own(f"{queue}.aside")) == "dropped":
+            fault = LOST
+        elif (yield load_own(f"{queue}.condemned")) == slot.sequence:
+            fault = yield load_own(f"{queue}.verdict")
+        elif (yield from self._is_unwanted(queue, slot)):
+            fault = CANCELLED
+        else:
+            fault = yield from self._slice(queue, slot)
+            if fault in {WAITS, GIVEN_UP}:
+                return Then("serve")
+        if fault and world.inferences:
+            yield from self._settle_early(queue)
+        if not (yield load_own(f"{queue}.closed")):
+            yield from self.finish(queue, slot, fault or SUCCESS)
+        return Then("serve")
+
+    def _is_unwanted(self, queue: str, slot: Slot) -> Steps:
+        unwanted = yield from self.is_cancelled(slot)
+        if unwanted and not self.world.has("half of an effect is left"):
+            # it comes too late for an effect that has begun: half of that may have happened
+            unwanted = not (yield from self.pending(queue, slot))
+        return unwanted
+
+    def _slice(self, queue: str, slot: Slot) -> Steps:
+        world, work = self.world, self.world.lists[slot.work]
+        yield store_own("abort", "")
+        if world.decodes:
+            waits = yield from self.look(queue, slot, (yield load_own(f"{queue}.step")))
+            if waits:
+                return WAITS if world.has("what ends a submission is lost while it is decoded") else waits
+        if world.inferences:
+            yield from self._claim(queue, slot)
+            yield from self._top_up(queue, slot)
+        ended = yield from self._strike(queue, slot)
+        if not ended or ended == "dropped":
+            ended = (yield from self._run_steps(queue, slot)) or ended
+        if not world.has("an abort is lost when it makes room"):
+            ended = (yield load_own("abort")) or ended
+        if ended != WAITS:
+            yield store_own(f"{queue}.rest", 0)
+        if ended == "dropped":
+            yield store_own(f"{queue}.reached", (slot.sequence, len(work)))
+            yield store_own(f"{queue}.aside", "dropped")
+            ended = WAITS
+        if slot.work in world.inferences and not world.has("claims without calling off"):
+            yield from self.call_off(slot.work)
+        if (yield load_own(f"{queue}.closed")):
+            yield change(
+                f"answers the destruction of {queue}", lambda memory: memory.update({f"-gone {queue}": True})
+            )
+        if (
+            ended == CANCELLED
+            and world.has("cancel is read again")
+            and not (yield from self.is_cancelled(slot))
+        ):
+            return ""
+        return ended
+
+    def _run_steps(self, queue: str, slot: Slot) -> Steps:
+        work = self.world.lists[slot.work]
+        first = yield load_own(f"{queue}.step")
+        rest = yield load_own(f"{queue}.rest")
+        for step in range(first, len(work)):
+            yield store_own(f"{queue}.step", step)
+            yield store_own(f"{queue}.aside", "")
+            waits = yield from self.command(queue, slot, step, work[step])
+            if waits:
+                return waits
+            if step == first and rest:
+                if not self.world.has("goes on without noting"):
+                    yield store_own(f"{queue}.reached", (slot.sequence, step + 1))
+            elif step != len(work) - 1:
+                waits = yield from self.look(queue, slot, step + 1)
+                if waits:
+                    return waits
+        return ""
+
+    def _strike(self, queue: str, slot: Slot) -> Steps:
+        """An injection of a user; noted before it acts.
+
+        The engine counts it a moment before: one that dies in between has counted what nobody sees. That is
+        one step here.
+        """
+        result = self.world.struck.get(slot.work)
+        if result is None:
+            return ""
+        if not (
+            yield choose("an injection hits", lambda memory: (False, True) if memory["hits"] else (False,))
+        ):
+            return ""
+        noted = not self.world.has("injections are not noted")
+        if noted:
+            yield store_own(f"{queue}.doomed", 0)
+            yield store_own(f"{queue}.doom", result)
+
+        def run(memory: Memory) -> None:
+            memory["hits"] -= 1
+            memory[f"-struck {queue}{slot.sequence}"] = result
+            if noted:
+                memory[f"{queue}.doomed"] = slot.sequence
+
+        yield change(f"{queue}{slot.sequence} is to end with {result}", run)
+        return "dropped" if result == LOST else result
+
+    # ------------------------------------------------------------ inferences that begin early
+
+    def _claim(self, queue: str, slot: Slot) -> Steps:
+        for entry in (yield load("early")):
+            its = entry[:2] == (queue, slot.sequence)
+            if its or entry[2] == slot.work:
+                if not its or entry[2] != slot.work:
+                    yield from self.call_off(entry[2])
+                yield change(f"claims {entry}", partial(_without, entry=entry))
+
+    def _top_up(self, queue: str, slot: Slot) -> Steps:
+        if slot.work not in self.world.inferences:
+            return
+        for other in self.world.queues:
+            if (yield load_own(f"{other}.closed")):
+                continue
+            behind = (yield load_own(f"{other}.completed")) + 1 + (other == queue)
+            if (yield load(f"{other}.tail")) < behind:
+                continue
+            found: Slot = yield load(f"{other}.slot{(behind - 1) % self.world.slots}")
+            early = yield load("early")
+            if found.sequence != behind or found.work not in self.world.inferences or found.work == slot.work:
+                continue
+            if any(entry[2] == found.work for entry in early):
+                continue
+            if (yield choose(f"begins {found.work} early", lambda _: (False, True))):
+                yield change(f"begins {found.work} early", partial(_begin, queue=other, slot=found))
+
+    def _settle_early(self, queue: str) -> Steps:
+        for entry in (yield load("early")):
+            if entry[0] == queue:
+                yield from self.call_off(entry[2])
+                yield change(f"drops {entry}", partial(_without, entry=entry))
+
+    # ------------------------------------------------------------ the end
+
+    def finish(self, queue: str, slot: Slot, result: str) -> Steps:
+        """As `EngineQueue.finish`."""
+        world, at = self.world, (slot.sequence - 1) % self.world.slots
+        early = world.has("fence is signalled before the end is noted")
+        late = world.has("result is written after the end is noted")
+        if result != SUCCESS:
+            yield store(f"{queue}.failed", (slot.sequence, result))
+        if not late:
+            yield store(f"{queue}.result{at}", result)
+        if early and slot.fence:
+            yield from self.signal(slot.fence, slot.ticket, result)
+        yield change(
+            f"{queue}{slot.sequence} is over: {result}", lambda memory: _over(memory, queue, slot, result)
+        )
+        if late:
+            yield store(f"{queue}.result{at}", result)
+        for word, value in (("step", 0), ("rest", 0), ("aside", "")):
+            yield store_own(f"{queue}.{word}", value)
+        if slot.fence and not early:
+            yield from self.signal(slot.fence, slot.ticket, result)
+        yield store(f"{queue}.done", slot.sequence)
+
+    def signal(self, fence: str, ticket: int, result: str, look: bool = True) -> Steps:
+        """As `FenceRecord.signal`."""
+        if look and (yield load(f"{fence}.armed")) != ticket:
+            return
+        yield store(f"{fence}.result", result)
+        yield store(f"{fence}.signalled", ticket)
+
+
+def stream(work: str) -> Process:
+    """Computes an inference beside the engine, and ends with it."""
+
+    def compute() -> Steps:
+        def run(memory: Memory) -> None:
+            name = memory[f"{work}.stream"]
+            check_may_write(memory, name[0], name, f"out.{work}")
+            memory[f"out.{work}"], memory[f"{work}.stream"] = memory[f"in.{work}"], "ended"
+
+        begun = Operation(
+            f"writes out.{work}", run, ready=lambda memory: memory[f"{work}.stream"] not in {"", "ended"}
+        )
+        yield begun
+        return Then("start")
+
+    return Process(f"stream of {work}", {"start": compute}, background=True)
+
+
+def watchdog() -> Process:
+    """Asks at any moment, once, that the first submission of A is aborted."""
+
+    def ask(memory: Memory) -> None:
+        memory["orders"] += (("abort", "A1"),)
+
+    def start() -> Steps:
+        yield change("orders to abort A1", ask)
+
+    return Process("watchdog", {"start": start}, background=True)
+
+
+def _begin(memory: Memory, queue: str, slot: Slot) -> None:
+    memory[f"{slot.work}.begun"], memory[f"{slot.work}.stream"] = True, f"{queue}{slot.sequence}"
+    memory["early"] += ((queue, slot.sequence, slot.work),)
+
+
+def _without(memory: Memory, entry: tuple[str, int, str]) -> None:
+    memory["early"] = tuple(other for other in memory["early"] if other != entry)
+
+
+def _over(memory: Memory, queue: str, slot: Slot, result: str) -> None:
+    name = f"{queue}{slot.sequence}"
+    if result == SUCCESS and memory[f"-cut {name}"]:
+        raise Violation(f"submission {name} was cut off and ends with SUCCESS")
+    if memory[f"-struck {name}"] not in {"", result}:
+        raise Violation(
+            f"submission {name} ends with {result} although {memory[f'-struck {name}']} was injected"
+        )
+    memory[f"-ended {name}"] = result
+    memory[f"{queue}.completed"] = slot.sequence

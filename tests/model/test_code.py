@@ -1,0 +1,220 @@
+"""The code does what the model does, access by access, and what the model has found in it is mended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from softnpu.emulator import link
+from softnpu.emulator.engine import program as programs
+from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.runner import Runner
+from softnpu.emulator.engine.steps import AGAIN
+from softnpu.emulator.interface import records
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.result import Fault, ZeResult
+from tests.model.engine import Engine
+from tests.model.operations import Memory, Steps
+from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
+from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
+
+WORLD = World({"x": (Command("signal", "event"),)})
+SLOT = Slot(1, "x", "fence", TICKET)
+FAULT = Fault(result=ZeResult.ERROR_UNKNOWN, object="submission", found="it failed")
+
+
+def _memory(**words: Any) -> Memory:
+    memory = WORLD.memory() | {"A.slot0": SLOT, "A.tail": 1, "fence.armed": TICKET}
+    return memory | {word.replace("_", ".", 1).replace("_", " "): value for word, value in words.items()}
+
+
+def _model(steps: Callable[[Engine], Steps], **words: Any) -> list[str]:
+    return accesses(steps(Engine(WORLD)), _memory(**words))
+
+
+@pytest.fixture
+def recorded() -> RecordedQueue:
+    return RecordedQueue()
+
+
+# ---------------------------------------------------------------- the order of accesses
+
+
+@pytest.mark.parametrize(("fault", "result"), [(None, SUCCESS), (FAULT, FAILED)])
+def test_a_submission_ends_in_the_order_of_the_model(
+    recorded: RecordedQueue, fault: Fault | None, result: str
+) -> None:
+    queue = recorded.engine()
+    submission = queue.next()
+    queue.fence(submission)
+    recorded.log.clear()
+
+    queue.finish(submission, fault)
+
+    assert recorded.log == _model(lambda engine: engine.finish("A", SLOT, result))
+    assert recorded.log[-1] == "A.done"
+
+
+def test_what_a_dead_engine_has_not_told_is_told_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
+    recorded.noted[link.STATE_COMPLETED] = 1
+
+    recorded.engine()
+
+    expected = _model(lambda engine: engine.settle("A"), A_completed=1)
+    assert recorded.log == expected
+    assert expected[-3:] == ["fence.result", "fence.signalled", "A.done"]
+
+
+@pytest.mark.parametrize("happened", [False, True])
+def test_an_event_is_settled_in_the_order_of_the_model(recorded: RecordedQueue, happened: bool) -> None:
+    _note_event(recorded, changes=0)
+    if happened:
+        recorded.real.longs[EVENT_AT >> 3] = 1 << 32
+
+    queue = recorded.engine()
+
+    words = {"A_effect": (1, 0), "A_effect_event": "event", "event": Event(changes=int(happened))}
+    assert recorded.log == _model(lambda engine: engine.settle("A"), **words)
+    assert queue.step == int(happened)
+
+
+def test_an_event_is_changed_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
+    queue = recorded.engine()
+    recorded.log.clear()
+    at = MemoryAt(MEMORY, EVENT_AT)
+
+    programs._signal(recorded.event, at, cast(Any, SimpleNamespace(retry_blocked=int)), cast(Any, queue))
+
+    assert recorded.log == _model(lambda engine: engine.command("A", SLOT, 0, Command("signal", "event")))
+    assert recorded.event.changes == 1
+
+
+def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
+    queue = recorded.engine()
+    recorded.log.clear()
+
+    queue.doom(ZeResult.ERROR_DEVICE_LOST)
+
+    assert recorded.log == ["A.doomed", "A.doom", "A.doomed"]
+
+
+# ---------------------------------------------------------------- what the model has found
+
+
+def test_an_effect_that_has_not_begun_is_not_taken_for_the_change_of_another_queue(
+    recorded: RecordedQueue,
+) -> None:
+    _note_event(recorded, changes=0)
+    recorded.engine()  # it dies, too, after another queue has changed the event
+    recorded.real.longs[EVENT_AT >> 3] = 1 << 32
+
+    queue = recorded.engine()
+
+    assert queue.step == 0
+
+
+def test_a_long_command_that_went_on_later_is_noted_as_done_before_the_next_begins(
+    recorded: RecordedQueue,
+) -> None:
+    queue = recorded.engine()
+    runner = _runner()
+    reached = []
+    steps = (lambda: None, lambda: reached.append(recorded.noted[link.STATE_REACHED]))
+    program = programs.Program(data=b"", uses=frozenset(), steps=steps, commands=2, inferences=0, noted=True)
+    queue.rest = iter([None])  # of step 0: the rest was put aside
+
+    runner._run_steps(queue, program)
+
+    assert reached == [1 << link.REACHED_BITS | 1]
+
+
+def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
+    recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = recorded.engine()
+    found = queue.context.memory
+
+    def memory(handle: int) -> Any:  # not known: the orders are read, and this is one of them
+        queue.closed = True
+        return found(handle)
+
+    cast(Any, queue.context).memory = memory
+    runner = _runner()
+    monkeypatch.setattr(runner, "_run_slice", _must_not_run)
+
+    runner.run(queue)
+
+    assert recorded.noted[link.STATE_RUNNING] == 0
+    assert recorded.noted[link.STATE_COMPLETED] == 0
+
+
+def test_an_abort_that_comes_when_it_makes_room_is_obeyed(
+    recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = recorded.engine()
+    runner = _runner()
+
+    def makes_room(*_: object) -> object:
+        runner._abort = FAULT
+        return AGAIN
+
+    monkeypatch.setattr(runner, "_run_slice", makes_room)
+
+    runner.run(queue)
+
+    assert recorded.noted[link.STATE_COMPLETED] == 1
+    assert _result(recorded) == ZeResult.ERROR_UNKNOWN
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cancellation_comes_too_late_for_an_effect_that_has_begun(
+    recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    queue = recorded.engine()
+    if begun:
+        queue.note_effect(1)
+    recorded.real.longs[(FENCE_AT + records.FENCE_CANCEL) >> 3] = TICKET
+    runner = _runner()
+    monkeypatch.setattr(runner, "_run_slice", lambda *_: None)
+
+    runner.run(queue)
+
+    assert _result(recorded) == (0 if begun else ZeResult.ERROR_NOT_AVAILABLE)
+
+
+def _note_event(recorded: RecordedQueue, changes: int) -> None:
+    recorded.noted[link.STATE_EFFECT_STEP] = 1 << link.REACHED_BITS
+    recorded.noted[link.STATE_EFFECT_VALUE] = changes
+    recorded.noted[link.STATE_EFFECT_EVENT] = MEMORY
+    recorded.noted[link.STATE_EFFECT_OFFSET] = EVENT_AT
+
+
+def _result(recorded: RecordedQueue) -> int:
+    return recorded.real.words[(records.RING_HEADER + records.SLOT_RESULT) >> 2]
+
+
+def _runner() -> Runner:
+    """A runner without an engine: nobody sends it orders, and no time is counted."""
+    nothing = cast(Any, lambda *_, **__: None)
+    counters = SimpleNamespace(
+        submissions=0, busy_ns=0, publish=nothing, count_fault=nothing, count_tiles=nothing
+    )
+    engine = SimpleNamespace(
+        scheduler=SimpleNamespace(charge=nothing),
+        counters=counters,
+        overlap=SimpleNamespace(settle=nothing, claim=nothing),
+        send=nothing,
+        read_orders=nothing,
+        alive=True,
+    )
+    runner = Runner(cast(Any, engine), 2000)
+    runner._look_due_ns = cast(Any, math.inf)
+    return runner
+
+
+def _must_not_run(queue: EngineQueue, *_: object) -> object:
+    raise AssertionError(f"queue {queue.handle} runs")

@@ -1,0 +1,113 @@
+"""Outputs that are inputs or each other: the numbers of the CPU device, and an input's own bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import pytest
+
+from softnpu.plugin import Core
+from tests.support.daemon import Daemon
+from tests.support.shared_tensors import MODELS, Shape, direct, einsum, handed_on
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+SHAPES = {
+    "static": [2, 3],
+    "vector": [5],
+    "batch": [ov.Dimension(1, 6), 3],
+    "bounded": [ov.Dimension(0, 6), ov.Dimension(1, 3)],
+    "unbounded": [-1, -1],
+    "empty": [0, 3],
+    "scalar": [],
+}
+# one element each, so that the bytes of every type below are whole numbers of elements
+EXACT_TYPES = (
+    "boolean", "i8", "u8", "i16", "u16", "f16", "bf16", "i32", "u32", "f32", "i64", "u64", "f64"
+)  # fmt: skip
+# not a number with a payload, minus zero, more than 32 and than 53 bits, the largest and the smallest
+PATTERNS = np.array(
+    [0x7FF0DEAD7F80BEEF, 0x8000000080008000, 2**40 + 1, 2**53 + 1, 0xFFFFFFFFFFFFFFFF, 0x3FB999999999999A],
+    np.uint64,
+).view(np.uint8)
+
+
+def sizes(shape: Shape) -> list[list[int]]:
+    """Shapes to infer with: the shape itself, or some that it allows."""
+    if ov.PartialShape(list(shape)).is_static:
+        return [list(shape)] * 2
+    return [[2, 3], [5, 3], [1, 3], [2, 3]]
+
+
+def outputs(compiled: Any, inputs: list[npt.NDArray[np.float32]]) -> list[npt.NDArray[Any]]:
+    """What one inference of a new request gives."""
+    return [np.array(value) for value in compiled.create_infer_request().infer(inputs).to_tuple()]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("form", SHAPES)
+def test_outputs_without_a_tensor_of_their_own(
+    shared_core: Core, reference: ov.Core, kind: str, form: str
+) -> None:
+    shape = SHAPES[form]
+    if kind == "bystanders" and form in {"empty", "scalar"}:
+        pytest.skip("TopK and Gather need an element of a dimension")
+    model = MODELS[kind](shape)
+    expected, request = reference.compile_model(model, "CPU", F32), None
+    generator = np.random.default_rng(1)
+    for size in sizes(shape):
+        inputs = [generator.random(size, np.float32) for _ in model.inputs]
+        request = request or shared_core.compile_model(model, "NPU").create_infer_request()
+        found = [np.array(value) for value in request.infer(inputs).to_tuple()]
+        for index, (ours, theirs) in enumerate(zip(found, outputs(expected, inputs), strict=True)):
+            assert ours.shape == theirs.shape, f"output {index}"
+            assert ours.tobytes() == theirs.tobytes(), f"output {index}: {ours}, expected {theirs}"
+
+
+@pytest.mark.parametrize("element_type", EXACT_TYPES)
+@pytest.mark.parametrize("shape", [[-1], [48], [0]], ids=["dynamic", "static", "empty"])
+def test_an_input_that_is_an_output_keeps_its_bits(
+    shared_core: Core, element_type: str, shape: list[int]
+) -> None:
+    kind = getattr(ov.Type, element_type)
+    data = PATTERNS % 2 if element_type == "boolean" else PATTERNS
+    count = shape[0] if shape[0] >= 0 else len(data) // kind.size
+    data = np.resize(data, count * kind.size)
+    request = shared_core.compile_model(handed_on(kind, shape), "NPU").create_infer_request()
+    request.set_input_tensor(0, ov.Tensor(data, ov.Shape([count]), kind))
+    request.infer()
+    output = request.get_output_tensor(0)
+    assert list(output.shape) == [count]
+    assert output.data.tobytes() == data.tobytes()
+    assert request.get_output_tensor(1).data.tolist() == [count]
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "expected"),
+    [(direct([8, 8]), [8, 8], 2 * 256), (einsum([8, -1]), [8, 8], 3 * 256)],
+    ids=["static", "dynamic"],
+)
+def test_a_copied_output_is_counted(
+    core: Core, daemon: Daemon, model: ov.Model, size: list[int], expected: int
+) -> None:
+    request = core.compile_model(model, "NPU").create_infer_request()
+    request.set_input_tensor(0, ov.Tensor(np.zeros(size, np.float32)))
+    request.infer()
+    before = daemon.engine().staged_bytes
+    request.infer()
+    assert daemon.engine().staged_bytes - before == expected
+
+
+def test_requests_side_by_side_have_their_own_values(shared_core: Core) -> None:
+    compiled = shared_core.compile_model(einsum([16, 16]), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
+    requests = [compiled.create_infer_request() for _ in range(4)]
+    for turn in range(8):
+        given = [np.full((16, 16), turn + at, np.float32) for at in range(len(requests))]
+        for request, data in zip(requests, given, strict=True):
+            request.start_async(data)
+        for request, data in zip(requests, given, strict=True):
+            request.wait()
+            found = [request.get_output_tensor(index).data for index in (1, 2)]
+            np.testing.assert_array_equal(found, [data, data + 1])

@@ -1,0 +1,132 @@
+"""Is a result the reference's, bit by bit? And has nobody written where nothing was to be written?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from softnpu.driver import Fence
+from softnpu.tools.stress.journal import SubmissionNote
+from softnpu.tools.stress.patterns import Pattern
+from softnpu.tools.stress.subjects import Array, Samples, Subject, largest_difference
+
+
+class Wrong(Exception):
+    """A result that is not the reference's; `finding` is the inference it is of, if it is of one."""
+
+    def __init__(self, text: str, finding: Finding | None = None) -> None:
+        super().__init__(text)
+        self.finding = finding
+
+
+@dataclass
+class Place:
+    """Memory of one argument: its bytes, the name of the argument, and where it lies on the device."""
+
+    name: str
+    view: Array
+    memory: int
+    offset: int = 0
+
+
+@dataclass
+class Inference:
+    """One inference that was submitted: what it computes, where, and how its end was waited for.
+
+    `states` are the places of the new states; with `in_place` they had the old ones before. `rest` is memory
+    behind arguments that is not the device's, and what it has.
+    """
+
+    subject: Subject
+    samples: Samples
+    sample: int
+    step: int
+    inputs: list[Place]
+    outputs: list[Place]
+    states: list[Place]
+    pattern: Pattern
+    note: SubmissionNote
+    in_place: bool = False
+    fence: Fence | None = None
+    rest: list[tuple[Array, bytes]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        step = f", inference {self.step}" if self.subject.steps > 1 else ""
+        return f"'{self.subject.name}', sample {self.sample}{step}"
+
+
+@dataclass
+class Output:
+    """An output or a new state that is not what it should be; `raw` are its bytes when that was noticed."""
+
+    what: str
+    place: Place
+    raw: bytes
+    expected: Array
+
+    @property
+    def found(self) -> Array:
+        """The numbers that were found."""
+        return np.frombuffer(self.raw, self.expected.dtype).reshape(self.expected.shape)
+
+    def differs(self) -> Array:
+        """For every number whether one bit of it is wrong."""
+        size = self.expected.dtype.itemsize
+        found = np.frombuffer(self.raw, np.uint8).reshape(-1, size)
+        wanted = np.frombuffer(self.expected.tobytes(), np.uint8).reshape(-1, size)
+        return np.asarray((found != wanted).any(axis=1))
+
+    def is_right_now(self) -> bool:
+        """Whether its memory has what was expected by now."""
+        return bytes(self.place.view[: len(self.raw)]) == self.expected.tobytes()
+
+    def __str__(self) -> str:
+        largest = largest_difference(self.found, self.expected)
+        count = int(np.count_nonzero(self.differs()))
+        return f"{self.what}: {count} of {self.expected.size} numbers, by up to {largest:g}"
+
+
+@dataclass
+class Finding:
+    """An inference with a wrong result."""
+
+    inference: Inference
+    outputs: list[Output]
+    when: str = ""
+
+
+def check(inference: Inference, when: str = "") -> None:
+    """Raises `Wrong` unless outputs and new states are the reference's, bit by bit, and the inputs are those
+    that were written. `when` says what has gone before, if that is not obvious.
+    """
+    samples, sample, step = inference.samples, inference.sample, inference.step
+    what = f"{inference.name}{when}"
+    wrong = [
+        *_wrong("output", inference.outputs, samples.outputs(sample, step), what),
+        *_wrong("state", inference.states, samples.states(sample, step), what),
+        *_wrong("input", inference.inputs, samples.inputs(sample, step), what),
+    ]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise Wrong(f"{what}: {wrong[0]}{more}", Finding(inference, wrong, when))
+    for index, (rest, untouched) in enumerate(inference.rest):
+        if rest.tobytes() != untouched:
+            raise Wrong(f"{what}: memory behind argument {index} was written", Finding(inference, [], when))
+
+
+def _wrong(kind: str, places: Sequence[Place], expected: Sequence[Array], what: str) -> list[Output]:
+    if len(places) != len(expected):
+        raise Wrong(f"{what}: {len(places)} {kind}s; expected {len(expected)}")
+    found = []
+    for index, (place, array) in enumerate(zip(places, expected, strict=True)):
+        if len(place.view) != array.nbytes:
+            raise Wrong(f"{what}: {kind} {index} has {len(place.view)} bytes; expected {array.nbytes}")
+        # compared as it is: a second look could see what was written meanwhile
+        raw = place.view.tobytes()
+        if raw != array.tobytes():
+            found.append(Output(f"{kind} {index}", place, raw, array))
+    return found

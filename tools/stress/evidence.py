@@ -1,0 +1,202 @@
+"""The report on a wrong result: what was found, whose it is, what was in flight, and what happened around it.
+
+Times are CLOCK_MONOTONIC in nanoseconds, as in fence records and in the notes of clients.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from softnpu.driver.description import FenceState, QueueState
+from softnpu.tools.stress.journal import StepNote, SubmissionNote
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One wrong number: where it is, and both values as text (JSON has neither infinity nor NaN)."""
+
+    index: list[int]
+    found: str
+    expected: str
+
+
+class Likeness(msgspec.Struct, frozen=True, kw_only=True):
+    """What a result is like: `share` of all its numbers, `share_of_wrong` of the wrong ones are the same.
+
+    `what` is in words; `model`, `sample`, `inference` say which expected result it is, if it is one.
+    """
+
+    what: str
+    share: float
+    share_of_wrong: float
+    model: str = ""
+    sample: int = -1
+    inference: int = -1
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """A pattern of another inference in a result: what memory was filled with before that one."""
+
+    client: int
+    pattern: int
+    bytes: int
+    note: SubmissionNote | None
+
+
+class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One output or state that is wrong. Shapes in elements; `memory` and `offset`: where it lies.
+
+    `written`: 'untouched', 'partly' or 'fully'; `unwritten` are ranges of bytes (start, end) that still are
+    what they were filled with, at most eight. Of a state in place 'written' cannot be told and is empty.
+    """
+
+    what: str
+    name: str
+    shape: list[int]
+    element_type: str
+    memory: int
+    offset: int
+    numbers: int
+    wrong: int
+    largest: str
+    first: list[Difference]
+    last: list[int]
+    written: str
+    unwritten_bytes: int
+    unwritten: list[tuple[int, int]]
+    zeros: bool
+    equals: list[Likeness]
+    leftovers: list[Leftover]
+
+
+class EngineNow(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine as the daemon's status shows it."""
+
+    device: int
+    pid: int
+    state: str
+    restarts: int
+    submissions: int
+    inferences: int
+    overlapped: int
+    hangs: int
+    aborted: int
+    faults: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to the run: a kill, a death, an engine's restart, an injected fault."""
+
+    at_ns: int
+    what: str
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """What another client was doing when the director heard of the failure."""
+
+    client: int
+    pid: int
+    step: int
+    operation: str
+    since_ns: int
+
+
+class RunContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the director adds: the last events, the oldest first, and the other clients."""
+
+    told_ns: int
+    events: list[Event]
+    neighbours: list[Neighbour]
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """All of it. `queues` and `fence` were read at once, `queues_later` and `fence_later` after `later`.
+
+    `later` says what became of the memory in the time after: right by itself, or still wrong.
+    """
+
+    text: str
+    seed: int
+    client: int
+    life: int
+    pid: int
+    session: int
+    daemon_pid: int
+    step: int
+    operation: str
+    found_ns: int
+    model: str = ""
+    sample: int = -1
+    inference: int = -1
+    in_place: bool = False
+    when: str = ""
+    submission: SubmissionNote | None = None
+    outputs: list[OutputReport] = []
+    later: str = ""
+    later_ns: int = 0
+    fence: FenceState | None = None
+    fence_later: FenceState | None = None
+    queues: list[QueueState] = []
+    queues_later: list[QueueState] = []
+    engines: list[EngineNow] = []
+    trouble: list[str] = []
+    steps: list[StepNote] = []
+    submissions: list[SubmissionNote] = []
+    run: RunContext | None = None
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def lines(self) -> list[str]:
+        """What a person wants to know first."""
+        found = [line for output in self.outputs for line in _output_lines(output)]
+        if self.later:
+            found.append(self.later)
+        if self.submission is not None and self.fence is not None:
+            found.append(_submission_line(self.submission, self.fence, self.queues))
+        found += [
+            f"engine {engine.device}: pid {engine.pid}, {engine.state}, {engine.restarts} restarts,"
+            f" {engine.overlapped} inferences begun early"
+            for engine in self.engines
+        ]
+        return found
+
+
+def _output_lines(output: OutputReport) -> list[str]:
+    shape = "x".join(map(str, output.shape)) or "scalar"
+    written = {
+        "untouched": "nothing was written",
+        "partly": f"{output.unwritten_bytes} bytes were not written, the first at byte {_start(output)}",
+        "fully": "all of it was written",
+        "": "it was in place of the old one",
+    }[output.written]
+    lines = [f"{output.what} '{output.name}' ({shape} {output.element_type}): {written}"]
+    for likeness in output.equals[:3]:
+        if likeness.share == 1.0:
+            lines.append(f"{output.what} equals {likeness.what}")
+        else:
+            share = f"{likeness.share_of_wrong:.0%} of the wrong numbers"
+            lines.append(f"{output.what}: {share} equal {likeness.what}")
+    if output.written == "fully" and not output.equals:
+        lines.append(f"{output.what} equals nothing that is known")
+    for left in output.leftovers[:3]:
+        note = left.note
+        whose = "" if note is None else f", '{note.model}', sample {note.sample} in step {note.step}"
+        lines.append(
+            f"{output.what}: {left.bytes} bytes were prepared for inference {left.pattern} of client"
+            f" {left.client}{whose}"
+        )
+    return lines
+
+
+def _start(output: OutputReport) -> int:
+    return output.unwritten[0][0] if output.unwritten else 0
+
+
+def _submission_line(note: SubmissionNote, fence: FenceState, queues: list[QueueState]) -> str:
+    queue = next((queue for queue in queues if queue.handle == note.queue), None)
+    ring = "gone" if queue is None else f"{queue.completed} of {queue.tail} ended"
+    return (
+        f"queue {note.queue:#x}: submission {note.sequence}, ticket {note.ticket}; the ring: {ring};"
+        f" the fence: signalled {fence.signalled}, armed {fence.armed}, result {fence.result}"
+    )

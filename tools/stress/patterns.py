@@ -1,0 +1,64 @@
+"""What outputs are filled with before an inference: what the device does not write shows, and whose it was.
+
+A pattern is eight bytes that repeat. It has the number of the client and a number that this client never uses
+again, so a pattern that is found later tells which inference its memory was prepared for.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.tools.stress.subjects import Array
+
+_FIRST, _LAST = 0xA5, 0x5A
+_SIZE: Final = 8
+_FORM: Final = struct.Struct("<BHBHBB")
+"""First byte, number (low half), client (low byte), number (middle), client (high byte), last byte.
+
+The first bytes differ from step to step also where an output has only four of them.
+"""
+
+
+class Pattern(NamedTuple):
+    """The pattern of one inference: `number` counts those of the client."""
+
+    client: int
+    number: int
+
+    @property
+    def word(self) -> bytes:
+        """Its eight bytes."""
+        low, middle = self.number & 0xFFFF, self.number >> 16 & 0xFFFF
+        return _FORM.pack(_FIRST, low, self.client & 0xFF, middle, self.client >> 8 & 0xFF, _LAST)
+
+    def fill(self, view: Array) -> None:
+        """Writes it over all bytes of a view of bytes."""
+        whole = len(view) // _SIZE * _SIZE
+        view[:whole].reshape(-1, _SIZE)[:] = np.frombuffer(self.word, np.uint8)
+        view[whole:] = np.frombuffer(self.word[: len(view) - whole], np.uint8)
+
+    def still_in(self, raw: bytes) -> npt.NDArray[np.bool_]:
+        """For every byte whether it may be untouched: whether it belongs to a part that is still the pattern.
+
+        Parts are the eight bytes of one repetition; the last one may be shorter.
+        """
+        found = np.frombuffer(raw, np.uint8)
+        wanted = np.resize(np.frombuffer(self.word, np.uint8), len(found))
+        same = found == wanted
+        parts = np.add.reduceat(~same, np.arange(0, len(found), _SIZE)) == 0 if len(found) else same
+        return np.repeat(parts, _SIZE)[: len(found)]
+
+
+def found_in(raw: bytes) -> dict[Pattern, int]:
+    """Every pattern that bytes still have, of whatever inference, and how many repetitions of it."""
+    whole = np.frombuffer(raw[: len(raw) // _SIZE * _SIZE], np.uint8).reshape(-1, _SIZE)
+    words = whole[(whole[:, 0] == _FIRST) & (whole[:, -1] == _LAST)]
+    counts: dict[Pattern, int] = {}
+    for word, count in zip(*np.unique(words, axis=0, return_counts=True), strict=True):
+        _, low, client, middle, upper, _ = _FORM.unpack(word.tobytes())
+        counts[Pattern(upper << 8 | client, middle << 16 | low)] = int(count)
+    return counts
