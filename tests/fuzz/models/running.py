@@ -16,6 +16,8 @@ from tests.fuzz.models.records import Job, Refusal, Step, Value
 from tests.fuzz.models.values import bytes_of, name_of
 
 _REQUESTS = 3
+_kept: list[Any] = []
+"""The last queue and its model, until the next ones come."""
 Refuse = Callable[[str, Exception], Refusal]
 
 
@@ -148,6 +150,8 @@ class Runner:
         if self._case.stateful:
             return self.many()
         queue = self._queue(self._compiled, 2)
+        # a thread of OpenVINO's that drops the last reference in its callback ends the process: it joins itself
+        _kept[:] = [queue, self._compiled]
         count = len(self._case.steps)
         found: dict[int, Step] = {}
 
