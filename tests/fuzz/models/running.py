@@ -150,7 +150,7 @@ class Runner:
         if self._case.stateful:
             return self.many()
         queue = self._queue(self._compiled, 2)
-        # a thread of OpenVINO's that drops the last reference in its callback ends the process: it joins itself
+        # a thread of OpenVINO that drops the last reference in its callback joins itself: the process ends
         _kept[:] = [queue, self._compiled]
         count = len(self._case.steps)
         found: dict[int, Step] = {}
