@@ -62,8 +62,10 @@ def make(key: Key) -> Case:
     model = _model(dice, graph)
     _layouts(dice, model)
     sizes = _opened(dice, model)
+    # by their names from before: others may come now, and indices have to stay in their ranges
+    limits = [graph.bounds.get(port.get_node().get_friendly_name()) for port in model.inputs]
     name_all(dice, model)
-    steps = _steps(dice, model, graph.bounds, sizes)
+    steps = _steps(dice, model, limits, sizes)
     case = Case(key, model, steps, dict(graph.built))
     for number, edit in enumerate(key.edits):
         changed = edits.apply(edit, case.model, case.steps, Dice("edit", key.seed, key.number, number))
@@ -74,7 +76,7 @@ def make(key: Key) -> Case:
 def of_model(key: Key, model: ov.Model) -> Case:
     """A case of a model that was made by hand, with inputs by the key."""
     dice = Dice("model", key.seed, key.number)
-    return Case(key, model, _steps(dice, model, {}, {}))
+    return Case(key, model, _steps(dice, model, [None] * len(model.inputs), {}))
 
 
 def _graph(dice: Dice) -> Graph:
@@ -196,7 +198,7 @@ def _opened(dice: Dice, model: ov.Model) -> dict[int, set[tuple[int, int]]]:
 def _steps(
     dice: Dice,
     model: ov.Model,
-    bounds: dict[str, tuple[int, int]],
+    limits: Sequence[tuple[int, int] | None],
     places: dict[int, set[tuple[int, int]]],
 ) -> list[list[ov.Tensor]]:
     wild = dice.chance(0.2)
@@ -214,8 +216,7 @@ def _steps(
                 lengths[index, axis] if (index, axis) in lengths else dimension.get_min_length()
                 for axis, dimension in enumerate(port.partial_shape)
             ]
-            limits = bounds.get(port.get_node().get_friendly_name())
-            step.append(tensor(dice, name_of(port.element_type), shape, limits, wild))
+            step.append(tensor(dice, name_of(port.element_type), shape, limits[index], wild))
         steps.append(step)
     return steps
 

@@ -129,7 +129,7 @@ LIMITS: tuple[Known, ...] = (
     Known(
         "a state whose shape changes",
         "docs/plugin.md, States",
-        _refused("expected one type and static shape"),
+        _refused("expected one type and static shape", "expected a static shape"),
     ),
     Known(
         "states of types that the CPU device refuses",

@@ -83,6 +83,13 @@ class Lane:
                 return findings
             finding, verdict = self._judged(key, way, answer, right, before)
             counts[f"{way.api} {verdict.kind}" if finding is None else f"{way.api} FOUND {verdict.kind}"] += 1
+            if (
+                finding is None
+                and isinstance(answer, Answer)
+                and answer.notes
+                and right is not expected["right"]
+            ):
+                counts["right as samples one by one, and not as a batch"] += 1
             if verdict.other_nans:
                 counts["NaNs with other bits"] += verdict.other_nans
             if finding is None:

@@ -65,7 +65,7 @@ def _fuzz(folder: Path, deadline_s: float, *words: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(620)  # 20 s with nothing beside it
 def test_random_models_give_the_numbers_of_the_cpu_device(private_dir: Path) -> None:
-    counted = _fuzz(private_dir, 600, "--models", "60", "--seed", "short", "--workers", "2", "--shrinks", "2")
+    counted = _fuzz(private_dir, 600, "--models", "60", "--seed", "suite", "--workers", "2", "--shrinks", "2")
     assert counted["findings"] == []
     assert counted["counts"]["plugin right"] > 40
     assert counted["counts"]["native right"] > 4
