@@ -210,8 +210,10 @@ class CommandQueue(Handle):
     def raise_failure(self, call: str, execution: Execution) -> None:
         """Raises `ZeError` for the first submission of an ended execution that failed, if one did."""
         with self._lock:
-            # the fence is signalled a moment before the ring counts its submission as ended
-            self._outcomes.read(execution.last)
+            if not self._outcomes.was_read(execution.last):
+                self.check(call)  # the ring of a destroyed queue may be another's memory by now
+                # the fence is signalled a moment before the ring counts its submission as ended
+                self._outcomes.read(execution.last)
             failure = execution.failure
             if failure is None:
                 return

@@ -63,6 +63,10 @@ class Outcomes:
                 self._more += 1
         self._read = max(self._read, completed)
 
+    def was_read(self, sequence: int) -> bool:
+        """Whether the result of this submission was read."""
+        return self._read >= sequence
+
     def told(self, sequence: int) -> None:
         """Somebody was told of this failure."""
         self._untold.pop(sequence, None)

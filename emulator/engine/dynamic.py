@@ -118,7 +118,9 @@ class DynamicBinding(Binding):
     """
 
     __slots__ = (
+        "_compilations",
         "_followers",
+        "_image",
         "_inputs",
         "_name",
         "_outputs",
@@ -129,7 +131,13 @@ class DynamicBinding(Binding):
     )
 
     def __init__(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+        self._image = image
+        self._bind(views, copied)
+
+    def _bind(self, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+        image = self._image
         self._start(image, views, copied)
+        self._compilations = image.compilations
         meta = image.meta
         self._name = meta.name
         self._shapes: list[Shape] = []
@@ -172,6 +180,8 @@ class DynamicBinding(Binding):
         each other, and with `ERROR_INVALID_SIZE` an output that the memory is too small for: all shape
         tensors have the shapes then, and what outputs hold is void.
         """
+        if self._compilations != self._image.compilations:
+            self._bind(self.views, self._copied)
         shapes = [argument.shape() for argument in self._inputs]
         if shapes != self._shapes:
             self._shapes = []  # until all are set: the next one would take a part of them for its own
@@ -200,6 +210,7 @@ class DynamicBinding(Binding):
         try:
             ended = super().run(given_up)
         except RuntimeError as error:
+            self._image.renew()
             if self._proven or not self._inputs:
                 raise
             raise self._inconsistent(error) from error

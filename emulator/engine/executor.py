@@ -189,11 +189,27 @@ class LoadedImage:
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
         xml = placed(bytes(reader.read(Section.IR)), actual)
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
+        self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
-        with _kept_light(space):
-            self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
+        self.compilations = 0
+        self._compile(model)
+        self._model = model if model.is_dynamic() else None
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = origins(self.compiled)
+
+    def renew(self) -> None:
+        """Compile a model with dynamic dimensions again: requests made before must not be used any more.
+
+        After an inference that failed OpenVINO's compiled model (2026.4) may refuse right shapes for good, in
+        new requests as well.
+        """
+        if self._model is not None:
+            self._compile(self._model)
+
+    def _compile(self, model: ov.Model) -> None:
+        with _kept_light(self._space):
+            self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
+        self.compilations += 1
 
 
 def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:

@@ -15,7 +15,7 @@ import pytest
 from softnpu.driver import Context, Graph, ZeError, ZeResult
 from softnpu.emulator.interface import linux
 from tests.support.daemon import Daemon
-from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, relu, total
+from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, on_cpu, relu, sampled, total
 from tests.support.waiting import Stopwatch, wait_until
 from tests.support.work import LONG, execute, failure, recorded
 
@@ -248,3 +248,21 @@ def test_shapes_that_do_not_fit_each_other_do_not_poison_the_next(context: Conte
         run.run()
         assert (run.output("sum") == 3).all()
         assert run.told("sum") == [rows, 4]
+
+
+def test_shapes_that_fail_do_not_spoil_the_image_for_others(context: Context, tmp_path: Path) -> None:
+    # OpenVINO's compiled model refuses right shapes for good once it has refused wrong ones
+    model = sampled(8)
+    graph = graph_of(context, tmp_path, model)
+    mine, theirs = Execution(context, graph), Execution(context, graph_of(context, tmp_path, model))
+    right = np.random.default_rng(1).random((8, 1, 4, 4), dtype=np.float32)
+    for run in (mine, theirs):
+        run.put("x", right)
+        run.run()
+    mine.put("x", right[:3])
+    refused(mine)
+    (expected,) = on_cpu(model, [right])
+    for run in (theirs, mine):
+        run.put("x", right)
+        run.run()
+        assert np.array_equal(run.output("y"), expected)

@@ -55,6 +55,14 @@ def total(shape: object) -> ov.Model:
     return ov.Model([named(ops.add(x, y), "sum")], [x, y], "total")
 
 
+def sampled(batch: int) -> ov.Model:
+    """x [1..9, 1, 4, 4] -> y, sampled by a constant for `batch` samples: OpenVINO refuses other batches."""
+    x = source("[1..9,1,4,4]")
+    grid = ops.constant(np.random.default_rng(3).random((batch, 2, 2, 2), dtype=np.float32))
+    attributes = {"align_corners": False, "mode": "bilinear", "padding_mode": "zeros"}
+    return ov.Model([named(ops.grid_sample(ops.relu(x), grid, attributes), "y")], [x], "sampled")
+
+
 def on_cpu(model: ov.Model, inputs: Sequence[Array]) -> list[Array]:
     """What OpenVINO's CPU device computes in f32."""
     compiled = ov.Core().compile_model(model, "CPU", F32)
