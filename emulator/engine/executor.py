@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -57,11 +58,11 @@ def core() -> ov.Core:
 class Binding:
     """One infer request whose inputs and outputs are client memory. `run` is one inference.
 
-    Outputs without a tensor of their own (`shared_tensors`) are copied at its end; `copied` is told how many
-    bytes.
+    Outputs that OpenVINO does not let be set (`shared_tensors`, `LoadedImage.unbound`) are copied at its end;
+    `copied` is told how many bytes.
     """
 
-    __slots__ = ("_begun", "_copied", "_copies", "_look_ms", "_request", "_short", "views")
+    __slots__ = ("_begun", "_copied", "_copies", "_look_ms", "_request", "_short", "_unbound", "views")
 
     def __init__(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
         self._start(image, views, copied)
@@ -80,7 +81,8 @@ class Binding:
         self._short = self._begun = False
         self._look_ms = _LOOK_MS
         self._copied = copied
-        self._copies: list[tuple[Bytes, Bytes]] = []
+        self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
+        self._unbound = image.unbound
 
     def overlap(self) -> None:
         """Others of its image may run beside it: `run` asks often, so that they can begin."""
@@ -107,8 +109,24 @@ class Binding:
         tensor = ov.Tensor(view, ov.Shape(argument.shape), type_of(argument))
         if argument.input:
             self._request.set_input_tensor(position, tensor)
+        elif position in self._unbound:
+            self._copies.append((view, partial(self._result, position, argument)))
         else:
             self._request.set_output_tensor(position, tensor)
+
+    def _result(self, position: int, argument: ArgumentMeta) -> Bytes:
+        """What OpenVINO has computed in memory of its own."""
+        result = self._request.get_output_tensor(position).data
+        if list(result.shape) != list(argument.shape):
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                f"output '{argument.name}'",
+                f"a result of shape {list(result.shape)}",
+                f"shape {list(argument.shape)}, which the model declares",
+                "give the model dynamic dimensions",
+            )
+        data: Bytes = result.reshape(-1).view(np.uint8)
+        return data
 
     def _copy(self, output: Bytes, source: Bytes) -> None:
         """Every inference ends with a copy of `source`, which has this output's value."""
@@ -119,7 +137,7 @@ class Binding:
                 f"an output of {output.nbytes} bytes that shares a tensor of {source.nbytes} bytes",
                 "equal sizes",
             )
-        self._copies.append((output, source))
+        self._copies.append((output, lambda: source))
 
     def run(self, given_up: Callable[[], bool]) -> bool:
         """Computes the outputs from the inputs; `RuntimeError` with OpenVINO's reason if it fails.
@@ -159,7 +177,7 @@ class Binding:
 
     def _finish_copies(self) -> None:
         for output, source in self._copies:
-            np.copyto(output, source)
+            np.copyto(output, source())
             self._copied(output.nbytes)
 
     def _cancel(self) -> None:
@@ -194,6 +212,8 @@ class LoadedImage:
         self.compilations = 0
         self._compile(model)
         self._model = model if model.is_dynamic() else None
+        self.unbound: frozenset[int] = frozenset(_other_shapes(self.meta, self.compiled))
+        """Positions of outputs whose port has another shape after compilation than the model declares."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = origins(self.compiled)
 
@@ -210,6 +230,13 @@ class LoadedImage:
         with _kept_light(self._space):
             self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
         self.compilations += 1
+
+
+def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
+    outputs = [argument for argument in meta.arguments if not argument.input and argument.shape_of < 0]
+    for position, (argument, port) in enumerate(zip(outputs, compiled.outputs, strict=True)):
+        if not argument.is_dynamic and port.partial_shape != ov.PartialShape(list(argument.shape)):
+            yield position
 
 
 def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 import pytest
+from openvino import opset3
 
 from softnpu.plugin import Core
 from tests.support.daemon import Daemon
@@ -111,3 +112,19 @@ def test_requests_side_by_side_have_their_own_values(shared_core: Core) -> None:
             request.wait()
             found = [request.get_output_tensor(index).data for index in (1, 2)]
             np.testing.assert_array_equal(found, [data, data + 1])
+
+
+def test_a_result_of_another_shape_than_declared_is_refused(shared_core: Core) -> None:
+    # the CPU device gives the boxes that it has chosen, and not as many as opset 3 declares
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1.01], [5, 5, 6, 6]]], np.float32)
+    node = opset3.non_max_suppression(
+        opset3.parameter([1, 3, 4], np.float32, name="boxes"),
+        opset3.constant(np.array([[[0.9, 0.8, 0.7]]], np.float32)),
+        opset3.constant(np.int64(3)),
+        opset3.constant(np.float32(0.5)),
+        opset3.constant(np.float32(0.1)),
+    )
+    model = ov.Model([node], [node.input_value(0).get_node()], "boxes")
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    with pytest.raises(RuntimeError, match=r"shape \[2, 3\]; expected shape \[3, 3\]"):
+        request.infer([boxes])

@@ -29,78 +29,30 @@ def _refused(*texts: str, api: str = "") -> Callable[[Finding], bool]:
     return matches
 
 
-def _wrong_if_bound(finding: Finding) -> bool:
-    """OpenVINO alone is wrong as soon as its tensors are set, and right if not."""
-    bound = finding.evidence.get("bound", "same") != "same" and not finding.inherited
-    return bound and not finding.unsure and finding.kind != "accepted alone"
-
-
-def _wide_passthrough(finding: Finding) -> bool:
-    return finding.kind == "wrong" and "an output is an input of 64 bits" in finding.traits
-
-
 def _converted_state(finding: Finding) -> bool:
     return finding.kind == "wrong" and "a state that is converted" in finding.traits
 
 
-def _fewer_results(finding: Finding) -> bool:
-    return finding.kind == "wrong" and " is " in finding.text.split("(")[0] and "right is" in finding.text
-
-
-_cannot_bind = _refused("Can't set the output tensor", "Could set new shape")
-
-
-def _spoiled(finding: Finding) -> bool:
-    told = finding.kind == "refused alone" and " infer: " in finding.text
-    return told and "a step that is refused" in finding.traits
-
-
-def _shared_input(finding: Finding) -> bool:
-    return finding.kind == "wrong" and finding.way.run == "shared" and finding.evidence.get("alike") == "same"
-
-
 KNOWN: tuple[Known, ...] = (
-    Known(
-        "an empty constant",
-        "a constant of no elements is written with one byte: driver/compiler/canonical.py, _check_pairs",
-        _refused("or other sizes", "Incorrect weights in bin file"),
-    ),
-    Known(
-        "an input of 64 bits that is an output",
-        "a conversion to the same type goes through 32 bits: driver/compiler/passthrough.py",
-        _wide_passthrough,
-    ),
-    Known(
-        "an output with another shape than it was compiled with",
-        "the compiled port, or the result, has another static shape than the model: executor.py, _place",
-        lambda finding: _cannot_bind(finding) or _fewer_results(finding),
-    ),
-    Known(
-        "refused after another inference has failed",
-        "one failed inference spoils OpenVINO's compiled model, which an image shares among all its sessions:"
-        " emulator/engine/executor.py, LoadedImage",
-        _spoiled,
-    ),
-    Known(
-        "wrong as soon as tensors are set",
-        "an output that shares its tensor with an input: OpenVINO alone is wrong too when it is bound",
-        _wrong_if_bound,
-    ),
-    Known("share_inputs", "the array is copied once: plugin/infer_request.py, start_async", _shared_input),
     Known(
         "states without any input, by OpenVINO's plugin",
         "not compiled: Missing value for the shapeFromIRModel attribute; to be settled whose",
         _refused("shapeFromIRModel", api="native"),
     ),
-    Known(
-        "a state that is converted",
-        "the CPU drops Convert pairs behind its own state, not behind an input: driver/compiler/states.py",
-        _converted_state,
-    ),
 )
-"""To be emptied with the fixes; last those whose description is wide."""
+"""To be emptied with the fixes."""
 
 LIMITS: tuple[Known, ...] = (
+    Known(
+        "a result of another shape than the model declares",
+        "OpenVINO computes it so: docs/fidelity.md; refused, because static memory cannot tell",
+        _refused("which the model declares"),
+    ),
+    Known(
+        "a state that is converted",
+        "docs/plugin.md, States: the CPU device drops Convert pairs behind its own state",
+        _converted_state,
+    ),
     Known(
         "more than 5 dimensions, by the graph extension",
         "docs/native.md, Limits",
