@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import openvino as ov
@@ -29,17 +29,18 @@ class RequestTensors(ABC):
     def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
         """Uses `tensor` for a port from now on. Memory of this device is used in place, other is copied.
 
+        A name that an input and an output have is the input's, as in OpenVINO.
         Raises `InputError` for a wrong shape or element type.
         """
-        self._check_idle("set_tensor")
-        self._slot(key).set(tensor)
+        self._set_all([(self._slot(key), tensor)])
 
     def set_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
         """`set_tensor` for several ports, by name, port, or index of an input."""
         if tensors is not None:
             raise self._several_tensors()
+        slots = self._recording.inputs
         self._set_all(
-            (self._inputs[self._inputs.find(key)] if isinstance(key, int) else key, tensor)
+            (slots[self._inputs.find(key)] if isinstance(key, int) else self._slot(key), tensor)
             for key, tensor in inputs.items()
         )
 
@@ -53,21 +54,23 @@ class RequestTensors(ABC):
 
     def set_input_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
         """As `set_tensor`, for an input by its index. With a tensor alone: of a model with one input."""
-        self._set_at(self._inputs, index, tensor)
+        self._set_at(self._inputs, self._recording.inputs, index, tensor)
 
     def set_output_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
         """As `set_tensor`, for an output by its index. With a tensor alone: of a model with one output."""
-        self._set_at(self._outputs, index, tensor)
+        self._set_at(self._outputs, self._recording.outputs, index, tensor)
 
     def set_input_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
         """As `set_tensor` for several inputs, by index, name or port."""
         if tensors is not None or not isinstance(inputs, Mapping):
             raise self._several_tensors()
-        self._set_all((self._inputs[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
+        slots = self._recording.inputs
+        self._set_all((slots[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
 
     def set_output_tensors(self, outputs: Mapping[PortKey, ov.Tensor]) -> None:
         """As `set_tensor` for several outputs, by index, name or port."""
-        self._set_all((self._outputs[self._outputs.find(key)], tensor) for key, tensor in outputs.items())
+        slots = self._recording.outputs
+        self._set_all((slots[self._outputs.find(key)], tensor) for key, tensor in outputs.items())
 
     @property
     def input_tensors(self) -> list[ov.Tensor]:
@@ -101,7 +104,7 @@ class RequestTensors(ABC):
             f"model '{self._name}': several tensors for one input; expected one tensor with the whole batch"
         )
 
-    def _set_at(self, ports: Ports, index: Any, tensor: ov.Tensor | None) -> None:
+    def _set_at(self, ports: Ports, slots: Sequence[Slot], index: Any, tensor: ov.Tensor | None) -> None:
         if tensor is None:
             index, tensor = 0, index
             if len(ports) != 1:
@@ -109,16 +112,22 @@ class RequestTensors(ABC):
                     f"model '{self._name}': a tensor without an index, and {len(ports)} ports; expected an "
                     "index"
                 )
-        self.set_tensor(ports[ports.find(index)], tensor)
+        self._set_all([(slots[ports.find(index)], tensor)])
 
-    def _set_all(self, tensors: Iterable[tuple[PortKey, ov.Tensor]]) -> None:
-        for key, tensor in tensors:
-            self.set_tensor(key, tensor)
+    def _set_all(self, tensors: Iterable[tuple[Slot, ov.Tensor]]) -> None:
+        self._check_idle("set_tensor")
+        for slot, tensor in tensors:
+            slot.set(tensor)
 
     def _slot(self, key: PortKey) -> Slot:
-        if not isinstance(key, int) and self._inputs.has(key):
+        if not isinstance(key, int) and not _is_result(key) and self._inputs.has(key):
             return self._recording.inputs[self._inputs.find(key)]
         if isinstance(key, int) or not self._outputs.has(key):
             names = [spec.name for spec in (*self._inputs.specs, *self._outputs.specs)]
             raise InputError(f"model '{self._name}': no port {key!r}; expected one of {', '.join(names)}")
         return self._recording.outputs[self._outputs.find(key)]
+
+
+def _is_result(key: PortKey) -> bool:
+    """Whether `key` is an output of a model: that of an input goes by the same tensor names as the input."""
+    return hasattr(key, "get_node") and key.get_node().get_type_name() == "Result"

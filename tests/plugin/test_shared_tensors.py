@@ -9,6 +9,7 @@ import numpy.typing as npt
 import openvino as ov
 import pytest
 from openvino import opset3
+from openvino import opset13 as ops
 
 from softnpu.plugin import Core
 from tests.support.daemon import Daemon
@@ -83,6 +84,29 @@ def test_an_input_that_is_an_output_keeps_its_bits(
     assert list(output.shape) == [count]
     assert output.data.tobytes() == data.tobytes()
     assert request.get_output_tensor(1).data.tolist() == [count]
+
+
+@pytest.mark.parametrize("how", ["index", "indices", "own port", "port of the model"])
+def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core, how: str) -> None:
+    # an input that is an output gives it its tensor names
+    x = ops.parameter([4], np.float32, name="x")
+    x.output(0).set_names({"x"})
+    model = ov.Model([ops.result(x), ops.result(ops.exp(x))], [x], "shared")
+    compiled = shared_core.compile_model(model, "NPU")
+    request = compiled.create_infer_request()
+    data = np.array([1, 2, 3, 4], np.float32)
+    given, output = ov.Tensor(data), ov.Tensor(np.full(4, 7, np.float32))
+    request.set_tensor("x", given)
+    if how == "index":
+        request.set_output_tensor(0, output)
+    elif how == "indices":
+        request.set_output_tensors({0: output})
+    else:
+        request.set_tensor((compiled if how == "own port" else model).outputs[0], output)
+    request.infer()
+    assert output.data.tolist() == given.data.tolist() == data.tolist()
+    np.testing.assert_array_equal(request.get_tensor(compiled.outputs[0]).data, data)
+    np.testing.assert_allclose(request.get_output_tensor(1).data, np.exp(data), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
