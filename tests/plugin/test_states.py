@@ -109,6 +109,29 @@ def test_a_conversion_of_a_state_is_done(shared_core: Core, reference: ov.Core, 
         held = held + step
 
 
+@pytest.mark.parametrize("kind", [Types.f16, Types.bf16])
+def test_a_state_of_opset_3_has_the_type_of_the_model(shared_core: Core, kind: ov.Type) -> None:
+    # the CPU device keeps it in f32, but not one of opset 6
+    old, new = (stateful.scaled_sum(opset, kind) for opset in (3, 6))
+    compiled = shared_core.compile_model(old)
+    steps = stateful.random_steps(compiled, 6)
+    assert stateful.run(compiled.create_infer_request(), steps, {4: ""}) == stateful.on_cpu(
+        new, steps, {4: ""}
+    )
+    assert only(compiled).state.element_type == kind
+
+
+def test_a_state_begins_as_minus_zero(shared_core: Core) -> None:
+    # the CPU device reads a zero
+    x = stateful.source([1])
+    state = stateful.read(ops.constant(np.array([-0.0], np.float32)), "v", x)
+    model = stateful.model({"y": state}, [opset6.assign(ops.abs(x), "v")], [x], "zero")
+    request = shared_core.compile_model(model).create_infer_request()
+    assert [bool(np.signbit(request.infer([ONE[:1]])["y"][0])) for _ in range(2)] == [True, False]
+    only(request).state = ov.Tensor(np.array([-0.0], np.float32))
+    assert np.signbit(request.infer([ONE[:1]])["y"][0])
+
+
 def test_a_set_state_counts_from_there_on_as_on_the_cpu_device(shared_core: Core) -> None:
     model = stateful.beginning_as_input()
     requests = [

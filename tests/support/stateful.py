@@ -81,6 +81,17 @@ def old_running_sum() -> ov.Model:
     return model({"y": total}, [opset3.assign(total, "sum")], [x], "old_running_sum")
 
 
+def scaled_sum(opset: int, element_type: ov.Type) -> ov.Model:
+    """1.7 times the sum of all x, with operations of opset 3 or 6: what is not shown need not be rounded."""
+    x = source([64], element_type=element_type)
+    zeros = ops.constant(np.zeros(64), element_type)
+    state = opset3.read_value(zeros, "sum") if opset == 3 else read(zeros, "sum", x)
+    total = ops.add(x, state)
+    shown = ops.multiply(total, ops.constant(np.array(1.7), element_type))
+    assign = (opset3 if opset == 3 else opset6).assign(total, "sum")
+    return model({"y": shown}, [assign], [x], "scaled_sum")
+
+
 def beginning_as_input() -> ov.Model:
     """`level` begins as 10 * x; the input `gain` has no part in its initial value."""
     x, gain = source([2, 3]), source([1], "gain")

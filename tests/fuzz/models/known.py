@@ -6,6 +6,7 @@ state, and what OpenVINO's CPU device does by itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,13 @@ def _converted_state(finding: Finding) -> bool:
     return finding.kind == "wrong" and "a state that is converted" in finding.traits
 
 
+def _minus_zero(finding: Finding) -> bool:
+    """States, and all numbers of the text are zeros: they differ in the sign."""
+    numbers = re.findall(r"\[([^\]]*)\](?=, right is|;|$)", finding.text)
+    zeros = all(one in ("0.0", "-0.0") for part in numbers for one in part.split(", "))
+    return finding.kind == "wrong" and "states" in finding.traits and bool(numbers) and zeros
+
+
 KNOWN: tuple[Known, ...] = (
     Known(
         "states without any input, by OpenVINO's plugin",
@@ -52,6 +60,18 @@ LIMITS: tuple[Known, ...] = (
         "a state that is converted",
         "docs/plugin.md, States: the CPU device drops Convert pairs behind its own state",
         _converted_state,
+    ),
+    Known(
+        "a state of opset 3 in another type than f32",
+        "docs/plugin.md, States: the CPU device keeps it in f32, one of opset 6 in its own type",
+        lambda finding: (
+            finding.kind == "wrong" and "a state of opset 3 that the CPU keeps in f32" in finding.traits
+        ),
+    ),
+    Known(
+        "a minus zero that a state begins as",
+        "docs/plugin.md, States: the CPU device reads it as zero",
+        _minus_zero,
     ),
     Known(
         "more than 5 dimensions, by the graph extension",

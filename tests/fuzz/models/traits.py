@@ -43,6 +43,9 @@ def _of_node(node: Any) -> set[str]:
         found.add("an empty constant")
     if kind == "Convert" and node.input_value(0).get_node().get_type_name() == "ReadValue":
         found.add("a state that is converted")
+    old = kind == "ReadValue" and node.get_type_info().version_id == "opset3"
+    if old and name_of(node.get_element_type()) in ("f16", "bf16", "f64"):
+        found.add("a state of opset 3 that the CPU keeps in f32")
     if kind in ("If", "Loop", "TensorIterator"):
         found.add("control flow")
     return found
