@@ -22,6 +22,7 @@ _LARGE = 1 << 20
 _STRIDE_DIMS = 5
 _LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
+_OF_THE_COMPILER = (dynamic.SHAPE_TENSOR, READ_VALUE, ASSIGN)
 
 
 def input_names(model: ov.Model) -> list[str]:
@@ -161,14 +162,15 @@ def _argument(
 def _unique_names(model: ov.Model) -> list[str]:
     """One name for each argument: its first tensor name that is free, else the friendly name, else numbered.
 
-    Two outputs share all their tensor names when they show the same tensor.
+    Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
+    companions and states comes last: OpenVINO's plugin takes the argument for one of these.
     """
     taken: dict[str, None] = {}
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
         # the tensor of a state may be one that the model shows too, which has more right to its names
         names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
-        candidates = [*sorted(names), friendly]
+        candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
         free = next((name for name in candidates if name not in taken), None)
         number = 1
         while free is None or free in taken:

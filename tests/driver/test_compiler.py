@@ -83,6 +83,21 @@ def test_arguments_that_share_their_tensor_names_get_names_of_their_own(
     files.close()
 
 
+@pytest.mark.parametrize("prefix", ["vpux_ie_shape_", "vpux_ie_read_value_", "vpux_ie_assign_"])
+def test_a_name_like_those_of_the_compiler_is_not_the_arguments_if_there_is_another(
+    worker: Worker, tmp_path: Path, prefix: str
+) -> None:
+    tensor = ops.parameter([2], np.float32, name="input")
+    tensor.output(0).set_names({f"{prefix}x", "x"})
+    result = ops.result(ops.relu(tensor), name="output")
+    result.input_value(0).set_names({f"{prefix}y"})
+    files = Files(tmp_path, ov.Model([result], [tensor], "odd"))
+    made = worker.blob(files.job(weights=()), [files.xml])
+    assert [argument.name for argument in made.meta.arguments] == ["x", "output"]
+    assert made.meta.arguments[0].names == (f"{prefix}x", "x")
+    files.close()
+
+
 def test_shapes_are_applied_and_the_dynamic_ones_told(worker: Worker, dynamic: Files) -> None:
     meta = worker.blob(dynamic.job(shapes={"pixels": (2, 3, 10, 12)}), dynamic.fds).meta
     assert [argument.shape for argument in meta.arguments] == [(2, 3, 10, 12), (2, 4, 8, 10)]

@@ -176,6 +176,14 @@ for kind in (np.float64, np.int64, np.uint64):
     given = np.array([0.1, 2**40 + 1, 3]).astype(kind)
     assert np.array_equal(core.compile_model(handed_on(ov.Type(kind), [3]), "NPU")(given)[0], given)
 """,
+    "tensors named as those of states and of shapes": """
+for name in ("vpux_ie_shape_y", "vpux_ie_read_value_y", "vpux_ie_assign_y"):
+    x = op.parameter([2, 3], np.float32, "x")
+    y = op.exp(x)
+    y.output(0).set_names({name})
+    model = ov.Model([op.result(y)], [x], "named")
+    check(core.compile_model(model, "NPU"), model, rng.random((2, 3), np.float32))
+""",
     "constants without elements": """
 from tests.support.empty_constants import MODELS
 for build in MODELS.values():
