@@ -25,7 +25,10 @@ class Ports:
         self._kind = kind
         self._ports = list(ports)
         self.specs = list(specs)
-        self._by_name = {name: index for index, spec in enumerate(specs) for name in (spec.name, *spec.names)}
+        self._by_name: dict[str, int] = {}
+        for index, spec in enumerate(specs):
+            for name in (spec.name, *spec.names):
+                self._by_name.setdefault(name, index)
 
     def __len__(self) -> int:
         return len(self._ports)
@@ -67,7 +70,12 @@ class Ports:
         # a port of the openvino.Model that was compiled: it has the same tensor names
         if not hasattr(key, "get_names"):
             return None
-        return next((self._by_name[name] for name in key.get_names() if name in self._by_name), None)
+        names = key.get_names()
+        # outputs that show the same have the same tensor names: all but the first go by their results' names
+        apart = self._by_name.get(key.get_node().get_friendly_name())
+        if apart is not None and not names.isdisjoint(self.specs[apart].names):
+            return apart
+        return next((self._by_name[name] for name in names if name in self._by_name), None)
 
 
 def make_ports(signature: Signature) -> tuple[Ports, Ports]:

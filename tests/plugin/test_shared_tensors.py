@@ -109,6 +109,19 @@ def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core,
     np.testing.assert_allclose(request.get_output_tensor(1).data, np.exp(data), rtol=1e-6)
 
 
+def test_tensors_that_are_set_for_outputs_that_are_each_other(shared_core: Core) -> None:
+    x = ops.parameter([4], np.float32, name="x")
+    same = ops.exp(x)
+    same.output(0).set_names({"y"})
+    model = ov.Model([ops.result(same) for _ in range(3)], [x], "shared")
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    tensors = [ov.Tensor(np.full(4, 7, np.float32)) for _ in model.outputs]
+    for port, tensor in zip(model.outputs, tensors, strict=True):
+        request.set_tensor(port, tensor)
+    request.infer([np.zeros(4, np.float32)])
+    assert [tensor.data.tolist() for tensor in tensors] == [[1, 1, 1, 1]] * 3
+
+
 @pytest.mark.parametrize(
     ("model", "size", "expected"),
     [(direct([8, 8]), [8, 8], 2 * 256), (einsum([8, -1]), [8, 8], 3 * 256)],
