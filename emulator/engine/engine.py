@@ -85,14 +85,15 @@ class Engine:
 
     def run(self) -> None:
         """Executes until the supervisor closes the channel."""
+        if failpoints.active is not None:
+            failpoints.hit("engine.handshake")
+        # before any order is read: what an image does to the engine that loads it is the image's fault then
+        self.send(link.Ready())
+        self.counters.write()
         # a queue must not run before every other queue has settled what a dead engine left unfinished
         while self.alive and not self._resumed:
             self._channel.wait_readable(None)
             self.read_orders()
-        if failpoints.active is not None:
-            failpoints.hit("engine.handshake")
-        self.send(link.Ready())
-        self.counters.write()
         while self.alive:
             queue = self.scheduler.pick(self._hot)
             if queue is None:

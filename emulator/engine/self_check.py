@@ -44,10 +44,14 @@ class Value(NamedTuple):
 def check(image: LoadedImage) -> None:
     """Refuses with `ERROR_MODULE_BUILD_FAILURE` an image that computes something else in given memory.
 
-    Passes what cannot be compared: a model that takes no random inputs, computes random numbers itself, has
-    more than 64 MiB of arguments or takes more than 200 ms.
+    Passes what cannot be compared: a model that takes no random inputs, has inputs of integers (which may be
+    indices: OpenVINO reads whatever lies there), computes random numbers itself, has more than 64 MiB of
+    arguments or takes more than 200 ms.
     """
     meta = image.meta
+    if any(not type_of(argument).is_real() for argument in _tensors(meta.inputs)):
+        log.info("self-check of '%s': left out, it has inputs of integers", meta.name)
+        return
     if _is_random(image.compiled):
         log.info("self-check of '%s': left out, it computes random numbers", meta.name)
         return

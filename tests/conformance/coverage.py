@@ -339,6 +339,9 @@ FACTS = (
                 "test_fence_of_another_queue_is_refused test_work_has_run_although_the_fence_was_refused"
             ),
             "a new submit replaces the job set": "test_new_submission_replaces_the_work_of_a_fence",
+            "the first failure of all jobs": (
+                "test_failures::test_fence_of_several_lists_tells_of_the_first_that_failed"
+            ),
         },
     ),
     *_facts(

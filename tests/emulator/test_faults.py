@@ -65,7 +65,7 @@ def test_reset_loses_nothing(daemon: Daemon, context: Context, digits: Path, ima
 def test_an_engine_that_looks_at_its_rings_hears_of_a_fault_before_the_next_submission(
     start_daemon: StartDaemon,
 ) -> None:
-    daemon = start_daemon(spin_us=5_000_000)
+    daemon = start_daemon(spin_us=1_000_000)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         queue, commands = context.create_command_queue(), barrier(context)

@@ -419,6 +419,10 @@ def take(kind):
         else: mine.add(os.eventfd(0, os.EFD_NONBLOCK))
 kind = sys.argv[2]
 take(kind)
+import time
+end = time.monotonic() + 10
+# an engine that is awake needs no doorbell: then nothing is used, and the work is done
+while submit() == "SUCCESS" and time.monotonic() < end: time.sleep(0.005)
 results = {submit() for _ in range(3)}
 results |= {
     api.ze_command_queue_synchronize(queue, 10**10).name,

@@ -19,7 +19,7 @@ from softnpu.tools.models.fetch import get
 from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, parameter
 
 NAMES = ["yolov8n", "magika", "minilm"]
-BUDGET_MS = 1.0
+PART_OF_READING = 0.2
 
 
 def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
@@ -80,7 +80,14 @@ def test_a_quick_look_at_yolo_is_quick(private_dir: Path) -> None:
     ov.serialize(model, private_dir / "yolo.xml")
     with GraphSource.from_ir(private_dir / "yolo.xml") as source:
         best = min(_timed(source) for _ in range(20))
-    assert best < BUDGET_MS
+    assert best < PART_OF_READING * min(_reading_ms(private_dir / "yolo.xml") for _ in range(3))
+
+
+def _reading_ms(path: Path) -> float:
+    """What OpenVINO takes to read the model, on this machine and now."""
+    start = time.perf_counter()
+    ov.Core().read_model(path)
+    return (time.perf_counter() - start) * 1e3
 
 
 def _timed(source: GraphSource) -> float:
