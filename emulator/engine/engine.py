@@ -90,7 +90,8 @@ class Engine:
         # before any order is read: what an image does to the engine that loads it is the image's fault then
         self.send(link.Ready())
         self.counters.write()
-        # a queue must not run before every other queue has settled what a dead engine left unfinished
+        # a queue must not run before every other queue has settled what a dead engine left unfinished; the
+        # wait ends with the supervisor, and its watchdog pings meanwhile
         while self.alive and not self._resumed:
             self._channel.wait_readable(None)
             self.read_orders()
