@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import psutil
 import pytest
 
-from softnpu.driver import Context, Fence
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.driver.compiler.options import OPTIONS
 from softnpu.emulator.interface.spin import TurboBudget
@@ -22,6 +22,7 @@ from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Access, Use
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
 
 IMAGE = np.ones((1, 1, 8, 8), np.float32)
 
@@ -184,67 +185,60 @@ def test_the_drivers_cache_is_used_unless_it_is_bypassed(
     ],
 )
 def test_the_more_urgent_model_runs_first(
-    shared_core: Core, two_by_two: ov.Model, patience: dict[str, str], urgency: dict[str, str]
+    shared_daemon: Daemon,
+    shared_core: Core,
+    two_by_two: ov.Model,
+    patience: dict[str, str],
+    urgency: dict[str, str],
 ) -> None:
     patient = shared_core.compile_model(two_by_two, "NPU", patience)
     urgent = shared_core.compile_model(two_by_two, "NPU", urgency)
-    assert _runs_before(urgent, patient)
+    assert _runs_before(shared_daemon, urgent, patient)
 
 
-def test_models_of_one_priority_take_turns(shared_core: Core, two_by_two: ov.Model) -> None:
+def test_models_of_one_priority_take_turns(
+    shared_daemon: Daemon, shared_core: Core, two_by_two: ov.Model
+) -> None:
     one, other = (shared_core.compile_model(two_by_two) for _ in "12")
-    assert not _runs_before(one, other)
-    assert not _runs_before(other, one)
+    assert not _runs_before(shared_daemon, one, other)
+    assert not _runs_before(shared_daemon, other, one)
 
 
-def test_workload_type_takes_effect_on_the_compiled_model(shared_core: Core, two_by_two: ov.Model) -> None:
+def test_workload_type_takes_effect_on_the_compiled_model(
+    shared_daemon: Daemon, shared_core: Core, two_by_two: ov.Model
+) -> None:
     one, other = (shared_core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}) for _ in "12")
     for urgent, patient in ((one, other), (other, one)):
         patient.set_property({"WORKLOAD_TYPE": "EFFICIENT"})
-        assert _runs_before(urgent, patient)
+        assert _runs_before(shared_daemon, urgent, patient)
         patient.set_property({"WORKLOAD_TYPE": "DEFAULT"})
-        assert not _runs_before(urgent, patient)
+        assert not _runs_before(shared_daemon, urgent, patient)
 
 
-def _runs_before(urgent: CompiledModel, patient: CompiledModel) -> bool:
+def _runs_before(daemon: Daemon, urgent: CompiledModel, patient: CompiledModel) -> bool:
     """Whether `urgent` runs before `patient` when both wait for the device.
 
     `patient` is started first, and has not run for longer: of equals it would be the first. It reads what
-    `urgent` writes, so that its result tells.
+    `urgent` writes, so that its result tells. The engine is stopped while both are started.
     """
     writer, reader = urgent.create_infer_request(), patient.create_infer_request()
     reader.set_tensor("left", writer.get_tensor("total"))
     reader.get_tensor("right").data[:] = 1
-    copies = 20
-    while True:
-        for request in (reader, writer):
-            request.infer()
-        writer.get_tensor("left").data[:] = 10
-        writer.get_tensor("total").data[:] = 0
-        busy = _occupy(urgent.context, copies)
+    for request in (reader, writer):
+        request.infer()
+    writer.get_tensor("left").data[:] = 10
+    writer.get_tensor("total").data[:] = 0
+    engine = psutil.Process(daemon.engine().engine_pid)
+    wait_until(lambda: engine.status() == psutil.STATUS_SLEEPING, what="an engine without work")
+    engine.suspend()
+    try:
         for request in (reader, writer):
             request.start_async()
-        both_waited = not busy.query_status()
-        for request in (reader, writer):
-            request.wait()
-        busy.host_synchronize()
-        if both_waited:
-            return bool(reader.results["total"][0, 0] == 11)
-        copies *= 2
-        assert copies < 10_000, "the device could not be kept busy"
-
-
-def _occupy(context: Context, copies: int) -> Fence:
-    """Keeps the device busy with one submission; its fence."""
-    commands = context.create_command_list()
-    source, target = (context.alloc_host(16 << 20) for _ in "12")
-    for _ in range(copies):
-        commands.append_memory_copy(target, source, 16 << 20)
-    commands.close()
-    queue = context.create_command_queue("high")
-    fence = queue.create_fence()
-    queue.execute_command_lists([commands], fence)
-    return fence
+    finally:
+        engine.resume()
+    for request in (reader, writer):
+        request.wait()
+    return bool(reader.results["total"][0, 0] == 11)
 
 
 def test_turbo_makes_a_queue_that_waits_busily(shared_core: Core, digits: Path) -> None:
@@ -267,7 +261,7 @@ def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
     with pytest.raises(Exception, match="DEVICE_LOST"):
         queue.synchronize(30_000_000_000)
     assert patient._executable.queue() is not queue
-    assert _runs_before(core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}), patient)
+    assert _runs_before(daemon, core.compile_model(two_by_two, "NPU", {"MODEL_PRIORITY": "LOW"}), patient)
     core.unload_plugin()
 
 
