@@ -14,7 +14,7 @@ DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
 class ToolError(Exception):
     """What somebody typed or named cannot be used: the object, what was found, what was expected."""
 
-    def __init__(self, object: str, found: str, expected: str = "", hint: str = "") -> None:
+    def __init__(self, object: str, *, found: str, expected: str = "", hint: str = "") -> None:
         text = f"{object}: {found}"
         if expected:
             text += f"; expected {expected}"
@@ -46,9 +46,9 @@ def describe(error: Exception) -> str:
     from softnpu.emulator.interface.result import Refused
 
     if isinstance(error, ZeError):
-        text = f"{error.fault} [{error.fault.name} in {error.call}]"
+        text = f"{error.info} [{error.info.name} in {error.call}]"
     elif isinstance(error, Refused):
-        text = f"{error.fault} [{error.fault.name}]"
+        text = f"{error.info} [{error.info.name}]"
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
     else:

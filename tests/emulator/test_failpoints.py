@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import Driver, ZeResult
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.version import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
@@ -57,7 +57,7 @@ def test_nothing_is_active_unasked() -> None:
 
 
 def _in_a_process(code: str, rules: str) -> subprocess.CompletedProcess[bytes]:
-    program = "from softnpu.emulator.interface import failpoints\n" + code
+    program = "from softnpu.emulator.common import failpoints\n" + code
     environment = {**os.environ, ENV_FAILPOINTS: rules}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False)

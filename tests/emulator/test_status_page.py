@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import Context
-from softnpu.emulator.interface import places, records
+from softnpu.emulator.interface import endpoint, records
 from softnpu.emulator.interface.records import DeviceState, StatusWord
 from tests.conftest import RunPython, StartDaemon
 from tests.support.daemon import Daemon
@@ -22,7 +22,7 @@ class _Page:
     """The page as a monitor maps it."""
 
     def __init__(self, daemon: Daemon) -> None:
-        record = places.read_record(daemon.socket)
+        record = endpoint.read_record(daemon.socket)
         assert record is not None
         self.path = Path(record.status)
         self._data = self.path.open("rb")
@@ -87,7 +87,7 @@ def test_it_survives_an_engine_reset(daemon: Daemon, context: Context) -> None:
 def test_another_process_reads_it_without_a_session(start_daemon: StartDaemon, run_python: RunPython) -> None:
     daemon = start_daemon(devices=("3720", "5010"))
     code = """
-        from softnpu.emulator.interface import places, records
+        from softnpu.emulator.interface import endpoint, records
         page = open(places.read_record(Path(given["socket"])).status, "rb").read()
         say([int.from_bytes(page[records.status_offset(d):][:8], "little") for d in range(2)])
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 
 _DEADLINE_S = 10.0
 _LONG_NS = 60_000_000_000
@@ -79,7 +79,7 @@ def shared() -> Iterator[tuple[int, mmap.mmap]]:
 
 _WAITER = f"""
 import sys
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 mapping = linux.map_shared(int(sys.argv[1]), {_SIZE})
 print("mapped", flush=True)
 linux.futex_wait(linux.address_of(mapping) + 8, 0, {_LONG_NS})
@@ -239,7 +239,7 @@ def test_seal_numbers_are_the_kernels() -> None:
 def test_two_processes_see_the_same_memory(shared: tuple[int, mmap.mmap]) -> None:
     fd, mapping = shared
     code = (
-        "import sys; from softnpu.emulator.interface import linux\n"
+        "import sys; from softnpu.emulator.common import linux\n"
         f"linux.map_shared(int(sys.argv[1]), {_SIZE})[5] = 42"
     )
     with _child(code, fd, fds=(fd,)) as writer:
@@ -251,7 +251,7 @@ def test_two_processes_see_the_same_memory(shared: tuple[int, mmap.mmap]) -> Non
 
 _ORPHAN = """
 import os, sys
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 linux.die_with_parent(int(sys.argv[1]))
 os.write(int(sys.argv[2]), b"bound\\n")
 os.read(int(sys.argv[3]), 1)
@@ -287,7 +287,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
     code = """
 import os
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 linux.die_with_parent(os.getppid() + 1)
 print("lived", flush=True)
 """

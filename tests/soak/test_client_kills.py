@@ -24,7 +24,7 @@ _LEAK_BYTES = 2 << 20
 # forks one client after the other: each computes once in full, and is killed in the course of a second round
 _CLIENTS = """
 import random, resource, signal
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 image = np.frombuffer(bytes.fromhex(given["image"]), np.float32)
 expected = bytes.fromhex(given["expected"])
 never = ("client.connect", "client.export")

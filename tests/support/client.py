@@ -15,7 +15,7 @@ from tests.support.waiting import DEADLINE_S, wait_readable
 _PRELUDE = """
 import json, os, sys, time
 from pathlib import Path
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 linux.die_with_parent(int(sys.argv[1]))
 import numpy as np
 from softnpu.driver import *

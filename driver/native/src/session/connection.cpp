@@ -105,8 +105,8 @@ std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
 // What an answer brought, or what the daemon refused.
 Answer Connection::take(Pending& pending) {
     if (pending.fields.string("t") == "failed") {
-        const Value* const fault = pending.fields.find("fault");
-        throw Error(fault == nullptr ? Fault{} : decode_fault(*fault));
+        const Value* const fault = pending.fields.find("info");
+        throw Error(fault == nullptr ? ErrorInfo{} : decode_fault(*fault));
     }
     if (pending.packet.fds_lost) {
         give_back(pending.fields);
@@ -281,7 +281,7 @@ void Connection::dispatch(Packet packet) {
     Value fields = unpack(packet.body, "control message");
     const std::string tag = fields.string("t");
     if (packet.request == 0 && tag == "failed") {
-        const Value* const fault = fields.find("fault");
+        const Value* const fault = fields.find("info");
         lose(fault == nullptr ? "it refused this session" : decode_fault(*fault).text());
     }
     const auto found = pending_.find(packet.request);
