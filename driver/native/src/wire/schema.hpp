@@ -384,7 +384,7 @@ namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count";
 
 namespace error_info {
 constexpr std::string_view RESULT = "result", OBJECT = "object", FOUND = "found", EXPECTED = "expected",
-    HINT = "hint";
+    HINT = "hint", PROPERTY = "property";
 }
 namespace weight_source { constexpr std::string_view OFFSET = "offset", LENGTH = "length"; }
 namespace cache_options { constexpr std::string_view DIRECTORY = "directory", LIMIT = "limit"; }
