@@ -149,7 +149,7 @@ class Connection:
         try:
             self._send(call, number, message, fds)
             if failpoints.active is not None:
-                failpoints.hit_request("client", type(message))
+                failpoints.hit_request("client", message.tag)
             self._await(call, message, pending, progress)
         except BaseException:
             self._give_up(number, pending)

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from softnpu.emulator.common.file_ownership import ACCESS_LIST, check_folder
+from softnpu.emulator.common.file_ownership import ACCESS_LIST
+from softnpu.emulator.interface.daemon_files import check_folder
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _VERSION = struct.pack("<I", 2)

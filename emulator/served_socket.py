@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.common import failpoints, file_ownership
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.file_claim import FileClaim
 from softnpu.emulator.common.process_identity import ProcessIdentity
-from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.settings import DaemonSettings
@@ -83,7 +83,7 @@ class DaemonLock:
 
 
 def _open_lock_file(path: Path) -> int:
-    return file_ownership.open_own(path, os.O_RDWR, "lock file")
+    return daemon_files.open_own(path, os.O_RDWR, "lock file")
 
 
 def _listen(path: Path) -> socket.socket:

@@ -19,11 +19,7 @@ _MOST_LINES = 500
 
 _COMMON = ("emulator.common", "emulator.interface")
 _MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "emulator.common": (
-        "emulator.interface.messages",
-        "emulator.interface.result",
-        "emulator.interface.version",
-    ),
+    "emulator.common": (),
     "emulator.interface": ("emulator.common",),
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,

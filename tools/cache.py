@@ -208,7 +208,7 @@ def request_of(
     from softnpu.emulator import platforms
     from softnpu.emulator.compiler import compile_job, job_cache
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
-    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.interface.environment import ENV_DEVICES
     from softnpu.emulator.links.compiler import CompileJob
     from softnpu.plugin import model_source
 

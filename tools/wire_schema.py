@@ -17,8 +17,8 @@ from typing import get_args
 import msgspec
 
 from softnpu.emulator.blob import container, weights
-from softnpu.emulator.common import environment, spin
-from softnpu.emulator.interface import commands, frames, messages, profiling, records, version
+from softnpu.emulator.common import spin
+from softnpu.emulator.interface import commands, environment, frames, messages, profiling, records, version
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.layout import Field, Layout
@@ -79,7 +79,7 @@ _CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
     "environment": {
         **{
             name.removeprefix("ENV_"): value
-            for name, value in vars(version).items()
+            for name, value in vars(environment).items()
             if name.startswith("ENV_")
         },
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,

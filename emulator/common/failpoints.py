@@ -25,9 +25,8 @@ import time
 from typing import NamedTuple
 
 from softnpu.emulator.common.shared_counts import SharedCounts
-from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_FAILPOINTS
+
+ENV_FAILPOINTS = "SOFTNPU_FAILPOINTS"
 
 POINTS = {
     # a client: the process with the driver
@@ -101,19 +100,19 @@ ACTIONS = {
     "trace": "writes the name of the point as a line to the end of a file: trace(PATH)",
 }
 
-STEPS: dict[type[msg.Message], str] = {
-    msg.Hello: "handshake",
-    msg.ContextCreate: "context",
-    msg.QueueCreate: "queue",
-    msg.MemAlloc: "allocate",
-    msg.MemImport: "import",
-    msg.MemFree: "free",
-    msg.GraphCreate: "compile",
-    msg.GraphImport: "import",
-    msg.GraphExport: "export",
-    msg.GraphInitialize: "load",
+_STEPS = {
+    "hello": "handshake",
+    "context_create": "context",
+    "queue_create": "queue",
+    "mem_alloc": "allocate",
+    "mem_import": "import",
+    "mem_free": "free",
+    "graph_create": "compile",
+    "graph_import": "import",
+    "graph_export": "export",
+    "graph_initialize": "load",
 }
-"""The step that a request is, in `client.STEP` and `supervisor.STEP`."""
+"""The step that a request of this tag is, in `client.STEP` and `supervisor.STEP`."""
 
 _PART = re.compile(
     r"(?P<point>[\w.]+)=(?P<action>\w+)(?:\((?P<value>[^()]*)\))?(?::(?P<count>\d+|\*))?(?::(?P<after>\d+))?",
@@ -155,24 +154,34 @@ class Plan:
         return 0 <= before - rule.after < rule.times
 
 
+class FailpointError(ValueError):
+    """A rule that cannot be understood: what is wrong with it, and what is expected."""
+
+    def __init__(self, rule: str, found: str, expected: str) -> None:
+        super().__init__(f"fail-point {rule!r}: {found}; expected {expected}")
+        self.rule = rule
+        self.found = found
+        self.expected = expected
+
+
 def parse(text: str) -> dict[str, Rule]:
-    """The rules in `text`, by point. Refuses what it does not understand, naming the part."""
+    """The rules in `text`, by point. Raises `FailpointError`."""
     rules: dict[str, Rule] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        found = _PART.fullmatch(part)
-        if found is None:
-            raise _bad(part, "not understood", "POINT=ACTION[:COUNT[:AFTER]]")
-        point, action, value = found["point"], found["action"], found["value"] or ""
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise FailpointError(part, "not understood", "POINT=ACTION[:COUNT[:AFTER]]")
+        point, action, value = match["point"], match["action"], match["value"] or ""
         if point not in POINTS:
-            raise _bad(part, f"no point {point!r}", f"one of {', '.join(POINTS)}")
+            raise FailpointError(part, f"no point {point!r}", f"one of {', '.join(POINTS)}")
         if action not in ACTIONS:
-            raise _bad(part, f"no action {action!r}", f"one of {', '.join(ACTIONS)}")
+            raise FailpointError(part, f"no action {action!r}", f"one of {', '.join(ACTIONS)}")
         if action == "sleep" and not (value.isascii() and value.isdigit()):
-            raise _bad(part, f"sleep({value})", "sleep(MILLISECONDS)")
+            raise FailpointError(part, f"sleep({value})", "sleep(MILLISECONDS)")
         if action == "trace" and not value.startswith("/"):
-            raise _bad(part, f"trace({value})", "trace(/ABSOLUTE/PATH)")
-        count = _EVERY if found["count"] == "*" else int(found["count"] or 1)
-        rules[point] = Rule(point, action, value, count, int(found["after"] or 0), len(rules))
+            raise FailpointError(part, f"trace({value})", "trace(/ABSOLUTE/PATH)")
+        count = _EVERY if match["count"] == "*" else int(match["count"] or 1)
+        rules[point] = Rule(point, action, value, count, int(match["after"] or 0), len(rules))
     return rules
 
 
@@ -191,9 +200,9 @@ def hit(point: str) -> None:
         active.hit(point)
 
 
-def hit_request(process: str, request: type[msg.Message]) -> None:
-    """A request is on its way: `client` has sent it, `supervisor` has read it."""
-    step = STEPS.get(request)
+def hit_request(process: str, tag: str) -> None:
+    """A request of this tag is on its way: `client` has sent it, `supervisor` has read it."""
+    step = _STEPS.get(tag)
     if active is not None and step is not None:
         active.hit(f"{process}.{step}")
 
@@ -249,10 +258,6 @@ def _trace(rule: Rule) -> None:
         os.write(fd, f"{rule.point}\n".encode())
     finally:
         os.close(fd)
-
-
-def _bad(part: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"fail-point {part!r}", found=found, expected=expected)
 
 
 def _from_environment() -> Plan | None:

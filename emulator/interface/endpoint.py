@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator.common.file_ownership import ROOT
+from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_SOCKET
 
 _MAX_SUN_PATH = 107
 _ACCEPT_S = 1.0
@@ -122,18 +122,6 @@ def accepts(path: Path) -> bool:
         except (OSError, Refused):
             return False
     return True
-
-
-def process_start_time(pid: int) -> int:
-    """Start of a process in clock ticks since boot; with the boot id it tells a reused pid apart."""
-    # the command name (field 2) may hold spaces and brackets: count from its last bracket
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[19])
-
-
-def boot_id() -> str:
-    """Identity of this boot of the machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def read_record(path: Path) -> DaemonRecord | None:

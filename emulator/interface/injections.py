@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from softnpu.emulator.interface.environment import ENV_INJECT
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_INJECT
 
 
 class FaultKind(enum.StrEnum):

@@ -12,3 +12,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Base of all messages. `must` names fields that the receiver has to understand."""
 
     must: tuple[str, ...] = ()
+
+    @property
+    def tag(self) -> str:
+        """What names the message on the wire."""
+        return str(self.__struct_config__.tag)

@@ -158,7 +158,7 @@ class Client:
             packet.refuse_sockets()
             request = msg.decode_request(packet.body)
             if failpoints.active is not None:
-                failpoints.hit_request("supervisor", type(request))
+                failpoints.hit_request("supervisor", request.tag)
             faults = self._supervisor.faults
             if faults.armed and not late and not faults.pass_on(self, packet, request):
                 return

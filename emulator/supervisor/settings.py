@@ -7,9 +7,9 @@ import math
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.common import environment, failpoints
-from softnpu.emulator.common.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
-from softnpu.emulator.interface import commands, injections, records
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.interface import commands, environment, injections, records
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -71,7 +71,15 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 if not 0 <= number <= _MAX_ID:
                     raise _bad(f"--{name[:-1]}".replace("_", "-"), f"{number}", f"0 to {_MAX_ID}")
         self.limits.check()
-        failpoints.parse(self.failpoints)
+        try:
+            failpoints.parse(self.failpoints)
+        except failpoints.FailpointError as error:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"fail-point {error.rule!r}",
+                found=error.found,
+                expected=error.expected,
+            ) from error
         environment.self_check()
         self._check_injections()
 

@@ -12,8 +12,7 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_FAILPOINTS
+from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import DaemonRefused
 from tests.support.tour import TOUR
@@ -42,7 +41,7 @@ def test_rules_are_understood() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(text: str, named: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(failpoints.FailpointError) as caught:
         failpoints.parse(text)
     assert named in str(caught.value)
 

@@ -14,11 +14,11 @@ from softnpu.driver.faults import FaultKind
 from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.faults import EngineFaults
+from softnpu.emulator.interface.environment import ENV_INJECT
 from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_INJECT
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.injection_counts import InjectionCounts
 from softnpu.emulator.supervisor.settings import DaemonSettings

@@ -20,7 +20,7 @@ from softnpu.emulator.blob.container import (
     WeightsReference,
 )
 from softnpu.emulator.blob.weights import Placement
-from softnpu.emulator.interface import commands, endpoint, frames, messages, records, version
+from softnpu.emulator.interface import commands, endpoint, environment, frames, messages, records, version
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import FaultState
@@ -115,7 +115,7 @@ def test_environment_variables_are_documented() -> None:
     named = {
         row[0].strip("` ") for row in _rows(_section("1. Finding the daemon"), "| environment variable |")
     }
-    assert named == {value for name, value in vars(version).items() if name.startswith("ENV_")}
+    assert named == {value for name, value in vars(environment).items() if name.startswith("ENV_")}
 
 
 def test_the_version_is_documented() -> None:

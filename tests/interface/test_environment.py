@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.common import environment
 from softnpu.emulator.daemon import outside
+from softnpu.emulator.interface import environment
+from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _NO_NUMBERS = [

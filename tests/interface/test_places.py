@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,23 +99,3 @@ def test_a_long_path_in_a_missing_directory_is_refused_by_name(tmp_path: Path) -
     path = tmp_path / ("d" * 120) / "s"
     with pytest.raises(Refused, match="expected a directory to hold it"), endpoint.socket_address(path):
         pass
-
-
-def test_the_start_time_tells_processes_apart_whatever_their_name(tmp_path: Path) -> None:
-    cat = shutil.which("cat")
-    assert cat is not None
-    odd = tmp_path / "a) R 1 2 (b"
-    odd.symlink_to(cat)
-    child = subprocess.Popen([odd], stdin=subprocess.PIPE)
-    try:
-        mine, other = endpoint.process_start_time(os.getpid()), endpoint.process_start_time(child.pid)
-        ticks_since_boot = float(Path("/proc/uptime").read_text().split()[0]) * os.sysconf("SC_CLK_TCK")
-        assert 0 < mine <= other <= ticks_since_boot + 1
-    finally:
-        child.kill()
-        child.communicate(timeout=_DEADLINE_S)
-
-
-def test_the_boot_id_is_the_kernels() -> None:
-    assert len(endpoint.boot_id()) == 36
-    assert endpoint.boot_id() == endpoint.boot_id()

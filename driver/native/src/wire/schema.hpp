@@ -24,7 +24,6 @@ constexpr const char* SPIN_US = "SOFTNPU_SPIN_US";
 constexpr const char* DEVICES = "SOFTNPU_DEVICES";
 constexpr const char* IDLE_S = "SOFTNPU_IDLE_S";
 constexpr const char* PYTHON = "SOFTNPU_PYTHON";
-constexpr const char* FAILPOINTS = "SOFTNPU_FAILPOINTS";
 constexpr const char* INJECT = "SOFTNPU_INJECT";
 constexpr const char* SELF_CHECK = "SOFTNPU_SELF_CHECK";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";

@@ -1,4 +1,4 @@
-"""Numbers and switches in environment variables: honoured, or refused by the name of the variable.
+"""Environment variables that both sides honour; a value that does not fit is refused by the variable's name.
 
 The form is that of interface.md, section 1, so that every driver reads the same.
 """
@@ -10,7 +10,25 @@ import os
 import re
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SELF_CHECK, ENV_SPIN_US
+
+ENV_SOCKET = "SOFTNPU_SOCKET"
+"""Path of the control socket: where a daemon listens and where a client looks for one."""
+ENV_AUTOSTART = "SOFTNPU_AUTOSTART"
+"""`0`: a client that finds no daemon fails; anything else: it starts a per-user one."""
+ENV_SPIN_US = "SOFTNPU_SPIN_US"
+"""Longest busy wait in microseconds before a client or an engine sleeps; `0` never spins."""
+ENV_DEVICES = "SOFTNPU_DEVICES"
+"""Devices of a daemon that a client starts: platform numbers, separated by commas."""
+ENV_IDLE_S = "SOFTNPU_IDLE_S"
+"""Seconds without a client after which such a daemon ends; `0`: it stays."""
+ENV_PYTHON = "SOFTNPU_PYTHON"
+"""The Python with which a program that is not Python starts a daemon."""
+ENV_INJECT = "SOFTNPU_INJECT"
+"""Faults that a daemon provokes from its start on: see `injections`."""
+ENV_SELF_CHECK = "SOFTNPU_SELF_CHECK"
+"""`1`: engines of a daemon try out what they load, and refuse what computes other numbers in given memory."""
+ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
+"""JSON: what variables were before `softnpu run` changed them; a daemon started inside gets them back."""
 
 DEFAULT_SPIN_US = 50
 MOST_SPIN_US = 1_000_000
