@@ -74,7 +74,7 @@ _NUMBERS: Mapping[str, type[enum.IntEnum | enum.IntFlag]] = {
     "task_type": profiling.TaskType,
     "blob_section": container.Section,
 }
-_CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
+CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
     "interface": {"MAJOR": version.INTERFACE_MAJOR, "MINOR": version.INTERFACE_MINOR},
     "environment": {
         **{
@@ -83,7 +83,7 @@ _CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
             if name.startswith("ENV_")
         },
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,
-        "MAX_SPIN_US": environment.MOST_SPIN_US,
+        "MAX_SPIN_US": environment.MAX_SPIN_US,
         "TURBO_SPIN_NS": spin.TURBO_SPIN_NS,
     },
     "frame": {
@@ -147,7 +147,7 @@ def schema_header() -> str:
         "#include <cstddef>\n#include <cstdint>\n#include <string_view>",
         "namespace softnpu::schema {",
         "// ---- constants",
-        *(_constants(name, values) for name, values in _CONSTANTS.items()),
+        *(_constants(name, values) for name, values in CONSTANTS.items()),
         "// ---- enumerations: texts, and numbers",
         _lines(_texts(name, {item.name: item.value for item in cls}) for name, cls in _TEXTS.items()),
         _lines(_numbers(name, cls) for name, cls in _NUMBERS.items()),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -58,15 +56,6 @@ def test_an_idle_time_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str, val
 def test_what_is_no_idle_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(ENV_IDLE_S, text)
     _refused(lambda: environment.idle_s(60), ENV_IDLE_S)
-
-
-def test_the_document_has_the_bounds() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "interface.md").read_text()
-    rows = dict(re.findall(r"^\| `(SOFTNPU_\w+)` \| `.*` \| (.*) \|$", text, re.MULTILINE))
-    assert rows == {
-        ENV_SPIN_US: f"0 to {environment.MOST_SPIN_US}",
-        ENV_IDLE_S: f"0, or {environment.LEAST_IDLE_S:g} to {environment.MOST_IDLE_S:.0f}",
-    }
 
 
 @pytest.mark.parametrize(
