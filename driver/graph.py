@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundArgument", "Graph", "GraphSource"]
 
-STRIDE_DIMS = 5
+MAX_DIMS = 5
 _ORIGINS = {
     "compiled": GraphPropertyFlag.COMPILED,
     "cache": GraphPropertyFlag.LOADED_FROM_CACHE,
@@ -294,7 +294,7 @@ class Graph(Handle):
                 expected="an argument that the graph was compiled to take strides for",
                 hint=f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
             )
-        if not rank <= len(strides) <= STRIDE_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
+        if not rank <= len(strides) <= MAX_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
             raise error(
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,

@@ -20,7 +20,7 @@ from softnpu.emulator.blob import container, weights
 from softnpu.emulator.common import spin
 from softnpu.emulator.interface import commands, environment, frames, messages, profiling, records, version
 from softnpu.emulator.interface.handles import HandleKind
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.message import TAG_FIELD
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
@@ -38,7 +38,7 @@ RECORDS: tuple[type[msgspec.Struct], ...] = (
     messages.EngineStatus,
     messages.SessionStatus,
     messages.UserStatus,
-    FaultState,
+    InjectionState,
     container.GraphMeta,
     container.ArgumentMeta,
     container.StateMeta,
@@ -96,7 +96,7 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
         "MAGIC": commands.MAGIC,
         "MAX_SIZE": commands.MAX_BUFFER,
         "MAX_ARGUMENTS": commands.MAX_ARGUMENTS,
-        "STRIDE_DIMS": commands.STRIDE_DIMS,
+        "STRIDE_DIMS": commands.MAX_DIMS,
     },
     "queue": {"MIN_SLOTS": records.MIN_SLOTS, "MAX_SLOTS": records.MAX_SLOTS},
     "profile": {"MAGIC": profiling.MAGIC, "VERSION": profiling.VERSION},

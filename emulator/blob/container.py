@@ -274,7 +274,7 @@ class BlobReader:
         offset, size, _ = self._entries[section]
         return self._data[offset : offset + size]
 
-    def place(self, section: Section) -> tuple[int, int] | None:
+    def extent(self, section: Section) -> tuple[int, int] | None:
         """Offset and size of a section, unchecked but inside the blob; None when it is missing."""
         entry = self._entries.get(section)
         return None if entry is None else entry[:2]
@@ -290,7 +290,7 @@ class BlobReader:
         return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
 
 
-def without_padding(head: bytes, length: int) -> int:
+def unpadded_size(head: bytes, length: int) -> int:
     """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
 
     Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. Whoever uses this

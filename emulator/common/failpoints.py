@@ -214,7 +214,7 @@ def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
     return {_ENV_COUNTS: str(active.counts.fd)}, (active.counts.fd,)
 
 
-def stay_awake(wanted: bool) -> None:
+def keep_active(wanted: bool) -> None:
     """Whether `active` is set though there are no rules: others want to be asked at the points as well."""
     global active
     if wanted and active is None:

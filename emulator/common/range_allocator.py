@@ -1,4 +1,4 @@
-"""Which ranges of a file are taken: for the segments of a context, and for the staging of an engine."""
+"""Allocation of ranges of a file: for the segments of a context, and for the staging of an engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RangeAllocator:
         """Whether nothing is allocated."""
         return self._starts == [0] and self._ends == [self.size]
 
-    def take(self, size: int, alignment: int) -> int | None:
-        """Offset of `size` free bytes, now taken; None when no free range is large enough."""
+    def allocate(self, size: int, alignment: int) -> int | None:
+        """Allocate `size` bytes and return their offset; None when no free range is large enough."""
         for index, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
             at = -(-start // alignment) * alignment
             if at + size <= end:
@@ -30,8 +30,8 @@ class RangeAllocator:
                 return at
         return None
 
-    def give(self, offset: int, size: int) -> None:
-        """Returns a range that `take` gave out."""
+    def free(self, offset: int, size: int) -> None:
+        """Free an allocated range."""
         index = bisect.bisect_left(self._starts, offset)
         end = offset + size
         if index < len(self._starts) and self._starts[index] == end:

@@ -81,7 +81,7 @@ class EngineFaults:
                 os.close(fd)
             self._rules[order.id] = _Rule(order.id, order.place, order.injection)
         self.orders += 1
-        failpoints.stay_awake(True)
+        failpoints.keep_active(True)
 
     def drop(self, order: link.InjectionDrop) -> None:
         """This one is not wanted any more; what it has begun stays as it is."""
@@ -102,7 +102,7 @@ class EngineFaults:
             if self._counts is not None and not self._rules:
                 self._counts.close()
                 self._counts = None
-        failpoints.stay_awake(bool(self._rules or self._struck or self._unheard))
+        failpoints.keep_active(bool(self._rules or self._struck or self._unheard))
 
     # ------------------------------------------------------------ submissions
 

@@ -15,7 +15,7 @@ from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.faults import EngineFaults
 from softnpu.emulator.interface.environment import ENV_INJECT
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
 from softnpu.emulator.interface.result import Refused
@@ -42,7 +42,7 @@ def hits(context: Context, operations: int) -> list[int]:
     return found
 
 
-def state_of(number: int) -> FaultState:
+def state_of(number: int) -> InjectionState:
     """What `status` says of one."""
     return next(state for state in faults.status() if state.id == number)
 

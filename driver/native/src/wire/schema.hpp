@@ -416,7 +416,7 @@ constexpr std::string_view UID = "uid", CONNECTIONS = "connections", SESSIONS = 
     MEMORY_USED = "memory_used", HANDLES = "handles", QUEUES = "queues", GRAPHS = "graphs",
     COMPILES = "compiles", REFUSALS = "refusals";
 }
-namespace fault_state {
+namespace injection_state {
 constexpr std::string_view ID = "id", KIND = "kind", STATE = "state", MATCHED = "matched", HITS = "hits",
     VALUE = "value", DEVICE = "device", SESSIONS = "sessions", AFTER = "after", COUNT = "count",
     PROBABILITY = "probability", SEED = "seed";
