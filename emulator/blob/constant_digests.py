@@ -28,27 +28,27 @@ def check_constants(
     subject: str,
     advance: Callable[[float], None],
 ) -> None:
-    """Refuses weights that are not those that a blob refers to, by the name of the first that differs.
+    """Refuse weights other than those that a blob refers to, by the name of the first constant that differs.
 
-    `offsets` has the place in the space of every constant outside of the blob, inside the space.
+    `offsets` has the offset in the space of every constant outside of the blob.
     """
     total = sum(constant.length for constant in reference.outside) or 1
-    done = told = 0
+    done = reported = 0
     for constant, offset in zip(reference.outside, offsets, strict=True):
-        found = constant_digest(space.view[offset : offset + constant.length])
-        if found != constant.digest:
-            raise _differs(constant, found, subject)
+        digest = constant_digest(space.view[offset : offset + constant.length])
+        if digest != constant.digest:
+            raise _differs(constant, digest, subject)
         done += constant.length
-        if done - told > total // 64:
-            told = done
+        if done - reported > total // 64:
+            reported = done
             advance(done / total)
 
 
-def _differs(constant: ConstantReference, found: bytes, subject: str) -> Refused:
+def _differs(constant: ConstantReference, digest: bytes, subject: str) -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_ARGUMENT,
         f"{subject}, weights, constant '{constant.name}'",
-        found=f"blake3 {found.hex()}",
+        found=f"blake3 {digest.hex()}",
         expected=f"{constant.digest.hex()}",
-        hint="these are other weights; give those that the model was compiled with",
+        hint="use the weights that the model was compiled with",
     )

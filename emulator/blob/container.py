@@ -55,7 +55,7 @@ READ_VALUE = "vpux_ie_read_value_"
 ASSIGN = "vpux_ie_assign_"
 """Begins the name of the output that the variable becomes."""
 SHAPE_TENSOR = "vpux_ie_shape_"
-"""Begins the name of the argument that tells the shape of one with dynamic dimensions."""
+"""Begins the name of the argument that holds the shape of one with dynamic dimensions."""
 
 S = TypeVar("S")
 
@@ -78,7 +78,7 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     With dynamic dimensions `partial_shape` has their bounds as OpenVINO writes them (`[1..8,?,64]`), `shape`
     and `byte_size` are the largest, or if there is no largest (`unbounded`) the smallest with 1 for 0. The
-    argument that has its index as `shape_of` tells its shape at an execution: i32, innermost dimension first.
+    argument that has its index as `shape_of` holds its shape at an execution: i32, innermost dimension first.
     """
 
     name: str
@@ -122,7 +122,7 @@ class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs.
+    """What a driver needs to know about a compiled model. Arguments: all inputs, then all outputs.
 
     The inputs and outputs of `states` are arguments like the others, after those that the model has.
     """
@@ -147,7 +147,7 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape_tensors(self) -> dict[int, int]:
-        """For each argument with dynamic dimensions the one that tells its shape, both by index."""
+        """For each argument with dynamic dimensions the one that holds its shape, both by index."""
         return {
             argument.shape_of: index
             for index, argument in enumerate(self.arguments)
@@ -194,7 +194,7 @@ def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
 def write(
     sections: Mapping[Section, tuple[int, Callable[[], Chunks]]], put: Callable[[bytes | memoryview], object]
 ) -> int:
-    """Writes a blob piece by piece with `put`; returns its size.
+    """Write a blob piece by piece with `put`; returns its size.
 
     A section is its size and a function that gives its content in chunks; the function is called twice, for
     the checksum and for the content, so nothing but a chunk needs to be in memory.
@@ -202,23 +202,23 @@ def write(
     order = sorted(sections, key=lambda section: section != Section.METADATA)
     table_end = _HEADER.size + len(order) * _ENTRY.size
     offset = _page_up(table_end)
-    entries, places, total = [], [], offset
+    entries, offsets, total = [], [], offset
     for section in order:
         size, chunks = sections[section]
         entries.append(_ENTRY.pack(section, REQUIRED, offset, size, _digest(chunks())))
-        places.append(offset)
+        offsets.append(offset)
         total = offset + size
         offset = _page_up(total)
     table = b"".join(entries)
     digest = blake3(_header(len(order), total, bytes(32)) + table).digest()
     put(_header(len(order), total, digest) + table)
     at = table_end
-    for section, place in zip(order, places, strict=True):
+    for section, offset in zip(order, offsets, strict=True):
         size, chunks = sections[section]
-        put(bytes(place - at))
+        put(bytes(offset - at))
         for chunk in chunks():
             put(chunk)
-        at = place + size
+        at = offset + size
     return total
 
 
@@ -262,15 +262,17 @@ class BlobReader:
         """The bytes of a section, without a copy."""
         entry = self._entries.get(section)
         if entry is None:
-            raise _invalid(f"section {section.name}", "missing", "present")
+            raise _malformed(f"section {section.name}", found="missing", expected="present")
         offset, size, digest = entry
         data = self._data[offset : offset + size]
         if _digest([data]) != digest:
-            raise _invalid(f"section {section.name}", "checksum differs", "the content that was written")
+            raise _malformed(
+                f"section {section.name}", found="checksum differs", expected="the content that was written"
+            )
         return data
 
     def unchecked(self, section: Section) -> memoryview:
-        """The bytes of a section, whose checksum nobody looks at: to read a part of a large one."""
+        """The bytes of a section without checking its digest: to read a part of a large one."""
         offset, size, _ = self._entries[section]
         return self._data[offset : offset + size]
 
@@ -293,7 +295,7 @@ class BlobReader:
 def unpadded_size(head: bytes, length: int) -> int:
     """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
 
-    Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. Whoever uses this
+    Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. The caller
     checks that what is left out is zero.
     """
     if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
@@ -330,23 +332,28 @@ def _page_up(size: int) -> int:
 
 def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
     if len(data) < _HEADER.size:
-        raise _invalid("header", f"{len(data)} bytes", f"{_HEADER.size} at least")
+        raise _malformed("header", found=f"{len(data)} bytes", expected=f"{_HEADER.size} at least")
     magic, major, minor, count, total, digest = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise _invalid("magic", f"{bytes(magic)!r}", f"{MAGIC!r}")
+        raise _malformed("magic", found=f"{bytes(magic)!r}", expected=f"{MAGIC!r}")
     if major != MAJOR or minor > MINOR:
-        raise _invalid(
-            "version", f"{major}.{minor}", f"{MAJOR}.0 to {MAJOR}.{MINOR}", "compile the model again"
+        raise _malformed(
+            "version",
+            found=f"{major}.{minor}",
+            expected=f"{MAJOR}.0 to {MAJOR}.{MINOR}",
+            hint="compile the model again",
         )
     if total != len(data):
-        raise _invalid("total size", f"{total}, file has {len(data)}", "equal sizes")
+        raise _malformed("total size", found=f"{total}, file has {len(data)}", expected="equal sizes")
     table_end = _HEADER.size + count * _ENTRY.size
     if not 0 < count <= MAX_SECTIONS or table_end > len(data):
-        raise _invalid("section count", f"{count}", f"1 to {MAX_SECTIONS}, all inside the blob")
+        raise _malformed(
+            "section count", found=f"{count}", expected=f"1 to {MAX_SECTIONS}, all inside the blob"
+        )
     bare = _HEADER.pack(magic, major, minor, count, total, bytes(32)) + data[_HEADER.size : table_end]
     # the reserved bytes are packed as zero, so they are compared before the digest is
     if bytes(data[:32]) != bare[:32] or blake3(bare).digest() != digest:
-        raise _invalid("header checksum", "differs", "the header that was written")
+        raise _malformed("header checksum", found="differs", expected="the header that was written")
     return _entries(data, count, table_end)
 
 
@@ -358,20 +365,22 @@ def _entries(data: memoryview, count: int, end: int) -> dict[int, tuple[int, int
         kind, flags, offset, size, digest = _ENTRY.unpack_from(data, at)
         name = f"section {index}"
         if offset != _page_up(end) or offset + size > len(data):
-            raise _invalid(
-                name, f"bytes {offset} to {offset + size}", f"the page at {_page_up(end)}, inside the blob"
+            raise _malformed(
+                name,
+                found=f"bytes {offset} to {offset + size}",
+                expected=f"the page at {_page_up(end)}, inside the blob",
             )
         if data[end:offset] != bytes(offset - end):
-            raise _invalid(name, "padding before it is not zero", "zeros")
+            raise _malformed(name, found="padding before it is not zero", expected="zeros")
         if kind in entries or (index == 0) != (kind == Section.METADATA):
-            raise _invalid(name, f"type {kind}", "the metadata first, and each type once")
+            raise _malformed(name, found=f"type {kind}", expected="the metadata first, and each type once")
         end = offset + size
         if kind in known:
             entries[kind] = (offset, size, digest)
         elif flags & REQUIRED:
-            raise _invalid(name, f"required type {kind}", "a type that this version knows")
+            raise _malformed(name, found=f"required type {kind}", expected="a type that this version knows")
     if end != len(data):
-        raise _invalid("end", f"{len(data) - end} bytes after the last section", "none")
+        raise _malformed("end", found=f"{len(data) - end} bytes after the last section", expected="none")
     return entries
 
 
@@ -379,10 +388,12 @@ def _decoded(data: memoryview, kind: type[S], section: Section) -> S:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _invalid(f"section {section.name}", str(error), f"a {kind.__name__}") from error
+        raise _malformed(
+            f"section {section.name}", found=str(error), expected=f"a {kind.__name__}"
+        ) from error
 
 
-def _invalid(field: str, found: str, expected: str, hint: str = "") -> Refused:
+def _malformed(field: str, found: str, expected: str, hint: str = "") -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {field}", found=found, expected=expected, hint=hint
     )

@@ -55,22 +55,22 @@ class WeightSpace:
         self.view = memory.view()[: max(1, end)]
 
     def release_pages(self) -> None:
-        """Takes the pages of the sources out of this process; what is touched again comes back."""
+        """Release the pages of the sources; a page that is touched again is read from its file."""
         if self.layout.size:
             self._memory.release_pages(0, self.layout.size)
 
-    def find(self, address: int, length: int) -> int | None:
-        """Where in the space `length` bytes at an address of this process lie; None outside of sources."""
+    def offset_of(self, address: int, length: int) -> int | None:
+        """Offset in the space of `length` bytes at an address of this process; None outside of sources."""
         offset = address - self.address
         return offset if self.layout.holds(offset, length) else None
 
     def covers(self, address: int) -> bool:
-        """Whether an address of this process belongs to the space, be it a source or a gap between two."""
+        """Whether an address of this process belongs to the space: a source, or a gap between two."""
         return 0 <= address - self.address < self.layout.size
 
 
 def check_range(fd: int, offset: int, length: int, subject: str) -> None:
-    """Refuses bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
+    """Refuse bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
 
     `ERROR_INVALID_ARGUMENT` for what is no regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
     """

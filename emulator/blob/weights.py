@@ -82,7 +82,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(data: bytes) -> Placement:
-        """Refuses with `ERROR_INVALID_ARGUMENT` what is no placement."""
+        """Refuse with `ERROR_INVALID_ARGUMENT` what is no placement."""
         try:
             return msgspec.msgpack.decode(data, type=Placement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,7 +107,7 @@ def page_up(size: int) -> int:
 
 
 def check_sources(sources: Sequence[WeightSource], subject: str) -> None:
-    """Refuses more sources than a frame carries, and ranges that no address space can hold."""
+    """Refuse more sources than a frame carries, and ranges that no address space can hold."""
     if len(sources) > MAX_SOURCES:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_SIZE,
@@ -158,23 +158,27 @@ def with_offsets(xml: bytes, layers: Sequence[ConstLayer], offsets: Sequence[int
 
 
 def aligned(size: int) -> int:
-    """The first place for a constant at or behind `size`."""
+    """The first offset for a constant at or behind `size`."""
     return -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
 
 
 def check_canonical(reference: WeightsReference) -> None:
-    """Refuses with `ERROR_INVALID_NATIVE_BINARY` constants that are not where a compiler puts them."""
+    """Refuse with `ERROR_INVALID_NATIVE_BINARY` constants that are not where a compiler puts them."""
     end = 0
     for constant in reference.constants:
         if constant.offset != aligned(end) or constant.length <= 0:
-            raise _invalid(
+            raise _malformed(
                 f"constant '{constant.name}'",
-                f"{constant.length} bytes at canonical offset {constant.offset}",
-                f"at least one byte at {aligned(end)}",
+                found=f"{constant.length} bytes at canonical offset {constant.offset}",
+                expected=f"at least one byte at {aligned(end)}",
             )
         end = constant.offset + constant.length
     if reference.size != end:
-        raise _invalid("section WEIGHTS_REFERENCE", f"size {reference.size}", f"{end}, the end of the last")
+        raise _malformed(
+            "section WEIGHTS_REFERENCE",
+            found=f"size {reference.size}",
+            expected=f"{end}, the end of the last",
+        )
 
 
 def offsets_in_space(
@@ -184,8 +188,8 @@ def offsets_in_space(
 
     `embedded` is the size of the blob's WEIGHTS section, which is mapped right behind the space. Without a
     placement a constant lies at its canonical offset. Refuses what does not lie inside: with
-    `ERROR_INVALID_ARGUMENT` if the weights are too few, with `ERROR_INVALID_NATIVE_BINARY` if it is the fault
-    of the blob.
+    `ERROR_INVALID_ARGUMENT` if the weights are too few, with `ERROR_INVALID_NATIVE_BINARY` if the blob
+    is wrong.
     """
     if reference is None:
         return {}
@@ -205,7 +209,7 @@ def offsets_in_space(
                 f"weights, constant '{constant.name}'",
                 found=f"{constant.length} bytes at {offset} of weights that end at {space.end}",
                 expected="a range inside one source",
-                hint="give the weights that the model was compiled with",
+                hint="use the weights that the model was compiled with",
             )
         actual[constant.offset] = offset
     for constant in reference.constants:
@@ -213,7 +217,11 @@ def offsets_in_space(
             continue
         if not 0 <= constant.length <= embedded - constant.embedded:
             found = f"{constant.length} bytes at {constant.embedded}"
-            raise _invalid(f"constant '{constant.name}'", found, f"inside the {embedded} of section WEIGHTS")
+            raise _malformed(
+                f"constant '{constant.name}'",
+                found=found,
+                expected=f"inside the {embedded} of section WEIGHTS",
+            )
         actual[constant.offset] = space.size + constant.embedded
     return actual
 
@@ -226,11 +234,13 @@ def with_actual_offsets(xml: bytes, actual: Mapping[int, int]) -> bytes:
     layers = const_layers(xml)
     unknown = next((layer for layer in layers if layer.size and layer.offset not in actual), None)
     if unknown is not None:
-        raise _invalid("IR", f"a constant at {unknown.offset}", "constants that WEIGHTS_REFERENCE lists")
+        raise _malformed(
+            "IR", found=f"a constant at {unknown.offset}", expected="constants that WEIGHTS_REFERENCE lists"
+        )
     return with_offsets(xml, layers, [actual[layer.offset] if layer.size else 0 for layer in layers])
 
 
-def _invalid(field: str, found: str, expected: str) -> Refused:
+def _malformed(field: str, found: str, expected: str) -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_NATIVE_BINARY,
         f"blob, {field}",

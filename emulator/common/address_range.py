@@ -1,8 +1,9 @@
 """A contiguous range of addresses into which pieces of several files are mapped, without a copy.
 
 OpenVINO wants all constants of a model in one buffer. The range is reserved first (inaccessible, costs
-nothing), then every piece is mapped over a part of it (MAP_FIXED). Pieces are private and writable: numpy
-and OpenVINO share writable memory only. Nobody writes to them, so their pages stay those of the page cache.
+nothing), then every piece is mapped over a part of it (MAP_FIXED). Pieces are private and writable, because
+numpy and OpenVINO share writable memory only. Nothing writes to them, so their pages stay those of the page
+cache.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class AddressRange:
         weakref.finalize(self._bytes, _munmap, self.address, size).atexit = False
 
     def map(self, at: int, fd: int, offset: int, length: int) -> None:
-        """Maps `length` bytes from `offset` of `fd` (a multiple of the page) at byte `at` (likewise).
+        """Map `length` bytes from `offset` of `fd` (a multiple of the page) at byte `at` (likewise).
 
         The last page is mapped whole. Raises `OSError`.
         """
@@ -56,9 +57,9 @@ class AddressRange:
         _checked(_mmap(self.address + at, length, protection, flags, fd, offset), length)
 
     def release_pages(self, at: int, length: int) -> None:
-        """Takes mapped pages out of this process; what is touched again comes back from its file.
+        """Release mapped pages; a page that is touched again is read from its file.
 
-        Nothing happens if a page of the whole range was ever written to: that would be lost.
+        Does nothing if a page of the whole range was ever written to: its content would be lost.
         """
         if not self._is_written():
             _madvise(self.address + at, length, _MADV_DONTNEED)

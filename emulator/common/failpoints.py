@@ -1,7 +1,7 @@
-"""Fail-points: named places in the real code where a process can be made to die, hang or run out of things.
+"""Fail-points: named points of the code where a process can be made to die, hang or run out of resources.
 
-Nothing happens unless it is asked for, by `SOFTNPU_FAILPOINTS` in the environment of a process (its children
-inherit it) or by the setting `failpoints` of a daemon:
+They are enabled by `SOFTNPU_FAILPOINTS` in the environment of a process (its children inherit it) or by the
+setting `failpoints` of a daemon:
 
     SOFTNPU_FAILPOINTS="engine.running=kill, compiler.compile=memory:2:1"
 
@@ -9,7 +9,7 @@ Each part is `POINT=ACTION[:COUNT[:AFTER]]`: the first AFTER (default 0) times n
 then the action is taken COUNT (default 1, `*`: every) times. A daemon, its engines and its workers count
 together, so `engine.running=kill` kills one engine and not also the next. A client counts for itself.
 
-An inactive point costs one look at a variable of this module, about 25 ns:
+An inactive point costs one read of a variable of this module, about 25 ns:
 
     if failpoints.active is not None:
         failpoints.hit("engine.running")
@@ -48,23 +48,23 @@ POINTS = {
     "client.free": "a request to free memory is sent",
     "client.close": "it is about to close the connection",
     # an engine
-    "engine.connect": "it runs, and has not read its first order",
-    "engine.handshake": "it is about to say that it is ready",
-    "engine.context": "it is told of a context",
-    "engine.queue": "it is told of a command queue",
-    "engine.allocate": "it is told of an allocation",
-    "engine.map": "it is told of a segment, which is not mapped yet",
+    "engine.connect": "it runs, and has not read its first command",
+    "engine.handshake": "it is about to report that it is ready",
+    "engine.context": "it received a context",
+    "engine.queue": "it received a command queue",
+    "engine.allocate": "it received an allocation",
+    "engine.map": "it received a segment, which is not mapped yet",
     "engine.load": "it is about to load a graph, in the thread that does",
     "engine.submit": "a submission is copied, and not noted as running",
     "engine.running": "a submission is noted as running, none of its commands has run in this slice",
     "engine.staged": "results that overwrite their inputs are staged and noted, none is copied",
     "engine.copied": "such results are copied, and it is not noted that the command has ended",
-    "engine.completing": "the commands of a submission have run, nobody has been told",
+    "engine.completing": "the commands of a submission have run, nothing says so yet",
     "engine.event": "a command has changed an event, and is not noted as done",
     "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
     "engine.signal": "the fence of a submission is signalled, the ring does not say so yet",
-    "engine.free": "it is told that memory is freed",
-    "engine.close": "it is told to forget a context",
+    "engine.free": "it is to free memory",
+    "engine.close": "it is to remove a context",
     # a compiler worker
     "compiler.connect": "it runs, and has not read its first job",
     "compiler.compile": "it is about to compile a model",
@@ -83,7 +83,7 @@ POINTS = {
     "supervisor.load": "a request to initialise a graph was read",
     "supervisor.free": "a request to free memory was read",
     "supervisor.close": "a connection is about to end",
-    "supervisor.idle": "its idle time is over; it has not looked whether somebody waits to be accepted",
+    "supervisor.idle": "its idle time is over; it has not checked for waiting connections",
     "supervisor.end": "it is about to end, and its socket still takes connections",
     "supervisor.withdraw": "its socket takes no more connections; socket and lock file are still there",
 }
@@ -123,7 +123,7 @@ _EVERY = 2**63
 
 
 class Rule(NamedTuple):
-    """What happens at one point; `value` is the one in brackets, `slot` the number of its counter."""
+    """What happens at one point; `value` is the text in brackets, `slot` the number of its counter."""
 
     point: str
     action: str
@@ -186,7 +186,7 @@ def parse(text: str) -> dict[str, Rule]:
 
 
 def configure(text: str) -> None:
-    """Sets the rules of this process and of the children that it starts from now on; none for no text."""
+    """Set the rules of this process and of the children that it starts from now on; none for no text."""
     global active
     rules = parse(text)
     active = Plan(rules, SharedCounts.new("failpoints", len(rules))) if rules else None
@@ -195,7 +195,7 @@ def configure(text: str) -> None:
 
 
 def hit(point: str) -> None:
-    """The point is reached: does what was asked for, if anything was."""
+    """The point is reached: take its action, if it has one."""
     if active is not None:
         active.hit(point)
 
@@ -208,18 +208,18 @@ def hit_request(process: str, tag: str) -> None:
 
 
 def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
-    """What a child needs to count together with this process: environment, and descriptors to pass on."""
+    """What a child needs to count together with this process: variables, and descriptors to pass on."""
     if active is None or active.counts is None:
         return {}, ()
     return {_ENV_COUNTS: str(active.counts.fd)}, (active.counts.fd,)
 
 
-def keep_active(wanted: bool) -> None:
-    """Whether `active` is set though there are no rules: others want to be asked at the points as well."""
+def keep_active(keep: bool) -> None:
+    """Keep `active` set without rules, because other code hooks into the points."""
     global active
-    if wanted and active is None:
+    if keep and active is None:
         active = Plan({}, None)
-    elif not wanted and active is not None and not active.rules:
+    elif not keep and active is not None and not active.rules:
         active = None
 
 
@@ -271,4 +271,4 @@ def _from_environment() -> Plan | None:
 
 
 active: Plan | None = _from_environment()
-"""The rules of this process; None where none were asked for, and nobody wants to be asked."""
+"""The rules of this process; None without rules, unless `keep_active` holds it."""

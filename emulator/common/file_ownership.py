@@ -1,4 +1,4 @@
-"""Who can write a file: what other users than this one and root may have written is not believed."""
+"""Who can write a file: what users other than this one and root may have written is not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCESS_LIST = "system.posix_acl_access"
 
 
 def distrust(fd: int) -> str:
-    """Why what a file says may have been said by others than this user and root; empty if it cannot."""
+    """Why users other than this one and root may have written a file; empty if they cannot have."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         return "it is no regular file"
@@ -26,7 +26,7 @@ def distrust(fd: int) -> str:
 
 
 def open_trusted(path: Path) -> int:
-    """Opens a file to read it. Raises `PermissionError` if there is a reason to `distrust` it."""
+    """Open a file to read it. Raises `PermissionError` if there is a reason to `distrust` it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         reason = distrust(fd)

@@ -35,7 +35,7 @@ class _Timespec(ctypes.Structure):
 
 # A wait may sleep, so it must give up the interpreter lock (CDLL); a wake never sleeps, and keeping
 # the lock (PyDLL) makes it twice as fast. Numbers are C integers to a function without declared arguments: a
-# quarter faster than looking at a declaration for each.
+# quarter faster than converting them by declaration.
 _wait_call = ctypes.CDLL(None, use_errno=True).syscall
 _wait_call.argtypes = (
     ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p,
@@ -48,10 +48,10 @@ _Pointer = ctypes.c_void_p
 
 
 def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
-    """Sleeps while the 32-bit word at `address` equals `expected`, at most `timeout_ns`.
+    """Sleep while the 32-bit word at `address` equals `expected`, at most `timeout_ns`.
 
-    Returns on a wake, a changed word, a time-out or a signal alike: the caller looks at its word again.
-    The word may lie in memory that other processes map (the futex is a shared one).
+    Returns on a wake, a changed word, a time-out or a signal alike: the caller reads its word again. The word
+    may lie in memory that other processes map (the futex is a shared one).
     """
     if timeout_ns <= 0:
         return
@@ -64,7 +64,7 @@ def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
 
 
 def futex_wake(address: int) -> None:
-    """Wakes every thread of every process that sleeps on the 32-bit word at `address`."""
+    """Wake every thread of every process that sleeps on the 32-bit word at `address`."""
     _wake_call(_SYS_FUTEX, _Pointer(address), _FUTEX_WAKE, _ALL_WAITERS)
 
 
@@ -75,7 +75,7 @@ def memory_fence() -> None:
     """A full barrier: no later load passes an earlier store.
 
     Releasing a lock executes a locked instruction, which on x86-64 orders all loads and stores. Needed
-    wherever one side stores a word and then looks whether the other side sleeps.
+    wherever one side stores a word and then checks whether the other side sleeps.
     """
     # a waiting acquire could block a signal handler that interrupts it, and a failed attempt only reads
     # the lock: then a lock that nobody else can hold does it
@@ -97,7 +97,7 @@ def memfd(name: str, size: int = 0) -> int:
 
 
 def sealed_copy(name: str, data: bytes | memoryview) -> int:
-    """A memory file with this content that nobody can change any more."""
+    """A memory file with this content, sealed against every change."""
     fd = memfd(name)
     try:
         view = memoryview(data)
@@ -111,7 +111,7 @@ def sealed_copy(name: str, data: bytes | memoryview) -> int:
 
 
 def seal(fd: int, seals: int) -> None:
-    """Adds `seals` to a memory file; `OSError` EBUSY if it is still mapped writable and WRITE is asked."""
+    """Add `seals` to a memory file; `OSError` EBUSY if it is still mapped writable and WRITE is asked."""
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 
 
@@ -124,14 +124,14 @@ def has_seals(fd: int, seals: int) -> bool:
 
 
 def map_shared(fd: int, size: int) -> mmap.mmap:
-    """The whole memory file, readable and writable, seen by everybody who maps it."""
+    """The whole memory file, readable and writable, shared with every process that maps it."""
     return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def can_map_shared(fd: int) -> bool:
     """Whether a memory file can be mapped for writing: its first page is, for a moment, and is not touched.
 
-    Not if it was opened for reading, is sealed against writing, or has huge pages that this machine lacks.
+    False if it was opened for reading, is sealed against writing, or has huge pages that this machine lacks.
     """
     try:
         map_shared(fd, mmap.PAGESIZE).close()
@@ -146,7 +146,7 @@ def address_of(buffer: mmap.mmap) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when `parent` ends; exits at once if it has ended already."""
+    """Ask the kernel to kill this process when `parent` ends; exits at once if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -167,6 +167,6 @@ class Credentials(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Credentials:
-    """Whom a connected Unix socket leads to (`SO_PEERCRED`)."""
+    """The peer of a connected Unix socket (`SO_PEERCRED`)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Credentials(*_CREDENTIALS.unpack(raw))

@@ -27,12 +27,12 @@ class SharedCounts:
 
     @classmethod
     def new(cls, name: str, counters: int) -> SharedCounts:
-        """Fresh ones, all 0."""
+        """New counters, all 0."""
         return cls(linux.memfd(name, _COUNT.size * counters), counters)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else counts meanwhile."""
+        """Hold the lock of the counters."""
         with self._lock:
             # the kernel drops the lock of a process that is killed
             fcntl.lockf(self.fd, fcntl.LOCK_EX)
@@ -47,10 +47,10 @@ class SharedCounts:
         return int(count)
 
     def put(self, at: int, count: int) -> None:
-        """Sets the counter."""
+        """Set the counter."""
         _COUNT.pack_into(self._map, _COUNT.size * at, count)
 
     def close(self) -> None:
-        """Closes the mapping, and the descriptor."""
+        """Close the mapping, and the descriptor."""
         self._map.close()
         os.close(self.fd)

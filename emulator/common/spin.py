@@ -1,11 +1,11 @@
-"""How long to wait busily before sleeping, learnt from how often it was worth it."""
+"""How long to wait busily before sleeping, learnt from how often that succeeded."""
 
 from __future__ import annotations
 
 import os
 
-_GIVE_UP_AFTER = 8
-_TRY_AGAIN_EVERY = 32
+_MAX_MISSES = 8
+_RETRY_EVERY = 32
 TURBO_SPIN_NS = 15_000_000
 """How long both sides of a turbo queue wait busily: as long as the real driver does."""
 
@@ -13,7 +13,7 @@ TURBO_SPIN_NS = 15_000_000
 class SpinBudget:
     """A bound in nanoseconds that drops to nothing while spinning does not pay.
 
-    Spinning is given up at once when there is only one core: the other side could not run meanwhile.
+    With one core it is always 0: the other side could not run meanwhile.
     """
 
     __slots__ = ("_max_ns", "_misses", "_skipped")
@@ -25,10 +25,10 @@ class SpinBudget:
 
     def limit_ns(self) -> int:
         """How long to spin this time."""
-        if self._misses < _GIVE_UP_AFTER:
+        if self._misses < _MAX_MISSES:
             return self._max_ns
         self._skipped += 1
-        return self._max_ns if self._skipped % _TRY_AGAIN_EVERY == 0 else 0
+        return self._max_ns if self._skipped % _RETRY_EVERY == 0 else 0
 
     def hit(self) -> None:
         """The spin ended because what it waited for happened."""
@@ -40,7 +40,7 @@ class SpinBudget:
 
 
 class TurboBudget(SpinBudget):
-    """The budget of a turbo queue: its user has asked for busy waiting, so it is never given up."""
+    """The budget of a turbo queue: its user has asked for busy waiting, so it never drops."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""Descriptors that somebody else gave: closed without waiting for him.
+"""Descriptors from an untrusted sender: closed without blocking.
 
-Closing the last descriptor of a TCP socket waits until its bytes are delivered, if its owner has asked for
-that (SO_LINGER) and sees to it that nobody reads them. Nothing in the interface takes a socket, so they are
-refused early, and closed where nobody waits.
+Closing the last descriptor of a TCP socket waits until its bytes are delivered, if its owner has set
+SO_LINGER and does not read them. No message accepts a socket, so sockets are refused early, and closed in a
+thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def has_socket(fds: Sequence[int]) -> bool:
 
 
 def close_untrusted(fds: Sequence[int]) -> None:
-    """Closes all; never waits for what a socket has still to send."""
+    """Close all, without waiting for unsent data of sockets."""
     sockets = []
     for fd in fds:
         if stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -31,7 +31,7 @@ def close_untrusted(fds: Sequence[int]) -> None:
         else:
             os.close(fd)
     if sockets:
-        # also without the wait: its owner may ask for it again in between
+        # the owner may set SO_LINGER again in between, so this runs in a thread as well
         threading.Thread(target=_close_sockets, args=(sockets,), name="closer", daemon=True).start()
 
 

@@ -1,7 +1,6 @@
 """A connected SOCK_SEQPACKET socket that carries frames and file descriptors.
 
-The channel owns every descriptor that it receives until the receiver takes it, so a refused frame
-never leaks one.
+The channel owns each received descriptor until the receiver takes it, so a refused frame never leaks one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted, has_socket
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-# room for all that the kernel sends at once: what does not fit it closes itself, and we would wait for that
+# room for all that the kernel sends at once: it closes what does not fit, and closing a socket may wait
 _ANCILLARY = socket.CMSG_SPACE(253 * array.array("i").itemsize)
-_MOST_UNREAD = 1000
+_MAX_UNREAD = 1000
 
 
 class Packet:
@@ -47,7 +46,7 @@ class Packet:
         return len(self._fds)
 
     def take_fds(self, expected: int) -> list[int]:
-        """Hands over exactly `expected` descriptors; refuses another number."""
+        """Hand over exactly `expected` descriptors; refuses another number."""
         if len(self._fds) != expected:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -59,7 +58,7 @@ class Packet:
         return fds
 
     def refuse_sockets(self) -> None:
-        """Refuses descriptors of sockets, which no message has a use for."""
+        """Refuse sockets: no message accepts them."""
         if self._fds and has_socket(self._fds):
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -69,7 +68,7 @@ class Packet:
             )
 
     def close(self) -> None:
-        """Closes the descriptors that nobody took."""
+        """Close the descriptors that were not taken."""
         fds, self._fds = self._fds, []
         if fds:
             close_untrusted(fds)
@@ -86,7 +85,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, request: int, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Sends one frame; the descriptors are duplicated by the kernel and stay the caller's.
+        """Send one frame; the descriptors are duplicated by the kernel and stay the caller's.
 
         Raises `BlockingIOError` when the socket is non-blocking and full, `ConnectionError` when the
         peer is gone.
@@ -144,35 +143,35 @@ class Channel:
         try:
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
         except ConnectionResetError:
-            # the kernel reports once, ahead of everything that the peer sent, that it closed before it
-            # had read all of ours; its last frames (a refusal, say) are still there
+            # the kernel reports once, ahead of what the peer sent, that the peer closed before it had read
+            # all frames; its own last frames (a refusal, say) are still there
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        """Whether a frame or the end of the peer is there within `timeout_s` (None waits forever)."""
+        """Whether a frame, or the end of the peer, arrives within `timeout_s` (None waits forever)."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
 
     def peer_gone(self) -> bool:
-        """Whether the other side has closed its end, asked without waiting or reading."""
+        """Whether the peer has closed its end; neither waits nor reads."""
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         return bool(poller.poll(0))
 
     def discard(self) -> None:
-        """Reads away what the peer has sent, so that closing has no descriptors of its to close; closes."""
+        """Drop unread frames with their descriptors, then close: closing a socket with some may wait."""
         try:
             self._socket.shutdown(socket.SHUT_RD)
-            for _ in range(_MOST_UNREAD):
+            for _ in range(_MAX_UNREAD):
                 packet = self.receive()
                 if packet is None:
                     break
                 packet.close()
         except (OSError, Refused):
-            pass  # nothing more to read, or nothing that we could read
+            pass  # the end, or a malformed frame
         self.close()
 
     def close(self) -> None:
-        """Closes the socket; harmless when repeated."""
+        """Close the socket; harmless when repeated."""
         self._socket.close()

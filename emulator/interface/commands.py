@@ -47,54 +47,18 @@ class CommandType(enum.IntEnum):
 
 
 def _command(fields: str) -> Layout:
-    return Layout("type u16\nflags u16\nsize u32\n" + fields)
+    return Layout("type u16, flags u16, size u32, " + fields)
 
 
 HEAD = _command("")
 AT = _command("at ref")
-FILL = _command(
-    """
-    at            ref
-    length        u64
-    pattern       char[8]
-    pattern_size  u32
-    reserved      4
-    """
-)
-COPY = _command(
-    """
-    target  ref
-    source  ref
-    length  u64
-    """
-)
-COPY_REGION = _command(
-    """
-    target        ref
-    target_pitch  u64
-    source        ref
-    source_pitch  u64
-    width         u64
-    rows          u64
-    """
-)
+FILL = _command("at ref, length u64, pattern char[8], pattern_size u32, reserved 4")
+COPY = _command("target ref, source ref, length u64")
+COPY_REGION = _command("target ref, target_pitch u64, source ref, source_pitch u64, width u64, rows u64")
 GRAPH = _command("graph u64")
-EXECUTE = _command(
-    """
-    graph           u64
-    inference       u64
-    argument_count  u32
-    strides_count   u32
-    profiling       ref  # memory 0 for none
-    """
-)
-"""Arguments follow, each a `ref`, then strides."""
-STRIDES = Layout(
-    """
-    argument  u32
-    steps     u32[5]  # in elements, innermost dimension first
-    """
-)
+EXECUTE = _command("graph u64, inference u64, argument_count u32, strides_count u32, profiling ref")
+"""Arguments follow, each a `ref`, then strides. Memory 0 of `profiling`: no profile."""
+STRIDES = Layout("argument u32, steps u32[5]")  # in elements, innermost dimension first
 MAX_DIMS = 5
 LAYOUTS = {
     CommandType.TIMESTAMP: AT,
@@ -121,7 +85,7 @@ _STRIDES = STRIDES.struct
 
 
 class MemoryAt(NamedTuple):
-    """A place in memory: allocation handle and offset in bytes."""
+    """A position in memory: allocation handle and offset in bytes."""
 
     memory: int
     offset: int
@@ -132,31 +96,31 @@ class Barrier(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """Writes the device clock (ticks, u64) to `at`; `DeviceInfo.timer_ns_per_tick` tells how long one is."""
+    """Write the device clock (u64, in ticks of `DeviceInfo.timer_ns_per_tick`) to `at`."""
 
     at: MemoryAt
 
 
 class EventWait(NamedTuple):
-    """Waits until the signal at `at` is signalled, at most the watchdog's limit."""
+    """Wait until the signal at `at` is signalled, at most the watchdog's limit."""
 
     at: MemoryAt
 
 
 class EventSignal(NamedTuple):
-    """Signals the signal at `at`."""
+    """Signal the signal at `at`."""
 
     at: MemoryAt
 
 
 class EventReset(NamedTuple):
-    """Resets the signal at `at`."""
+    """Reset the signal at `at`."""
 
     at: MemoryAt
 
 
 class Fill(NamedTuple):
-    """Repeats `pattern` (1, 2, 4 or 8 bytes) over `size` bytes at `at`."""
+    """Repeat `pattern` (1, 2, 4 or 8 bytes) over `size` bytes at `at`."""
 
     at: MemoryAt
     size: int
@@ -164,7 +128,7 @@ class Fill(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copies `size` bytes; the two ranges may overlap."""
+    """Copy `size` bytes; the two ranges may overlap."""
 
     target: MemoryAt
     source: MemoryAt
@@ -172,7 +136,7 @@ class Copy(NamedTuple):
 
 
 class CopyRegion(NamedTuple):
-    """Copies `rows` rows of `width` bytes; rows start `pitch` bytes apart."""
+    """Copy `rows` rows of `width` bytes; rows start `pitch` bytes apart."""
 
     target: MemoryAt
     target_pitch: int
@@ -183,7 +147,7 @@ class CopyRegion(NamedTuple):
 
 
 class GraphInit(NamedTuple):
-    """Checks that the graph is on the device."""
+    """Check that the graph is on the device."""
 
     graph: int
 
@@ -192,7 +156,7 @@ class GraphExecute(NamedTuple):
     """One inference: all inputs, then all outputs, in the order of the graph's metadata.
 
     `strides` pairs the index of an argument with its strides in elements, innermost dimension first, 0
-    for dimensions that it does not have. `profiling` is where the profile of this inference goes.
+    for dimensions that it does not have. `profiling` is where the profile goes.
     """
 
     graph: int
@@ -303,31 +267,37 @@ def decode_buffer(data: bytes) -> Iterator[Command]:
 def decode_each(data: bytes) -> Iterator[Command | None]:
     """As `decode_buffer`, with None for a NOP: a buffer of nothing else can be read in parts as well."""
     if len(data) < HEADER.size:
-        raise _bad("header", f"{len(data)} bytes", f"{HEADER.size} bytes at least")
+        raise _malformed("header", found=f"{len(data)} bytes", expected=f"{HEADER.size} bytes at least")
     magic, major, flags, size, count = HEADER.unpack_from(data)
     if magic != MAGIC or major != INTERFACE_MAJOR or flags or data[16 : HEADER.size] != bytes(16):
-        raise _bad(
-            "header", f"magic {magic!r}, major {major}, flags {flags}", f"{MAGIC!r}, 1, 0, and 16 zero bytes"
+        raise _malformed(
+            "header",
+            found=f"magic {magic!r}, major {major}, flags {flags}",
+            expected=f"{MAGIC!r}, 1, 0, and 16 zero bytes",
         )
     if size != len(data):
-        raise _bad("header", f"size {size}, submission says {len(data)}", "equal sizes")
+        raise _malformed("header", found=f"size {size}, submission says {len(data)}", expected="equal sizes")
     at = HEADER.size
     for number in range(count):
         if at + _HEAD.size > len(data):
-            raise _bad(f"command {number}", f"starts at byte {at} of {len(data)}", "a whole command")
+            raise _malformed(
+                f"command {number}", found=f"starts at byte {at} of {len(data)}", expected="a whole command"
+            )
         kind, flags, length = _HEAD.unpack_from(data, at)
         if flags:
-            raise _bad(f"command {number}", f"flags {flags:#x}", "0: this interface version has none")
+            raise _malformed(
+                f"command {number}", found=f"flags {flags:#x}", expected="0: this interface version has none"
+            )
         if length < _HEAD.size or length % 8 or at + length > len(data):
-            raise _bad(
+            raise _malformed(
                 f"command {number}",
-                f"{length} bytes at {at} of {len(data)}",
-                "a multiple of 8 inside the buffer",
+                found=f"{length} bytes at {at} of {len(data)}",
+                expected="a multiple of 8 inside the buffer",
             )
         yield _decode(number, kind, data, at, length)
         at += length
     if at != len(data):
-        raise _bad("end", f"{len(data) - at} bytes after command {count}", "none")
+        raise _malformed("end", found=f"{len(data) - at} bytes after command {count}", expected="none")
 
 
 def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Command | None:
@@ -337,19 +307,23 @@ def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Comman
         return _decode_execute(number, data, at, length)
     shape = _FIXED_SHAPES.get(kind)
     if shape is None:
-        raise _bad(f"command {number}", f"type {kind:#x}", "a command type of this interface version")
+        raise _malformed(
+            f"command {number}", found=f"type {kind:#x}", expected="a command type of this interface version"
+        )
     if length != shape.size:
-        raise _bad(f"command {number} ({CommandType(kind).name})", f"{length} bytes", f"{shape.size}")
+        raise _malformed(
+            f"command {number} ({CommandType(kind).name})", found=f"{length} bytes", expected=f"{shape.size}"
+        )
     fields = shape.unpack_from(data, at)[3:]
     if kind == CommandType.BARRIER:
         return Barrier()
     if kind == CommandType.MEMORY_FILL:
         memory, offset, size, pattern, pattern_size = fields
         if pattern_size not in (1, 2, 4, 8) or size % pattern_size:
-            raise _bad(
+            raise _malformed(
                 f"command {number} (MEMORY_FILL)",
-                f"pattern of {pattern_size} bytes over {size} bytes",
-                "1, 2, 4 or 8 bytes that divide the size",
+                found=f"pattern of {pattern_size} bytes over {size} bytes",
+                expected="1, 2, 4 or 8 bytes that divide the size",
             )
         return Fill(MemoryAt(memory, offset), size, pattern[:pattern_size])
     if kind == CommandType.COPY:
@@ -365,23 +339,25 @@ def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Comman
 def _decode_execute(number: int, data: bytes, at: int, length: int) -> GraphExecute:
     name = f"command {number} (GRAPH_EXECUTE)"
     if length < _EXECUTE.size:
-        raise _bad(name, f"{length} bytes", f"{_EXECUTE.size} at least")
+        raise _malformed(name, found=f"{length} bytes", expected=f"{_EXECUTE.size} at least")
     graph, inference, count, strided, memory, offset = _EXECUTE.unpack_from(data, at)[3:]
-    places_at = at + _EXECUTE.size
-    strides_at = places_at + count * _ARGUMENT.size
+    arguments_at = at + _EXECUTE.size
+    strides_at = arguments_at + count * _ARGUMENT.size
     end = strides_at + strided * _STRIDES.size
     if count > MAX_ARGUMENTS or strided > count or end != at + length:
-        raise _bad(
+        raise _malformed(
             name,
-            f"{count} arguments, {strided} with strides, in {length} bytes",
-            f"at most {MAX_ARGUMENTS}, sizes that agree",
+            found=f"{count} arguments, {strided} with strides, in {length} bytes",
+            expected=f"at most {MAX_ARGUMENTS}, sizes that agree",
         )
-    places = tuple(MemoryAt(*place) for place in _ARGUMENT.iter_unpack(data[places_at:strides_at]))
+    arguments = tuple(MemoryAt(*pair) for pair in _ARGUMENT.iter_unpack(data[arguments_at:strides_at]))
     strides = tuple((entry[0], entry[1:]) for entry in _STRIDES.iter_unpack(data[strides_at:end]))
     if any(index >= count for index, _ in strides):
-        raise _bad(name, f"strides of argument {max(strides)[0]}", f"an argument below {count}")
-    return GraphExecute(graph, inference, places, strides, MemoryAt(memory, offset) if memory else None)
+        raise _malformed(
+            name, found=f"strides of argument {max(strides)[0]}", expected=f"an argument below {count}"
+        )
+    return GraphExecute(graph, inference, arguments, strides, MemoryAt(memory, offset) if memory else None)
 
 
-def _bad(where: str, found: str, expected: str) -> Refused:
+def _malformed(where: str, found: str, expected: str) -> Refused:
     return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"command buffer, {where}", found=found, expected=expected)

@@ -1,8 +1,8 @@
-"""Where the daemon is found: the socket, and the lock file beside it that says who serves it.
+"""Where a daemon is found: its socket, and the lock file beside it.
 
-The lock file `SOCKET.lock` is flock'ed for the whole life of the daemon: whoever gets the lock has the
-proof that no daemon lives, because the kernel drops it when its holder ends, however it ends. Its JSON
-content (`DaemonRecord`) lets a monitor find the status page without a session.
+A daemon holds an exclusive lock on `SOCKET.lock` as long as it serves the socket. The kernel drops the lock
+when the daemon ends, however it ends: who gets the lock has the proof that no daemon lives. Its JSON content
+(`DaemonRecord`) lets a monitor find the status page without a session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _MAX_SUN_PATH = 107
 _ACCEPT_S = 1.0
-_LONGEST_RECORD = 4096
+_MAX_RECORD = 4096
 
 
 class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_socket() -> Path:
-    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
+    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory that only this user can enter.
 
     That directory is `softnpu` in `XDG_RUNTIME_DIR`, or in /run/user/UID, or else /tmp/softnpu-UID.
     """
@@ -51,7 +51,7 @@ def default_socket() -> Path:
             f"runtime directory {folder}",
             found=f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
             expected=f"a directory of owner {os.geteuid()} with mode 700",
-            hint=f"correct it, or choose another place with {ENV_SOCKET}",
+            hint=f"correct it, or choose another path with {ENV_SOCKET}",
         )
     return folder / "softnpu.sock"
 
@@ -64,7 +64,7 @@ def _runtime_folder() -> Path:
 
 
 def _is_ours(folder: str) -> bool:
-    # root may write what a variable from another user's session names
+    # root may write a directory that a variable from another user's session names
     return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
 
 
@@ -108,12 +108,12 @@ def socket_address(path: Path) -> Iterator[str]:
 
 
 def new_socket() -> socket.socket:
-    """A socket of the kind that the interface uses."""
+    """A new socket of the type that the interface uses."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def accepts(path: Path) -> bool:
-    """Whether somebody takes connections at a socket."""
+    """Whether a process accepts connections at a socket."""
     with new_socket() as sock:
         sock.settimeout(_ACCEPT_S)
         try:
@@ -125,16 +125,16 @@ def accepts(path: Path) -> bool:
 
 
 def read_record(path: Path) -> DaemonRecord | None:
-    """Who serves the socket `path`, as its lock file says; None without a readable record.
+    """The record in the lock file of `path`; None without a readable one.
 
-    A record is believed if the file is this user's or root's, or that of the user whose process it names.
+    A record is trusted if the file belongs to this user, to root, or to the user of the process it names.
     """
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        record = msgspec.json.decode(os.read(fd, _LONGEST_RECORD), type=DaemonRecord)
+        record = msgspec.json.decode(os.read(fd, _MAX_RECORD), type=DaemonRecord)
         info = os.fstat(fd)
         if info.st_uid not in (os.geteuid(), ROOT) and info.st_uid != os.stat(f"/proc/{record.pid}").st_uid:
             return None

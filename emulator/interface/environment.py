@@ -12,7 +12,7 @@ import re
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ENV_SOCKET = "SOFTNPU_SOCKET"
-"""Path of the control socket: where a daemon listens and where a client looks for one."""
+"""Path of the control socket of a daemon."""
 ENV_AUTOSTART = "SOFTNPU_AUTOSTART"
 """`0`: a client that finds no daemon fails; anything else: it starts a per-user one."""
 ENV_SPIN_US = "SOFTNPU_SPIN_US"
@@ -24,11 +24,11 @@ ENV_IDLE_S = "SOFTNPU_IDLE_S"
 ENV_PYTHON = "SOFTNPU_PYTHON"
 """The Python with which a program that is not Python starts a daemon."""
 ENV_INJECT = "SOFTNPU_INJECT"
-"""Faults that a daemon provokes from its start on: see `injections`."""
+"""Faults that a daemon injects from its start on: see `injections`."""
 ENV_SELF_CHECK = "SOFTNPU_SELF_CHECK"
-"""`1`: engines of a daemon try out what they load, and refuse what computes other numbers in given memory."""
+"""`1`: engines check that what they load computes the same in the memory of a client."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
-"""JSON: what variables were before `softnpu run` changed them; a daemon started inside gets them back."""
+"""JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
 DEFAULT_SPIN_US = 50
 MAX_SPIN_US = 1_000_000
@@ -46,7 +46,9 @@ def spin_us() -> int:
         return DEFAULT_SPIN_US
     if _WHOLE.fullmatch(text) and int(text) <= MAX_SPIN_US:
         return int(text)
-    raise _bad(ENV_SPIN_US, text, f"whole microseconds from 0 (none) to {MAX_SPIN_US}")
+    raise _out_of_range(
+        ENV_SPIN_US, found=text, expected=f"whole microseconds from 0 (none) to {MAX_SPIN_US}"
+    )
 
 
 def idle_s(default: float) -> float:
@@ -56,14 +58,14 @@ def idle_s(default: float) -> float:
         return default
     if _DECIMAL.fullmatch(text) and is_idle_time(float(text)):
         return float(text)
-    raise _bad(ENV_IDLE_S, text, IDLE_TIMES)
+    raise _out_of_range(ENV_IDLE_S, found=text, expected=IDLE_TIMES)
 
 
 def self_check() -> bool:
-    """`SOFTNPU_SELF_CHECK`: whether engines try out what they load."""
+    """`SOFTNPU_SELF_CHECK`: whether engines check what they load."""
     text = os.environ.get(ENV_SELF_CHECK, "")
     if text not in {"", "0", "1"}:
-        raise _bad(ENV_SELF_CHECK, text, "0 or 1")
+        raise _out_of_range(ENV_SELF_CHECK, found=text, expected="0 or 1")
     return text == "1"
 
 
@@ -76,16 +78,18 @@ def is_idle_time(seconds: float) -> bool:
 
 
 def variables_outside(text: str) -> dict[str, str]:
-    """What `SOFTNPU_SAVED_ENV` holds: variables as they were before `softnpu run`, empty for unset ones."""
+    """The variables in `SOFTNPU_SAVED_ENV`, as they were before `softnpu run`; empty for unset ones."""
     if not text:
         return {}
     try:
-        found = json.loads(text)
+        saved = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and all(_is_variable(name, value) for name, value in found.items()):
-        return found
-    raise _bad(ENV_SAVED_ENV, text, "a JSON object of strings, as 'softnpu run' sets it")
+        saved = None
+    if isinstance(saved, dict) and all(_is_variable(name, value) for name, value in saved.items()):
+        return saved
+    raise _out_of_range(
+        ENV_SAVED_ENV, found=text, expected="a JSON object of strings, as 'softnpu run' sets it"
+    )
 
 
 def _is_variable(name: str, value: object) -> bool:
@@ -97,12 +101,11 @@ def _is_variable(name: str, value: object) -> bool:
         return False
 
 
-def _bad(variable: str, text: str, expected: str) -> Refused:
-    found = repr(text if len(text) <= 40 else text[:40] + "...")
+def _out_of_range(variable: str, *, found: str, expected: str) -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_ARGUMENT,
         variable,
-        found=found,
+        found=repr(found if len(found) <= 40 else found[:40] + "..."),
         expected=expected,
         hint="correct or unset the variable",
     )

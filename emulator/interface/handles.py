@@ -1,8 +1,8 @@
 """64-bit handles: kind (8 bits), generation (24 bits), slot (32 bits).
 
-A slot is used again only with the next generation, and never after its last one, so a stale handle
-is always detected and never names another object. Handle 0 is the null handle. Handles are looked up in
-the table of one session, so another session's handle names nothing.
+A slot is reused only with the next generation, and never after its last one: a stale handle is always
+detected and never names another object. Handle 0 is the null handle. Each session has tables of its own, so
+another session's handle names nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def describe(handle: int) -> str:
 
 
 class HandleTable(Generic[T]):
-    """The objects of one kind and their handles. `limit` bounds how many may live at once."""
+    """The objects of one kind and their handles; at most `limit` live at once."""
 
-    def __init__(self, kind: HandleKind, limit: int) -> None:
+    def __init__(self, kind: HandleKind, limit: int, generations: int = _GENERATIONS) -> None:
         self._kind = kind
         self._limit = limit
+        self._last_generation = generations - 1
         self._objects: list[T | None] = []
         self._generations: list[int] = []
         self._free: list[int] = []
@@ -59,7 +60,7 @@ class HandleTable(Generic[T]):
         return iter([obj for obj in self._objects if obj is not None])
 
     def check_room(self) -> None:
-        """Refuses with `ERROR_OUT_OF_HOST_MEMORY` when the table is at its limit."""
+        """Refuse with `ERROR_OUT_OF_HOST_MEMORY` when the table is at its limit."""
         if self._live >= self._limit:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
@@ -70,7 +71,7 @@ class HandleTable(Generic[T]):
             )
 
     def add(self, obj: T) -> int:
-        """Stores `obj` and returns its handle."""
+        """Store `obj` and returns its handle."""
         self.check_room()
         if self._free:
             slot = self._free.pop()
@@ -87,25 +88,25 @@ class HandleTable(Generic[T]):
 
     def get(self, handle: int) -> T:
         """The object of `handle`; `ERROR_INVALID_NULL_HANDLE` or `ERROR_INVALID_ARGUMENT` otherwise."""
-        return self._find(handle)[1]
+        return self._lookup(handle)[1]
 
     def pop(self, handle: int) -> T:
-        """Removes and returns the object of `handle`; its slot may be reused with a new generation."""
-        slot, obj = self._find(handle)
+        """Remove and returns the object of `handle`; its slot may be reused with a new generation."""
+        slot, obj = self._lookup(handle)
         self._objects[slot] = None
-        if self._generations[slot] + 1 < _GENERATIONS:
+        if self._generations[slot] < self._last_generation:
             self._free.append(slot)
         self._live -= 1
         return obj
 
-    def _find(self, handle: int) -> tuple[int, T]:
-        wanted = self._kind.name.lower()
+    def _lookup(self, handle: int) -> tuple[int, T]:
+        kind = self._kind.name.lower()
         if handle == NULL_HANDLE:
             raise refuse(
                 ZeResult.ERROR_INVALID_NULL_HANDLE,
-                wanted,
+                kind,
                 found="null handle",
-                expected=f"a live {wanted} handle",
+                expected=f"a live {kind} handle",
             )
         slot, generation = handle & 0xFFFFFFFF, (handle >> 32) & 0xFFFFFF
         if handle >> 56 != self._kind or slot >= len(self._objects):
@@ -113,7 +114,7 @@ class HandleTable(Generic[T]):
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 describe(handle),
                 found="unknown handle",
-                expected=f"a live {wanted} handle",
+                expected=f"a live {kind} handle",
             )
         obj = self._objects[slot]
         if obj is None or generation != self._generations[slot]:
@@ -121,6 +122,6 @@ class HandleTable(Generic[T]):
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 describe(handle),
                 found=f"stale handle: destroyed, slot {slot} is at generation {self._generations[slot]}",
-                expected=f"a live {wanted} handle",
+                expected=f"a live {kind} handle",
             )
         return slot, obj

@@ -1,4 +1,4 @@
-"""The control messages about faults that a user asks for. They are a part of `messages`."""
+"""The control messages of fault injection. They are a part of `messages`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softnpu.emulator.interface.message import Message
 
 
 class Inject(Message, frozen=True, kw_only=True, tag="inject"):
-    """Asks for a fault, see `injections`. `pid`: all sessions that it has now. Answer: `Injected`."""
+    """Inject a fault, see `injections`. `pid`: all sessions that this process has now. Answer: `Injected`."""
 
     kind: str
     value: str = ""
@@ -22,26 +22,25 @@ class Inject(Message, frozen=True, kw_only=True, tag="inject"):
 
 
 class InjectStatus(Message, frozen=True, kw_only=True, tag="inject_status"):
-    """Asks for the faults that were asked for. Answer: `InjectedAre`."""
+    """Ask for the state of all injections. Answer: `InjectedAre`."""
 
 
 class InjectClear(Message, frozen=True, kw_only=True, tag="inject_clear"):
-    """Ends injections, None for all. Refused with no effect if one does not exist. Answer: `Cleared`."""
+    """End injections, None for all. Refused without effect if one does not exist. Answer: `Cleared`."""
 
     ids: tuple[int, ...] | None = None
 
 
 class Injected(Message, frozen=True, kw_only=True, tag="injected"):
-    """The fault will happen. `id` names it."""
+    """The fault is injected. `id` names it."""
 
     id: int
 
 
 class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
-    """One injection and what has come of it.
+    """One injection: how many operations matched, and how many of them it has hit.
 
-    `matched` operations it might have acted on, `hits` on which it has. `state`: `active`, `used up`, or
-    `session gone`. `value`: as it was given, else what holds without one.
+    `state`: `active`, `used up`, or `session gone`. `value`: the one of the request, else the default.
     """
 
     id: int
@@ -59,7 +58,7 @@ class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InjectedAre(Message, frozen=True, kw_only=True, tag="injected_are"):
-    """Active injections, and the last of those that have ended by themselves; the oldest first."""
+    """Active injections, and the last of those that ended by themselves; the oldest first."""
 
     faults: tuple[InjectionState, ...]
 

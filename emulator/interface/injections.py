@@ -1,8 +1,8 @@
-"""Faults that a user of softnpu asks for: every failure that a device can show, provoked on a running daemon.
+"""Fault injection: every failure that a device can show, on a running daemon.
 
 A kind of fault acts on one sort of operation: submissions, doorbells, loads of a graph, or requests. Of the
-operations that match, the first `after` pass; of those behind them each is hit with `probability`, until
-`count` were hit. As text, for a daemon that starts:
+operations that match, the first `after` pass; each later one is hit with `probability`, until `count` were
+hit. As text, for a daemon that starts:
 
     SOFTNPU_INJECT="hang:after=3, slow=20ms:count=*:probability=0.1:seed=7"
 """
@@ -14,12 +14,13 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from softnpu.emulator.interface.environment import ENV_INJECT
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ZeResult, refuse
 
 
 class FaultKind(enum.StrEnum):
@@ -60,7 +61,7 @@ class Operation(enum.Enum):
 
 
 class Value(enum.Enum):
-    """What may stand behind the name of a kind."""
+    """The value that a kind takes."""
 
     NONE = "none"
     TEXT = "the log of the compiler"
@@ -73,7 +74,7 @@ class Value(enum.Enum):
 
 
 class KindInfo(NamedTuple):
-    """What a kind acts on, what it does, its value, and the value that holds when none is given."""
+    """What a kind acts on, what it does, the value it takes, and its default."""
 
     operation: Operation
     summary: str
@@ -84,16 +85,16 @@ class KindInfo(NamedTuple):
 
 KINDS: dict[FaultKind, KindInfo] = {
     FaultKind.HANG: KindInfo(
-        Operation.SUBMISSION, "it makes no progress, and the engine listens to nobody: the watchdog resets it"
+        Operation.SUBMISSION, "it makes no progress, and the engine does not answer: the watchdog resets it"
     ),
     FaultKind.STALL: KindInfo(
-        Operation.SUBMISSION, "it makes no progress, the engine listens: the watchdog aborts it, no reset"
+        Operation.SUBMISSION, "it makes no progress, the engine answers: the watchdog aborts it, no reset"
     ),
     FaultKind.RESET: KindInfo(
         Operation.SUBMISSION, "the engine dies under it and comes back: nothing is lost, it runs again"
     ),
     FaultKind.LOST: KindInfo(
-        Operation.SUBMISSION, "it ends with DEVICE_LOST, and so does all else of its queue"
+        Operation.SUBMISSION, "it ends with DEVICE_LOST, and so does everything else of its queue"
     ),
     FaultKind.ECC: KindInfo(
         Operation.SUBMISSION, "an uncorrectable memory error: it ends with UNKNOWN, its outputs are void"
@@ -105,10 +106,10 @@ KINDS: dict[FaultKind, KindInfo] = {
         Operation.SUBMISSION, "it takes longer, and the device is busy with it", Value.SLOWNESS, "10ms"
     ),
     FaultKind.DROP_SIGNAL: KindInfo(
-        Operation.SUBMISSION, "it is done and nobody is told: the device gives it up as DEVICE_LOST"
+        Operation.SUBMISSION, "it runs, its end is not signalled: the device ends it with DEVICE_LOST"
     ),
     FaultKind.DROP_DOORBELL: KindInfo(
-        Operation.DOORBELL, "it is not heard: the next one is, or the device gives the work up as DEVICE_LOST"
+        Operation.DOORBELL, "it is lost: the next one works, or the device ends the work with DEVICE_LOST"
     ),
     FaultKind.LOAD_HANG: KindInfo(
         Operation.LOAD,
@@ -164,7 +165,7 @@ KINDS: dict[FaultKind, KindInfo] = {
         Operation.REQUEST, "the daemon dies (SIGKILL) instead of serving a request"
     ),
 }
-"""Every kind, in the order in which a person should read of them."""
+"""Every kind, in the order of the documentation."""
 
 REQUESTS = (
     "hello", "context_create", "context_destroy", "context_memory", "mem_alloc", "mem_import", "mem_free",
@@ -174,21 +175,22 @@ REQUESTS = (
 )  # fmt: skip
 """What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""
 
+_refuse = partial(refuse, ZeResult.ERROR_INVALID_ARGUMENT)
 _DEVICELESS = {FaultKind.DISCONNECT, FaultKind.DAEMON_DEATH}
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
 _FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
 _NUMBER = re.compile(r"[0-9eE.+-]{1,40}")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_LONGEST_S = 3600.0
-_LARGEST_FACTOR = 1000.0
-_MOST = 2**63 - 1
-_LONGEST_TEXT = 800
+_MAX_S = 3600.0
+_MAX_FACTOR = 1000.0
+_MAX_NUMBER = 2**63 - 1
+_MAX_TEXT = 800
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fault that was asked for. `count` None: as often as it matches. No `sessions`: any.
+    """One injected fault. `count` None: every match. No `sessions`: any. `device` None: any.
 
-    `device` None: any. `value` as the kind takes it, empty for its default.
+    `value`: of the form that the kind takes, empty for its default.
     """
 
     kind: FaultKind
@@ -202,7 +204,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def facts(self) -> KindInfo:
-        """What its kind does."""
+        """The description of its kind."""
         return KINDS[self.kind]
 
     @property
@@ -212,7 +214,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def result(self) -> ZeResult | None:
-        """The error that its value names, if it does."""
+        """The error that its value names, if any."""
         name = self.effective.rpartition("=")[2]
         return ZeResult[name] if name in ZeResult.__members__ else None
 
@@ -225,15 +227,15 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def seconds(self) -> float:
-        """The time of its value; 0 if that is none."""
-        found = _TIME.fullmatch(self.effective.rpartition("=")[2])
-        return float(found[1]) * _UNITS[found[2]] if found else 0.0
+        """The time of its value; 0 if the value is none."""
+        match = _TIME.fullmatch(self.effective.rpartition("=")[2])
+        return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
     @property
     def factor(self) -> float:
-        """How many times as long; 1 if its value is no factor."""
-        found = _FACTOR.fullmatch(self.effective)
-        return float(found[1]) if found else 1.0
+        """The factor of its value; 1 if the value is none."""
+        match = _FACTOR.fullmatch(self.effective)
+        return float(match[1]) if match else 1.0
 
     def chosen(self, number: int) -> bool:
         """Whether operation `number` (from 1) of those that match is one that `probability` picks."""
@@ -243,22 +245,28 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return int.from_bytes(drawn, "little") / 2**64 < self.probability
 
     def check(self) -> None:
-        """Refuses what contradicts itself or cannot be, by the name of the option."""
+        """Refuse options that contradict each other or are out of range, by their names."""
         facts, name = self.facts, f"injection of {self.kind.value}"
-        if not 0 <= self.after <= _MOST:
-            raise _bad(name, f"after {self.after}", "0 or more operations that pass")
-        if self.count is not None and not 1 <= self.count <= _MOST:
-            raise _bad(name, f"count {self.count}", "1 or more operations that are hit, or * for every")
+        if not 0 <= self.after <= _MAX_NUMBER:
+            raise _refuse(name, found=f"after {self.after}", expected="0 or more operations that pass")
+        if self.count is not None and not 1 <= self.count <= _MAX_NUMBER:
+            raise _refuse(
+                name,
+                found=f"count {self.count}",
+                expected="1 or more operations that are hit, or * for every",
+            )
         if not 0.0 < self.probability <= 1.0:
-            raise _bad(name, f"probability {self.probability:g}", "above 0, at most 1")
-        if not 0 <= self.seed <= _MOST:
-            raise _bad(name, f"seed {self.seed}", f"0 to {_MOST}")
+            raise _refuse(name, found=f"probability {self.probability:g}", expected="above 0, at most 1")
+        if not 0 <= self.seed <= _MAX_NUMBER:
+            raise _refuse(name, found=f"seed {self.seed}", expected=f"0 to {_MAX_NUMBER}")
         if self.device is not None and self._has_no_device():
-            raise _bad(name, f"device {self.device}", "none: it acts on connections, not on devices")
+            raise _refuse(
+                name, found=f"device {self.device}", expected="none: it acts on connections, not on devices"
+            )
         if self.sessions and facts.operation is Operation.LOAD:
-            raise _bad(name, "a session", "none: sessions share what is loaded")
+            raise _refuse(name, found="a session", expected="none: sessions share what is loaded")
         if self.sessions and self.requests == ("hello",):
-            raise _bad(name, "a session", "none: it has no number before the handshake")
+            raise _refuse(name, found="a session", expected="none: it has no number before the handshake")
         self._check_value(name)
 
     def _has_no_device(self) -> bool:
@@ -268,10 +276,10 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kind, text = self.facts.value, self.value
         if kind is Value.NONE:
             if text:
-                raise _bad(name, f"value {text!r}", "no value")
+                raise _refuse(name, found=f"value {text!r}", expected="no value")
             return
-        if len(text) > _LONGEST_TEXT:
-            raise _bad(name, f"a value of {len(text)} characters", f"at most {_LONGEST_TEXT}")
+        if len(text) > _MAX_TEXT:
+            raise _refuse(name, found=f"a value of {len(text)} characters", expected=f"at most {_MAX_TEXT}")
         if not text and kind not in (Value.REQUEST, Value.REQUEST_TIME):
             return
         request, _, behind = text.partition("=")
@@ -286,52 +294,54 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         }[kind]
         if not good:
             hint = f"requests: {', '.join(REQUESTS)}" if kind in (Value.REQUEST, Value.REQUEST_TIME) else ""
-            raise _bad(name, f"value {text!r}", kind.value, hint)
+            raise _refuse(name, found=f"value {text!r}", expected=kind.value, hint=hint)
 
 
 def kind_of(name: str) -> FaultKind:
-    """The kind of this name; refuses an unknown one with all that there are."""
+    """The kind of this name; an unknown one is refused with the list of kinds."""
     try:
         return FaultKind(name)
     except ValueError:
-        raise _bad("injection", f"no fault {name!r}", f"one of {', '.join(FaultKind)}") from None
+        raise _refuse(
+            "injection", found=f"no fault {name!r}", expected=f"one of {', '.join(FaultKind)}"
+        ) from None
 
 
 def parse(text: str) -> tuple[Injection, ...]:
-    """The injections in `text`, checked. Refuses what it does not understand, naming the part."""
+    """The injections in `text`, checked. A part that cannot be read is refused by name."""
     parts = (part.strip() for part in text.split(","))
     return tuple(_parse_part(part) for part in parts if part)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """What `SOFTNPU_INJECT` asks for."""
+    """The value of `SOFTNPU_INJECT`."""
     return environment.get(ENV_INJECT, "")
 
 
 def _parse_part(part: str) -> Injection:
     head, *parts = part.split(":")
     name, _, value = head.partition("=")
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for option in parts:
-        key, equals, what = option.partition("=")
-        if not equals or key not in _OPTIONS or key in given:
+        key, equals, text = option.partition("=")
+        if not equals or key not in _OPTIONS or key in texts:
             known = ", ".join(f"{name}=" for name in _OPTIONS)
-            raise _bad(f"injection {part!r}", repr(option), f"once each: {known}")
-        given[key] = what
-    if "seed" in given and "probability" not in given:
-        raise _bad(f"injection {part!r}", "seed without probability", "both, or no seed")
+            raise _refuse(f"injection {part!r}", found=repr(option), expected=f"once each: {known}")
+        texts[key] = text
+    if "seed" in texts and "probability" not in texts:
+        raise _refuse(f"injection {part!r}", found="seed without probability", expected="both, or no seed")
     kind = kind_of(name.strip())
     try:
-        options = {key: _OPTIONS[key](what) for key, what in given.items()}
+        options = {key: _OPTIONS[key](text) for key, text in texts.items()}
         injection = Injection(kind=kind, value=value, **options)
     except ValueError as error:
-        raise _bad(f"injection {part!r}", str(error), "a number") from error
+        raise _refuse(f"injection {part!r}", found=str(error), expected="a number") from error
     injection.check()
     return injection
 
 
 def count_of(text: str) -> int | None:
-    """How often: a number, or None for `*`. `ValueError` for anything else."""
+    """A number, or None for `*`. `ValueError` for anything else."""
     return None if text == "*" else _whole(text)
 
 
@@ -339,12 +349,12 @@ def _whole(text: str) -> int:
     return int(_plain(text))
 
 
-def _share(text: str) -> float:
+def _fraction(text: str) -> float:
     return float(_plain(text))
 
 
 def _plain(text: str) -> str:
-    # Python takes digits of other scripts, spaces and underscores as well
+    # Python also accepts digits of other scripts, spaces and underscores
     if not _NUMBER.fullmatch(text):
         raise ValueError(repr(text))
     return text
@@ -353,25 +363,21 @@ def _plain(text: str) -> str:
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "after": _whole,
     "count": count_of,
-    "probability": _share,
+    "probability": _fraction,
     "seed": _whole,
     "device": _whole,
 }
 
 
 def _is_time(text: str) -> bool:
-    found = _TIME.fullmatch(text)
-    return found is not None and 0 < float(found[1]) * _UNITS[found[2]] <= _LONGEST_S
+    match = _TIME.fullmatch(text)
+    return match is not None and 0 < float(match[1]) * _UNITS[match[2]] <= _MAX_S
 
 
 def _is_factor(text: str) -> bool:
-    found = _FACTOR.fullmatch(text)
-    return found is not None and 1.0 < float(found[1]) <= _LARGEST_FACTOR
+    match = _FACTOR.fullmatch(text)
+    return match is not None and 1.0 < float(match[1]) <= _MAX_FACTOR
 
 
 def _is_error(text: str) -> bool:
     return text.startswith("ERROR_") and text in ZeResult.__members__
-
-
-def _bad(object: str, found: str, expected: str, hint: str = "") -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, found=found, expected=expected, hint=hint)

@@ -27,18 +27,17 @@ class Field:
 class Layout:
     """The fields of a record, and the `struct` that packs and unpacks them.
 
-    The description has a line for each field: `NAME TYPE`, `NAME TYPE[COUNT]` or `reserved BYTES`. A comment
-    starts with `#`.
+    The description has the fields in lines or between commas: `NAME TYPE`, `NAME TYPE[COUNT]` or
+    `reserved BYTES`. A comment starts with `#`.
     """
 
     def __init__(self, description: str) -> None:
         self.fields: list[Field] = []
         form = "<"
-        for line in description.splitlines():
-            text = line.partition("#")[0].strip()
-            if not text:
+        for text in re.sub(r" *#.*", "", description).replace(",", "\n").split("\n"):
+            if not text.strip():
                 continue
-            match = _FIELD.fullmatch(text)
+            match = _FIELD.fullmatch(text.strip())
             if match is None:
                 raise ValueError(f"no field: {text!r}")
             offset = struct.calcsize(form)

@@ -1,8 +1,8 @@
 """Every control message, as msgspec structs. On the wire: msgpack maps with a tag `t`.
 
-Growth: a reader skips fields that it does not know, unless the sender names them in `must`; then the
-message is refused by the name of the field. Requests come from the client, answers repeat the request
-id of the frame. Descriptors that travel with a message are listed in its docstring, in order.
+Growth: a reader skips fields that it does not know, unless the sender names them in `must`; then it refuses
+the message by the name of the field. Requests come from the client, answers repeat the request id of the
+frame. Descriptors that travel with a message are listed in its docstring, in order.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
 
 
 class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
-    """Destroys a context and everything created in it. Answer: `Ok`."""
+    """Destroy a context and everything created in it. Answer: `Ok`."""
 
     context: Handle
 
 
 class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
-    """Allocates `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
+    """Allocate `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
 
-    `exportable` memory has a segment of its own, whose descriptor may be given to another process.
+    `exportable` memory has a segment of its own, whose descriptor another process may use.
     """
 
     context: Handle
@@ -110,7 +110,7 @@ class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
 
 
 class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
-    """Uses memory of another process. Descriptor: the segment of an exportable allocation.
+    """Use memory of another process. Descriptor: the segment of an exportable allocation.
 
     Its size must be sealed. Answer: `MemAllocated`, fresh, with the whole segment as the allocation.
     """
@@ -120,7 +120,7 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
 
 
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
-    """Frees allocations, in one message however many. Answer: `Ok`."""
+    """Free any number of allocations. Answer: `Ok`."""
 
     memory: tuple[Handle, ...]
 
@@ -148,7 +148,7 @@ class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
 
 
 class QueueDestroy(Message, frozen=True, kw_only=True, tag="queue_destroy"):
-    """Destroys a queue; commands that were not executed are dropped. Answer: `Ok`."""
+    """Destroy a queue; commands that were not executed are dropped. Answer: `Ok`."""
 
     queue: Handle
 
@@ -179,12 +179,12 @@ class GraphFlag(enum.IntFlag):
 
 
 class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
-    """Compiles a model. Descriptors: the IR's XML, then one for each source of its weights.
+    """Compile a model. Descriptors: the IR's XML, then one for each source of its weights.
 
     `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name,
     `build_flags` the line of `ze_graph_desc_t`, `flags` the bits of `GraphFlag`. `cache` is the directory
-    of compiled models to look into and to add to, None for none; `input_hash` stands for XML and weights
-    there. Answers: any number of `Progress`, then `GraphCreated`.
+    of compiled models to use, None for none; `input_hash` stands for XML and weights there. Answers: any
+    number of `Progress`, then `GraphCreated`.
     """
 
     context: Handle
@@ -215,13 +215,13 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
 
 
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
-    """Asks for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
+    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
 
     graph: Handle
 
 
 class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
-    """Asks for a blob of a graph with all constants inside. Answers: `Progress`, then `GraphExported`.
+    """Ask for a blob of a graph with all constants inside. Answers: `Progress`, then `GraphExported`.
 
     With `offset`: descriptor, a file open for writing; the blob is written there, from this byte on.
     """
@@ -231,7 +231,7 @@ class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
 
 
 class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
-    """Asks which layers of a model the device executes. Descriptors and fields as in `GraphCreate`.
+    """Ask which layers of a model the device executes. Descriptors and fields as in `GraphCreate`.
 
     Answers: `Progress`, then `GraphQueried`.
     """
@@ -244,7 +244,7 @@ class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
 
 
 class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"):
-    """Asks for the options of the compiler of a device (index). With `option`: whether it is supported, and
+    """Ask for the options of the compiler of a device (index). With `option`: whether it is supported, and
     with `value` that value of it. Answer: `CompilerOptionsAre`."""
 
     device: int
@@ -253,42 +253,42 @@ class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"
 
 
 class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
-    """Loads a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
+    """Load a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
 
     graph: Handle
 
 
 class GraphDestroy(Message, frozen=True, kw_only=True, tag="graph_destroy"):
-    """Destroys a graph. Answer: `Ok`."""
+    """Destroy a graph. Answer: `Ok`."""
 
     graph: Handle
 
 
 class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
-    """Cancels the compilation started by request `request` of this session. Answer: `Ok`."""
+    """Cancel the compilation started by request `request` of this session. Answer: `Ok`."""
 
     request: int
 
 
 class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
-    """Asks for the memory of a context. Answer: `ContextMemoryIs`."""
+    """Ask for the memory of a context. Answer: `ContextMemoryIs`."""
 
     context: Handle
 
 
 class Status(Message, frozen=True, kw_only=True, tag="status"):
-    """Asks for the state of the daemon. Answer: `StatusIs`."""
+    """Ask for the state of the daemon. Answer: `StatusIs`."""
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """Asks the daemon to end in order. Answer: `Ok`, then the connection closes."""
+    """End the daemon in order. Answer: `Ok`, then the connection closes."""
 
 
 # ---------------------------------------------------------------- answers
 
 
 class Ok(Message, frozen=True, kw_only=True, tag="ok"):
-    """Done; nothing to tell."""
+    """Done."""
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):

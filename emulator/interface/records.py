@@ -157,7 +157,7 @@ class StatusWord(enum.IntEnum):
 
 
 class DeviceState(enum.IntEnum):
-    """What the supervisor knows of an engine."""
+    """State of an engine."""
 
     STARTING = 0
     READY = 1

@@ -10,7 +10,7 @@ import enum
 
 import msgspec
 
-_LONGEST_TEXT = 1000  # characters; four texts of four bytes a character are a quarter of a frame
+_MAX_TEXT = 1000  # characters; four texts of four bytes a character are a quarter of a frame
 
 
 class ZeResult(enum.IntEnum):
@@ -96,7 +96,7 @@ class Refused(Exception):
 def refuse(
     result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = "", property: str = ""
 ) -> Refused:
-    """Builds the exception of one refusal, to be raised by the caller."""
+    """Build the exception of one refusal, to be raised by the caller."""
     return Refused(
         ErrorInfo(
             result=int(result), object=object, found=found, expected=expected, hint=hint, property=property
@@ -106,4 +106,4 @@ def refuse(
 
 def _shortened(text: str) -> str:
     text = text.encode("utf-8", "replace").decode("utf-8")  # names in a file may hold what is no character
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

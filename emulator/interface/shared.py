@@ -1,7 +1,7 @@
 """Typed access to the records of `records` in mapped memory: a fence, and an event.
 
-A word is read and written as one aligned machine access (a memoryview of format I or Q), so the other
-side never sees half of it.
+A word is read and written as one aligned machine access (a memoryview of format I or Q), so the other side
+never sees half of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import EventState
 
-# Words of the records, and states as plain integers: reading a member of an enumeration takes 50 ns,
-# half of a look at an event.
+# Words of the records, and states as plain integers: reading a member of an enumeration takes 50 ns, half as
+# long as reading an event.
 _FENCE_WAITERS = records.FENCE_WAITERS // 4
 _FENCE_RESULT = records.FENCE_RESULT // 4
 _FENCE_ARMED = records.FENCE_ARMED // 8
@@ -82,7 +82,7 @@ class FenceRecord:
         return self._longs[self._long + _FENCE_TIME]
 
     def arm(self, ticket: int) -> None:
-        """Host: the submission of this ticket is to signal it; 0: none is."""
+        """Host: the submission of this ticket is to signal it; 0: none."""
         self._longs[self._long + _FENCE_ARMED] = ticket
 
     def cancel(self, ticket: int) -> None:
@@ -90,14 +90,14 @@ class FenceRecord:
         self._longs[self._long + _FENCE_CANCEL] = ticket
 
     def sleep(self, ticket: int, timeout_ns: int) -> None:
-        """Sleep until something signals it, at most `timeout_ns`; the caller looks again."""
+        """Sleep until something signals it, at most `timeout_ns`; the caller checks again."""
         waiters = self._word + _FENCE_WAITERS
         self._words[waiters] = 1
         linux.memory_fence()
         signalled = self._longs[self._long]
         if signalled == ticket:
             return
-        # an earlier signal may have taken the mark with it
+        # an earlier signal may have cleared the mark
         if not self._words[waiters]:
             self._words[waiters] = 1
         linux.futex_wait(self._address, signalled & 0xFFFFFFFF, timeout_ns)
@@ -112,8 +112,8 @@ class FenceRecord:
             return
         self._words[self._word + _FENCE_RESULT] = result
         self._longs[self._long + _FENCE_TIME] = time.monotonic_ns()
-        # the mark is taken before the ticket is stored: a waiter that marks itself later finds the ticket, or
-        # the kernel finds it when it compares the word
+        # the mark is cleared before the ticket is stored: a waiter that marks itself later sees the ticket,
+        # or the kernel does when it compares the word
         waiters = self._word + _FENCE_WAITERS
         marked = self._words[waiters]
         if marked:
@@ -125,9 +125,8 @@ class FenceRecord:
 class EventRecord:
     """An event, 64 bytes at `offset` of a mapping.
 
-    Commands store its state together with the number of changes, as one word: after an engine's death the
-    next one knows by that number whether the interrupted command has changed it. The host stores the state
-    alone.
+    Commands store its state together with the number of changes, as one word: by that number the next engine
+    knows whether the command that was interrupted has changed it. The host stores the state alone.
     """
 
     __slots__ = ("_address", "_long", "_longs", "_word", "_words")
@@ -158,7 +157,7 @@ class EventRecord:
         return self._longs[self._long + _EVENT_TIME]
 
     def initialize(self) -> None:
-        """Host: a new event lies here."""
+        """Host: initialize a new event."""
         self._words[self._word] = _INITIAL
 
     def host_reset(self) -> None:
@@ -167,14 +166,14 @@ class EventRecord:
 
     def host_signal(self) -> None:
         """Host: signalled from now on; wakes every waiter."""
-        waiters, marked = self._take_mark()
+        waiters, marked = self._clear_mark()
         self._words[self._word] = _HOST_SIGNALLED
         _wake(self._words, waiters, marked, self._address)
 
     def device_signal(self) -> None:
         """Device: signalled from now on; wakes every waiter."""
         self._longs[self._long + _EVENT_TIME] = time.monotonic_ns()
-        waiters, marked = self._take_mark()
+        waiters, marked = self._clear_mark()
         self._change(_DEVICE_SIGNALLED)
         _wake(self._words, waiters, marked, self._address)
 
@@ -183,14 +182,14 @@ class EventRecord:
         self._change(_DEVICE_RESET)
 
     def sleep(self, timeout_ns: int) -> None:
-        """Sleep until the state changes, at most `timeout_ns`; the caller looks at the state again."""
+        """Sleep until the state changes, at most `timeout_ns`; the caller checks the state again."""
         waiters = self._word + _EVENT_WAITERS
         self._words[waiters] = 1
         linux.memory_fence()
         state = self._words[self._word]
         if state > _HOST_RESET:
             return
-        # a signal that was reset since may have taken the mark with it
+        # a signal that was reset since may have cleared the mark
         if not self._words[waiters]:
             self._words[waiters] = 1
         linux.futex_wait(self._address, state, timeout_ns)
@@ -199,9 +198,9 @@ class EventRecord:
         changes = (self._words[self._word + _EVENT_CHANGES] + 1) & 0xFFFFFFFF
         self._longs[self._long] = changes << 32 | state
 
-    def _take_mark(self) -> tuple[int, int]:
-        # taken before the state is stored: a waiter that marks itself later finds the new state, or the
-        # kernel finds it when it compares the word
+    def _clear_mark(self) -> tuple[int, int]:
+        # cleared before the state is stored: a waiter that marks itself later sees the new state, or the
+        # kernel does when it compares the word
         waiters = self._word + _EVENT_WAITERS
         marked = self._words[waiters]
         if marked:

@@ -57,7 +57,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One session: whose it is and what it holds."""
+    """One session: its process, its user and its objects."""
 
     session: int
     pid: int
@@ -72,7 +72,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One user (uid) over all of its connections: what it holds, and how often a limit refused it more."""
+    """One user (uid) over all of its connections: its objects, and how often a limit refused more."""
 
     uid: int
     connections: int
@@ -88,7 +88,7 @@ class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
 class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
     """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
 
-    A user who may not command the daemon sees itself and its sessions only. At most 64 users are listed.
+    Users other than the owner and root see themselves and their sessions only. At most 64 users are listed.
     """
 
     pid: int

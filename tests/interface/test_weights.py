@@ -119,8 +119,8 @@ def test_the_space_shows_every_source_and_what_lies_behind_them() -> None:
         start = space.layout.starts[1]
         assert bytes(space.view[start : start + 10]) == second[4200:4210]
         assert bytes(space.view[space.layout.size :]) == b"embedded"
-        assert space.find(space.address + 10, 20) == 10
-        assert space.find(space.address + 4999, 2) is None
+        assert space.offset_of(space.address + 10, 20) == 10
+        assert space.offset_of(space.address + 4999, 2) is None
         assert space.covers(space.address + 6000)
         assert not space.covers(space.address + space.layout.size)
 
