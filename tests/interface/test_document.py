@@ -82,7 +82,7 @@ def _notation(kind: Any) -> str:
         return " or ".join(map(_notation, get_args(kind)))
     if issubclass(kind, messages.Message):
         return str(kind.__struct_config__.tag)
-    return _NAMES.get(kind, kind.__name__)
+    return _NAMES.get(kind) or str(kind.__name__)
 
 
 def _default(value: object) -> str:

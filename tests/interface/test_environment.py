@@ -13,17 +13,16 @@ from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, EN
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
+pytestmark = pytest.mark.quick
+
 _NO_NUMBERS = [
     "-1", "+1", " 1", "1 ", "1_000", "1e3", "0x10", "nan", "inf", "soon", "5us", "1.", ".5", "1,5", "1\n",
     "\u0661\u0662",  # digits, of another script
-    "\u00b2",
-    "\uff11",
-    "9" * 21,
-    "9" * 5000,
+    "\u00b2", "\uff11", "9" * 21, "9" * 5000,
 ]  # fmt: skip
 
 
-def _refused(call: Callable[[], object], variable: str) -> None:
+def _assert_refused(call: Callable[[], object], variable: str) -> None:
     with pytest.raises(Refused) as caught:
         call()
     info = caught.value.info
@@ -31,31 +30,23 @@ def _refused(call: Callable[[], object], variable: str) -> None:
     assert len(str(info)) < 300
 
 
-@pytest.mark.parametrize(("text", "value"), [("", 50), ("0", 0), ("007", 7), ("1000000", 1_000_000)])
-def test_a_busy_wait_is_whole_microseconds(monkeypatch: pytest.MonkeyPatch, text: str, value: int) -> None:
-    monkeypatch.setenv(ENV_SPIN_US, text)
-    assert environment.spin_us() == value
+def test_a_busy_wait_is_whole_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, value in {"": 50, "0": 0, "007": 7, "1000000": 1_000_000}.items():
+        monkeypatch.setenv(ENV_SPIN_US, text)
+        assert environment.spin_us() == value
+    for text in [*_NO_NUMBERS, "0.5", "1000001", "9" * 20]:
+        monkeypatch.setenv(ENV_SPIN_US, text)
+        _assert_refused(environment.spin_us, ENV_SPIN_US)
 
 
-@pytest.mark.parametrize("text", [*_NO_NUMBERS, "0.5", "1000001", "9" * 20])
-def test_what_is_no_busy_wait_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv(ENV_SPIN_US, text)
-    _refused(environment.spin_us, ENV_SPIN_US)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 60), ("0", 0), ("0.0", 0), ("0.1", 0.1), ("1", 1), ("2.50", 2.5), ("604800", 604800)],
-)
-def test_an_idle_time_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str, value: float) -> None:
-    monkeypatch.setenv(ENV_IDLE_S, text)
-    assert environment.idle_s(60) == value
-
-
-@pytest.mark.parametrize("text", [*_NO_NUMBERS, "1e-9", "0.000000001", "0.09", "604800.1", "0." + "0" * 19])
-def test_what_is_no_idle_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv(ENV_IDLE_S, text)
-    _refused(lambda: environment.idle_s(60), ENV_IDLE_S)
+def test_an_idle_time_is_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = {"": 60, "0": 0, "0.0": 0, "0.1": 0.1, "1": 1, "2.50": 2.5, "604800": 604800}
+    for text, value in right.items():
+        monkeypatch.setenv(ENV_IDLE_S, text)
+        assert environment.idle_s(60) == value
+    for text in [*_NO_NUMBERS, "1e-9", "0.000000001", "0.09", "604800.1", "0." + "0" * 19]:
+        monkeypatch.setenv(ENV_IDLE_S, text)
+        _assert_refused(lambda: environment.idle_s(60), ENV_IDLE_S)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +75,11 @@ def test_settings_have_the_same_bounds(name: str, value: float) -> None:
         '{"a":"\\u0000"}', '{"a":"\\ud800"}', "[" * 100_000,
     ],
 )  # fmt: skip
-def test_what_run_does_not_write_is_refused(text: str) -> None:
-    _refused(lambda: outside({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
+def test_a_saved_environment_that_run_does_not_write_is_refused(text: str) -> None:
+    _assert_refused(lambda: outside({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
 
 
-def test_what_run_writes_comes_back() -> None:
-    before = {"A": "1", "B": "", "C": "\udcff"}
-    assert outside({"B": "2", "D": "4", ENV_SAVED_ENV: json.dumps(before)}) == {
-        "A": "1",
-        "C": "\udcff",
-        "D": "4",
-    }
+def test_a_saved_environment_comes_back() -> None:
+    saved = json.dumps({"A": "1", "B": "", "C": "\udcff"})
+    assert outside({"B": "2", "D": "4", ENV_SAVED_ENV: saved}) == {"A": "1", "C": "\udcff", "D": "4"}
     assert outside({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}
