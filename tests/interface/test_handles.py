@@ -58,12 +58,13 @@ def test_a_full_table_refuses_and_says_how_many() -> None:
 
 def test_a_slot_whose_generations_are_used_up_is_never_used_again() -> None:
     table: HandleTable[int] = HandleTable(HandleKind.MEMORY, 1, generations=4)
-    handles_seen = set()
-    for number in range(20):
-        handle = table.add(number)
-        handles_seen.add(handle)
-        table.pop(handle)
-    assert len(handles_seen) == 20
+    seen = []
+    for number in range(6):
+        seen.append(table.add(number))
+        table.pop(seen[-1])
+    assert [(handle >> 32 & 0xFFFFFF, handle & 0xFFFFFFFF) for handle in seen] == [
+        (generation, slot) for slot in (0, 1) for generation in (1, 2, 3)
+    ]
 
 
 @given(st.integers(-(2**65), 2**65))
