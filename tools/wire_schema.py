@@ -104,7 +104,7 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
         "MAGIC": container.MAGIC,
         "MAJOR": container.MAJOR,
         "MINOR": container.MINOR,
-        "PAGE": container.PAGE,
+        "PAGE": records.PAGE,
         "MAX_SECTIONS": container.MAX_SECTIONS,
         "REQUIRED": container.REQUIRED,
         "READ_VALUE": container.READ_VALUE.encode(),

@@ -16,12 +16,12 @@ import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.interface.layout import Layout
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
 MAJOR = 1
 MINOR = 1
-PAGE = 4096
 HEADER_LAYOUT = Layout(
     """
     magic       char[8]

@@ -40,6 +40,8 @@ EVENT_CHANGES = EVENT.offset("changes")
 EVENT_WAITERS = EVENT.offset("waiters")
 EVENT_TIME = EVENT.offset("time")
 
+PAGE = 4096
+"""Bytes of a page: what segments, weights and the sections of a blob are aligned to."""
 SIGNAL_SIZE = FENCE.size
 """Bytes of a fence, and of an event."""
 
