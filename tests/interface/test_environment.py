@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from softnpu.emulator.daemon import outside
+from softnpu.emulator.daemon import saved_environment
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -76,10 +76,14 @@ def test_settings_have_the_same_bounds(name: str, value: float) -> None:
     ],
 )  # fmt: skip
 def test_a_saved_environment_that_run_does_not_write_is_refused(text: str) -> None:
-    _assert_refused(lambda: outside({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
+    _assert_refused(lambda: saved_environment({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
 
 
 def test_a_saved_environment_comes_back() -> None:
     saved = json.dumps({"A": "1", "B": "", "C": "\udcff"})
-    assert outside({"B": "2", "D": "4", ENV_SAVED_ENV: saved}) == {"A": "1", "C": "\udcff", "D": "4"}
-    assert outside({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}
+    assert saved_environment({"B": "2", "D": "4", ENV_SAVED_ENV: saved}) == {
+        "A": "1",
+        "C": "\udcff",
+        "D": "4",
+    }
+    assert saved_environment({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}
