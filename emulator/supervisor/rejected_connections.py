@@ -63,7 +63,7 @@ class RejectedConnections:
     def _end(self, fd: int, request: int = 0) -> None:
         channel, info, timer = self._waiting.pop(fd)
         timer.cancel()
-        self._reactor.forget(fd)
+        self._reactor.unwatch(fd)
         try:
             channel.send(request, msg.encode(msg.Failed(info=info)))
         except OSError:

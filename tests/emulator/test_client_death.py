@@ -138,7 +138,7 @@ if hear() == "cancel":
     try:
         fence.host_synchronize()
     except ZeError as error:
-        say([error.fault.found, time.monotonic() - start])
+        say([error.info.found, time.monotonic() - start])
 """
 )
 

@@ -14,12 +14,11 @@ import pytest
 
 from softnpu.driver import GraphSource
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import Stopwatch, wait_gone, wait_until, waits_for_frame
 from tests.support.wire import Wire
-
-_POOL = "softnpu.emulator.supervisor.compilers"
 
 
 def workers(daemon: Daemon) -> set[int]:
@@ -103,7 +102,7 @@ def test_the_first_compilation_takes_the_spare(daemon: Daemon, client: Client) -
 
 
 def test_while_the_spare_is_busy_another_one_is_started(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 3})
+    daemon = start_daemon(tuning=Tuning(compilers=3))
     first = spare(daemon)
     with Client(daemon, digits) as client:
         os.kill(first, signal.SIGSTOP)  # busy for as long as the test wants
@@ -125,7 +124,7 @@ def test_jobs_in_a_row_start_no_other_worker(daemon: Daemon, client: Client) -> 
 def test_a_worker_that_has_openvino_loaded_is_preferred_to_the_spare(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 2})
+    daemon = start_daemon(tuning=Tuning(compilers=2))
     first = spare(daemon)
     with Client(daemon, digits) as client:
         os.kill(first, signal.SIGSTOP)
@@ -141,7 +140,7 @@ def test_a_worker_that_has_openvino_loaded_is_preferred_to_the_spare(
 def test_a_worker_that_has_compiled_ends_and_a_fresh_spare_stays(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_IDLE_S": 0.2})
+    daemon = start_daemon(tuning=Tuning(compiler_idle_s=0.2))
     with Client(daemon, digits) as client:
         first = spare(daemon)
         client.compile()
@@ -169,7 +168,7 @@ def test_a_spare_that_dies_is_replaced_later_and_later_and_told_once(daemon: Dae
 def test_without_any_spare_a_compilation_starts_its_worker_itself(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_SPARE_AFTER_S": 60.0})
+    daemon = start_daemon(tuning=Tuning(spare_delay_s=60.0))
     pid = spare(daemon)
     os.kill(pid, signal.SIGKILL)
     wait_gone(pid)
@@ -191,7 +190,7 @@ def test_a_job_given_to_a_worker_that_had_just_died_goes_to_another_one(
 
 
 def test_with_one_worker_at_most_there_is_no_other_spare(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 1})
+    daemon = start_daemon(tuning=Tuning(compilers=1))
     pid = spare(daemon)
     with Client(daemon, digits) as client:
         numbers = [client.begin() for _ in range(3)]
@@ -203,7 +202,7 @@ def test_with_one_worker_at_most_there_is_no_other_spare(start_daemon: StartDaem
 def test_a_machine_without_processes_fails_the_job_and_recovers(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_FIRST_PAUSE_S": 60.0})
+    daemon = start_daemon(tuning=Tuning(spare_retry_s=60.0))
     pid = spare(daemon)
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
     with Client(daemon, digits) as client:

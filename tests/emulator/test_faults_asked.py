@@ -95,7 +95,7 @@ def test_sessions_and_processes_can_be_chosen(
                 try:
                     say(context.alloc_host(64).size)
                 except ZeError as error:
-                    say(error.fault.name)
+                    say(error.info.name)
         """,
         socket=str(daemon.socket),
     )
@@ -364,7 +364,7 @@ def test_a_guest_of_the_daemon_may_neither_ask_nor_look(
             try:
                 say(str(call()))
             except ZeError as error:
-                say(error.fault.name)
+                say(error.info.name)
         """,
         socket=str(place),
         uid=_GUEST,

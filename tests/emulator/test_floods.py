@@ -24,6 +24,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.client import _UNREAD_BYTES
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.rejected_connections import _MOST as _LINGERING
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
@@ -171,7 +172,7 @@ def test_frames_that_end_in_the_middle(daemon: Daemon, start_python: StartPython
 def test_connections_that_never_say_hello_end(
     start_daemon: StartDaemon, start_python: StartPython, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={"softnpu.emulator.supervisor.client:_HANDSHAKE_S": 1.0})
+    daemon = start_daemon(tuning=Tuning(handshake_s=1.0))
     with _bystander(daemon, start_python, digits), ExitStack() as stack:
         silent = [stack.enter_context(_connect(daemon)) for _ in range(400)]
         first = [sock.recv(70000) for sock in silent]

@@ -134,7 +134,7 @@ def test_where_to_share_a_daemon_is_no_place_of_the_first_comer(start_daemon: St
 _SERVE = """
 # as root it binds, as the other user it listens: that is what the kernel tells
 from softnpu.emulator.interface import endpoint
-sock = places.new_socket()
+sock = endpoint.new_socket()
 place = Path(given["socket"])
 sock.bind(str(place))
 os.chown(place, given["owner"], given["owner"])

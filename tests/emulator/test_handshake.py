@@ -14,6 +14,7 @@ from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import Stopwatch, wait_readable, wait_until
@@ -110,7 +111,7 @@ def test_a_field_that_must_be_understood_is_refused_by_name(daemon: Daemon) -> N
 
 
 def test_a_silent_connection_is_dropped(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(patches={"softnpu.emulator.supervisor.client:_HANDSHAKE_S": 0.2})
+    daemon = start_daemon(tuning=Tuning(handshake_s=0.2))
     watch = Stopwatch()
     with Wire(daemon.socket) as talking, raw_socket(daemon.socket) as silent:
         talking.hello()

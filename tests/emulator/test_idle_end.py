@@ -15,6 +15,7 @@ import pytest
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
@@ -26,7 +27,6 @@ with Driver.open() as driver:
     say([driver.daemon_pid, driver.devices[0].create_context().alloc_host(64).size])
     hear()
 """
-_SUPERVISOR = "softnpu.emulator.supervisor.supervisor"
 _SERVED = "served by the daemon with pid"
 
 
@@ -123,7 +123,7 @@ def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
 
 
 def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(patches={f"{_SUPERVISOR}:_CLOSE_S": 60.0})
+    daemon = start_daemon(tuning=Tuning(close_s=60.0))
     engine = psutil.Process(daemon.engine().engine_pid)
     engine.suspend()
     os.kill(daemon.pid, signal.SIGTERM)
@@ -138,7 +138,7 @@ def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemo
 
 
 def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(idle_timeout_s=0.1, patches={f"{_SUPERVISOR}:_FIRST_CLIENT_S": 3600.0})
+    daemon = start_daemon(idle_timeout_s=0.1, tuning=Tuning(first_client_s=3600.0))
     with pytest.raises(AssertionError, match="still lives"):
         wait_gone(daemon.pid, 0.5)
     daemon.status()

@@ -24,6 +24,7 @@ from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.supervisor.limits import Quota, ResourceLimits, option_name
 from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -33,7 +34,7 @@ from tests.support.wire import HELLO, Wire, WireContext
 from tests.support.work import check_works
 
 MIB = 1 << 20
-_ONE_WORKER: dict[str, float] = {"softnpu.emulator.supervisor.compilers:_WORKERS": 1}
+_ONE_WORKER = Tuning(compilers=1)
 
 
 @pytest.fixture
@@ -348,7 +349,7 @@ def test_an_engine_reset_changes_nothing_of_what_a_user_holds(start_daemon: Star
 def test_a_flood_of_compilations_lets_another_session_through(
     start_daemon: StartDaemon, model: Model
 ) -> None:
-    daemon = start_daemon(patches=_ONE_WORKER)
+    daemon = start_daemon(tuning=_ONE_WORKER)
     with Wire(daemon.socket) as greedy, Wire(daemon.socket) as other:
         greedy.hello()
         other.hello()

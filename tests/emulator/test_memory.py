@@ -219,7 +219,7 @@ def test_pages_that_cannot_be_reserved_are_out_of_memory(
 
 
 def test_a_daemon_without_descriptors_refuses_and_recovers(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(patches={"rlimit:RLIMIT_NOFILE": 100})
+    daemon = start_daemon(open_files=100)
     with Driver.open(daemon.socket) as innocent:
         context = innocent.devices[0].create_context()
         with Wire(daemon.socket) as greedy:

@@ -18,10 +18,11 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator import access
+from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from softnpu.emulator.supervisor.users import Peer, Users
+from softnpu.emulator.supervisor.users import Users
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.client import ClientProcess
@@ -39,7 +40,7 @@ _BECOME = """
 # what is imported later may lie where this user cannot read
 import numpy.random, socket
 import softnpu.driver.graph_creation, softnpu.driver.graph_source, softnpu.driver.launch
-from softnpu.emulator.interface import messages as msg, places
+from softnpu.emulator.interface import endpoint, messages as msg
 from softnpu.emulator.interface.channel import Channel
 
 def become(uid, groups):
@@ -225,11 +226,11 @@ def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPa
     left, right = socket.socketpair()
     with left, right:
         for uid, commands in ((1000, True), (0, True), (GUEST, False)):
-            assert users.admit(Peer(1, uid, uid), left).commands == commands
+            assert users.admit(Credentials(1, uid, uid), left).commands == commands
         with pytest.raises(Refused) as caught:
-            users.admit(Peer(1, STRANGER, STRANGER), left)
+            users.admit(Credentials(1, STRANGER, STRANGER), left)
         assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert users.admit(Peer(1, GUEST, GUEST), left).memory.limit == (3 << 30) // 4
+    assert users.admit(Credentials(1, GUEST, GUEST), left).memory.limit == (3 << 30) // 4
 
 
 # ---------------------------------------------------------------- what a guest may do
@@ -302,7 +303,7 @@ def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, start_python: 
     guest = _as_user(
         start_python,
         """
-        sock = places.new_socket()
+        sock = endpoint.new_socket()
         sock.connect(str(place))
         channel = Channel(sock)
         channel.send(1, msg.encode(msg.Hello(major=1, minor=0, client="guest")))
@@ -395,7 +396,7 @@ def test_the_refusal_of_a_request_names_who_may(monkeypatch: pytest.MonkeyPatch)
     users = Users(ResourceLimits(), 1 << 30, (GUEST,), ())
     left, right = socket.socketpair()
     with left, right:
-        guest = users.admit(Peer(1, GUEST, GUEST), left)
+        guest = users.admit(Credentials(1, GUEST, GUEST), left)
     with pytest.raises(Refused) as caught:
         guest.check_commands("request Stop")
     info = caught.value.info

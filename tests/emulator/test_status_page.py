@@ -88,7 +88,7 @@ def test_another_process_reads_it_without_a_session(start_daemon: StartDaemon, r
     daemon = start_daemon(devices=("3720", "5010"))
     code = """
         from softnpu.emulator.interface import endpoint, records
-        page = open(places.read_record(Path(given["socket"])).status, "rb").read()
+        page = open(endpoint.read_record(Path(given["socket"])).status, "rb").read()
         say([int.from_bytes(page[records.status_offset(d):][:8], "little") for d in range(2)])
     """
     assert run_python(code, socket=str(daemon.socket)) == [3720, 5010]

@@ -12,6 +12,7 @@ import pytest
 from softnpu.driver import Context, Driver, ZeResult
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import on_cpu, write_chain
@@ -19,8 +20,7 @@ from tests.support.waiting import Stopwatch, wait_gone, wait_until
 from tests.support.wire import Wire, WireContext
 from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, fill, recorded, run, same
 
-_WATCHDOG = "softnpu.emulator.supervisor.watchdog"
-_QUICK = {f"{_WATCHDOG}:_LEAST_HANG_S": 0.4, f"{_WATCHDOG}:_LEAST_START_S": 1.0}
+_TUNING = Tuning(min_hang_s=0.4, min_start_s=1.0)
 
 
 def _stop_engine(daemon: Daemon) -> int:
@@ -86,7 +86,7 @@ def test_a_command_that_hangs_is_lost_with_its_queue_and_all_others_complete(
 
 
 def test_long_is_not_hung(start_daemon: StartDaemon, private_dir: Path) -> None:
-    daemon = start_daemon(tdr_ms=300, patches=_QUICK)
+    daemon = start_daemon(tdr_ms=300, tuning=_TUNING)
     xml = write_chain(private_dir, 1536, 40)  # much longer than the limit, on any machine
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
@@ -132,7 +132,7 @@ def test_many_short_commands_are_not_one_long_one(start_daemon: StartDaemon) -> 
 def test_an_engine_that_hangs_while_it_loads_a_graph_is_replaced(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(failpoints="engine.load=hang", patches=_QUICK)
+    daemon = start_daemon(failpoints="engine.load=hang", tuning=_TUNING)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         queue, loaded = context.create_command_queue(), Loaded(context, digits)
@@ -142,7 +142,7 @@ def test_an_engine_that_hangs_while_it_loads_a_graph_is_replaced(
 
 
 def test_a_graph_that_hangs_two_engines_is_refused(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon(failpoints="engine.load=hang:2", patches=_QUICK)
+    daemon = start_daemon(failpoints="engine.load=hang:2", tuning=_TUNING)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         error = failure(lambda: Loaded(context, digits), ZeResult.ERROR_DEVICE_LOST)
@@ -152,7 +152,7 @@ def test_a_graph_that_hangs_two_engines_is_refused(start_daemon: StartDaemon, di
 
 
 def test_an_engine_that_hangs_while_it_starts_is_replaced(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(failpoints="engine.connect=hang", patches=_QUICK)
+    daemon = start_daemon(failpoints="engine.connect=hang", tuning=_TUNING)
     engine = daemon.engine()
     assert (engine.restarts, engine.hangs, engine.state) == (1, 1, "ready")
 

@@ -1,0 +1,255 @@
+"""The injected faults of a daemon: which there are, and how often each has hit.
+
+The supervisor shows the faults of requests. Engines show those of submissions, doorbells and loads: they get
+these injections as commands, and again after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.injection_messages import (
+    Cleared,
+    FaultState,
+    Inject,
+    InjectClear,
+    Injected,
+    InjectedAre,
+    InjectStatus,
+)
+from softnpu.emulator.interface.injections import Injection, Operation, kind_of
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounts
+from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.request_injections import RequestTarget
+from softnpu.emulator.supervisor.settings import check_injected_device
+
+log = logging.getLogger(__name__)
+
+_MOST = 256
+_ENDED_KEPT = 32
+_ACTIVE, _USED_UP, _SESSION_GONE = "active", "used up", "session gone"
+
+InjectionRequest = Inject | InjectStatus | InjectClear
+
+
+@dataclass
+class _Entry:
+    """An injection, the slot of its counters, and why it ended if it did."""
+
+    id: int
+    slot: int
+    injection: Injection
+    ended: str = ""
+
+
+class InjectionRegistry:
+    """The injections of one daemon. `sessions()`: the pid of each session."""
+
+    def __init__(self, devices: Sequence[Device], sessions: Callable[[], Mapping[int, int]]) -> None:
+        self._devices = devices
+        self._sessions = sessions
+        self._entries: dict[int, _Entry] = {}
+        self._of_requests: list[_Entry] = []
+        self._free = list(range(_MOST - 1, -1, -1))
+        self._counts: InjectionCounts | None = None
+        self._next = 1
+
+    @property
+    def armed(self) -> bool:
+        """Whether a request may be hit."""
+        return bool(self._of_requests)
+
+    @property
+    def active(self) -> int:
+        """How many are neither used up nor without a session."""
+        return sum(self._state(entry) == _ACTIVE for entry in self._entries.values())
+
+    def close(self) -> None:
+        """End all injections, with the daemon."""
+        self._entries.clear()
+        self._of_requests.clear()
+        if self._counts is not None:
+            self._counts.close()
+            self._counts = None
+
+    # ------------------------------------------------------------ requests about injections
+
+    def answer(self, request: InjectionRequest) -> msg.Message:
+        """Serve a request about injections."""
+        match request:
+            case Inject():
+                return Injected(id=self.add(self._injection(request)))
+            case InjectStatus():
+                return InjectedAre(faults=tuple(self._status(entry) for entry in self._entries.values()))
+            case InjectClear():
+                return Cleared(count=self._clear(request.ids))
+
+    def add(self, injection: Injection) -> int:
+        """Add an injection, checked before it has any effect; returns its id."""
+        injection.check()
+        check_injected_device(injection, len(self._devices))
+        self._make_room()
+        counts = self._counts = self._counts or InjectionCounts.new(_MOST)
+        entry = _Entry(self._next, self._free.pop(), injection)
+        self._next += 1
+        counts.clear(entry.slot)
+        self._entries[entry.id] = entry
+        if injection.facts.operation is Operation.REQUEST:
+            self._of_requests.append(entry)
+        else:
+            for device in self._devices:
+                self._announce(entry, device, counts)
+        log.warning("injection %d: %s %s", entry.id, injection.kind.value, injection.effective)
+        return entry.id
+
+    def _injection(self, request: Inject) -> Injection:
+        kind = kind_of(request.kind)
+        return Injection(
+            kind=kind,
+            value=request.value,
+            device=request.device,
+            sessions=self._sessions_of(f"injection of {kind.value}", request),
+            after=request.after,
+            count=request.count,
+            probability=request.probability,
+            seed=request.seed,
+        )
+
+    def _sessions_of(self, object: str, request: Inject) -> tuple[int, ...]:
+        pids = self._sessions()
+        if request.session is not None and request.pid is not None:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found="a session and a process",
+                expected="one of both",
+            )
+        if request.session is not None:
+            sessions = tuple(session for session in pids if session == request.session)
+            found, expected = f"session {request.session}", "a session"
+        elif request.pid is not None:
+            sessions = tuple(session for session, pid in pids.items() if pid == request.pid)
+            found, expected = f"process {request.pid}", "one with a session"
+        else:
+            return ()
+        if not sessions:
+            hint = "'softnpu status' lists them"
+            raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, found=found, expected=expected, hint=hint)
+        return sessions
+
+    def _clear(self, ids: tuple[int, ...] | None) -> int:
+        unknown = [number for number in ids or () if number not in self._entries]
+        if unknown:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "injection",
+                found=f"id {unknown[0]}",
+                expected=f"one of {', '.join(map(str, self._entries))}"
+                if self._entries
+                else "no id: there is none",
+                hint="'softnpu inject status' lists them",
+            )
+        chosen = set(self._entries) if ids is None else set(ids)
+        for number in chosen:
+            self._remove(self._entries[number])
+        return len(chosen)
+
+    def _make_room(self) -> None:
+        ended = [entry for entry in self._entries.values() if self._state(entry) != _ACTIVE]
+        for entry in ended[: max(0, len(ended) - _ENDED_KEPT + 1)]:
+            self._remove(entry)
+        if not self._free:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "injection",
+                found=f"{len(self._entries)} injections",
+                expected=f"at most {_MOST}",
+                hint="remove some with 'softnpu inject clear'",
+            )
+
+    def _remove(self, entry: _Entry) -> None:
+        self._disarm(entry)
+        del self._entries[entry.id]
+        self._free.insert(0, entry.slot)  # not soon: an engine may not have been told yet
+
+    def _disarm(self, entry: _Entry) -> None:
+        if entry in self._of_requests:
+            self._of_requests.remove(entry)
+        if entry.injection.facts.operation is not Operation.REQUEST:
+            for device in self._devices:
+                device.post_injection(link.InjectionDrop(id=entry.id))
+
+    def _state(self, entry: _Entry) -> str:
+        if entry.ended:
+            return entry.ended
+        assert self._counts is not None
+        return _USED_UP if self._counts.used_up(entry.slot, entry.injection) else _ACTIVE
+
+    def _status(self, entry: _Entry) -> FaultState:
+        assert self._counts is not None
+        injection = entry.injection
+        matched, hits = self._counts.told(entry.slot)
+        return FaultState(
+            id=entry.id,
+            kind=injection.kind.value,
+            state=self._state(entry),
+            matched=matched,
+            hits=hits,
+            value=injection.effective,
+            device=injection.device,
+            sessions=injection.sessions,
+            after=injection.after,
+            count=injection.count,
+            probability=injection.probability,
+            seed=injection.seed,
+        )
+
+    # ------------------------------------------------------------ engines and sessions come and go
+
+    def announce_all(self, device: Device) -> None:
+        """Send the active injections to a new engine."""
+        for entry in self._entries.values():
+            if entry.injection.facts.operation is not Operation.REQUEST and self._state(entry) == _ACTIVE:
+                assert self._counts is not None
+                self._announce(entry, device, self._counts)
+
+    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounts) -> None:
+        if entry.injection.device in (None, device.info.index):
+            command = link.InjectionAdd(
+                id=entry.id, place=entry.slot, counters=counts.places, injection=entry.injection
+            )
+            device.post_injection(command, [counts.fd])
+
+    def session_gone(self, number: int) -> None:
+        """End the injections that were for this session alone."""
+        if not self._entries:
+            return
+        known = self._sessions()
+        for entry in self._entries.values():
+            mine = entry.injection.sessions
+            if number in mine and not entry.ended and not any(session in known for session in mine):
+                if self._state(entry) == _ACTIVE:
+                    entry.ended = _SESSION_GONE
+                self._disarm(entry)
+
+    # ------------------------------------------------------------ faults of requests
+
+    def hit(self, target: RequestTarget) -> Injection | None:
+        """The injection that hits a request, if any; counts the request for all that it matched before."""
+        for entry in list(self._of_requests):
+            injection = entry.injection
+            if not target.matches(injection):
+                continue
+            assert self._counts is not None
+            hit = self._counts.hit(entry.slot, injection)
+            if self._counts.used_up(entry.slot, injection):
+                self._of_requests.remove(entry)
+            if hit:
+                log.warning("client %d, %s: injected %s", target.client, target.tag, injection.kind.value)
+                return injection
+        return None

@@ -1,0 +1,109 @@
+"""Processes whose submissions reset the device again and again: slowed, then refused, then forgiven."""
+
+from __future__ import annotations
+
+import pytest
+
+from softnpu.driver import Context, Driver, ZeError, ZeResult
+from softnpu.emulator.supervisor.ban_policy import REFUSE_FROM, SLOW_FROM, BanPolicy, ban_key
+from softnpu.emulator.supervisor.tuning import Tuning
+from tests.conftest import RunPython, StartDaemon
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, barrier, check_works, execute, failure, waits
+
+_QUEUE = "command queue"
+
+
+@pytest.mark.quick
+def test_resets_of_a_process_slow_it_then_refuse_it_until_a_quiet_minute_has_passed() -> None:
+    now = 0.0
+    policy = BanPolicy(60.0, lambda: now)
+    states = []
+    for count in range(1, REFUSE_FROM + 1):
+        assert policy.add_reset("one") == count
+        states.append((policy.is_slowed("one"), policy.is_refused("one"), policy.delay_s("one")))
+    assert states == [(False, False, 0.0), (True, False, 0.5), (True, False, 1.0), (True, True, 2.0)]
+    assert (SLOW_FROM, REFUSE_FROM) == (2, 4)
+    assert not policy.is_slowed("another")
+
+    now = 20.0
+    info = policy.refusal("one", _QUEUE, ZeResult.ERROR_NOT_AVAILABLE).info
+    assert (info.result, info.object) == (ZeResult.ERROR_NOT_AVAILABLE, _QUEUE)
+    assert "refused for 40 s more" in info.found
+
+    now = 60.0
+    assert not policy.is_slowed("one")
+    assert policy.add_reset("one") == 1
+
+
+@pytest.mark.quick
+def test_a_process_is_known_by_more_than_its_number() -> None:
+    assert ban_key(1, 7).startswith("process 1.")
+    assert ban_key(2**30, 7) == "session 7"
+
+
+def _hang(context: Context) -> None:
+    fence = execute(context.create_command_queue(), barrier(context))
+    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+
+
+def test_a_process_that_hangs_the_device_is_refused_others_are_served_and_it_is_forgiven(
+    start_daemon: StartDaemon, run_python: RunPython
+) -> None:
+    tuning = Tuning(min_hang_s=0.4, ban_window_s=12.0)
+    daemon = start_daemon(failpoints=f"engine.running=hang:{REFUSE_FROM}", tdr_ms=300, tuning=tuning)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        spare = context.create_command_queue()
+        for number in range(1, REFUSE_FROM + 1):
+            _hang(context)
+            assert f"{number} times within 12 s" in daemon.log
+
+        error = failure(context.create_command_queue, ZeResult.ERROR_NOT_AVAILABLE)
+        assert f"{REFUSE_FROM} engine resets" in error.info.found
+        failure(driver.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
+        with Driver.open(daemon.socket) as again:
+            failure(again.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
+        fence = execute(spare, barrier(context))
+        error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+        assert "engine resets" in error.info.found
+        code = """
+            with Driver.open(Path(given["socket"])) as driver:
+                context = driver.devices[0].create_context()
+                queue, commands = context.create_command_queue(), context.create_command_list()
+                commands.append_barrier()
+                commands.close()
+                queue.execute_command_lists([commands])
+                say(queue.synchronize(10**10))
+        """
+        assert run_python(code, socket=str(daemon.socket)) is True
+        engine = daemon.engine()
+        assert (engine.hangs, engine.offences, engine.refusals) == (REFUSE_FROM, REFUSE_FROM, 3)
+
+        def served() -> bool:
+            try:
+                check_works(context)
+            except ZeError as error:
+                if error.result != ZeResult.ERROR_NOT_AVAILABLE:
+                    raise
+                return False
+            return True
+
+        wait_until(served, 30.0, what="the end of its ban")
+
+
+def test_waiting_too_long_for_an_event_costs_no_engine_and_counts_for_nothing(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon(tdr_ms=100)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        event = context.create_event()
+        queues = [context.create_command_queue() for _ in range(REFUSE_FROM + 1)]
+        for fence in [execute(queue, waits(context, event)) for queue in queues]:
+            with pytest.raises(ZeError) as caught:
+                fence.host_synchronize(LONG)
+            assert caught.value.result == ZeResult.ERROR_DEVICE_LOST
+        engine = daemon.engine()
+        assert (engine.aborted, engine.offences, engine.restarts) == (REFUSE_FROM + 1, 0, 0)
+        check_works(context)
