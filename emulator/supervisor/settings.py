@@ -64,7 +64,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad_option("spin_us", found=self.spin_us, expected=f"0 to {MOST_SPIN_US} microseconds")
         for name in ("memory", "session_memory", "command_limit_s"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise _bad_option(name, found=getattr(self, name), expected="0 or more")
+                raise _bad_option(name.removesuffix("_s"), found=getattr(self, name), expected="0 or more")
         for name in ("tdr_ms", "max_clients"):
             if getattr(self, name) < 1:
                 raise _bad_option(name, found=getattr(self, name), expected="1 or more")

@@ -66,14 +66,14 @@ def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientPro
     return start
 
 
-def _serves(client: ClientProcess) -> int:
+def _serves(client: ClientProcess, served: list[int]) -> int:
     """The pid of the daemon that a client has reached; it has worked there, and everything has ended."""
-    pid, size = client.hear()
+    pid, size = served
     assert size == 64
     client.tell()
     client.finish()
     wait_gone(pid)
-    return int(pid)
+    return pid
 
 
 def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
@@ -83,7 +83,7 @@ def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
     client = come()
     os.kill(daemon.pid, signal.SIGCONT)
 
-    assert _serves(client) == daemon.pid
+    assert _serves(client, client.hear()) == daemon.pid
 
 
 @pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
@@ -99,27 +99,14 @@ def test_who_comes_later_reaches_the_next_daemon(
     client = come()
     os.kill(daemon.pid, how)
 
-    assert _serves(client) != daemon.pid
     assert daemon.process.wait(DEADLINE_S) == (0 if how == signal.SIGCONT else -how)
-    assert not (private_dir / "npu.sock").exists(), "the last one has removed what was its own"
-
-
-def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
-    stopped_at: Callable[[str], Daemon], come: Callable[[], ClientProcess]
-) -> None:
-    daemon = stopped_at("supervisor.end")
-    client = come()
-    os.kill(daemon.pid, signal.SIGCONT)
-    pid, _ = client.hear()
-    wait_gone(daemon.pid)
-
+    served = client.hear()
     record = endpoint.read_record(daemon.socket)
-    assert record is not None
-    assert record.pid == pid
+    assert record is not None, "the last daemon has left the files of the next one alone"
+    assert record.pid == served[0] != daemon.pid
     assert endpoint.accepts(daemon.socket)
-    client.tell()
-    client.finish()
-    wait_gone(pid)
+    assert _serves(client, served) == record.pid
+    assert not (private_dir / "npu.sock").exists(), "the last one has removed what was its own"
 
 
 def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemon: StartDaemon) -> None:
