@@ -23,7 +23,7 @@ _READ_WRITE, _SEARCH = 6, 1
 
 
 def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Makes the directory of a socket, if it is missing, for its owner and those who are allowed."""
+    """Make the directory of a socket, if it is missing, for its owner and those who are allowed."""
     folder = path.parent
     check_folder(folder.parent)
     try:
@@ -52,7 +52,7 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
 
 
 def open_socket_to(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Lets the allowed users connect to a socket of mode 600."""
+    """Let the allowed users connect to a socket of mode 600."""
     _let_in(path, _READ_WRITE, _READ_WRITE, users, groups)
 
 
@@ -80,7 +80,7 @@ def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups:
 
 
 def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Refuses a place that an allowed user or group cannot come to."""
+    """Refuse a place that an allowed user or group cannot come to."""
     for name in (folder.resolve(), *folder.resolve().parents):
         for kind, number in [*((_USER, uid) for uid in users), *((_GROUP, gid) for gid in groups)]:
             if not _may_enter(name, kind, number):

@@ -56,7 +56,7 @@ class LineLimit(logging.Filter):
 
 
 def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
-    """Runs a daemon in this process until it is told to stop (request, SIGTERM, SIGINT, idle).
+    """Run a daemon in this process until it is told to stop (request, SIGTERM, SIGINT, idle).
 
     Writes `ready` to `ready_fd` once every engine executes. Raises `Refused` when the socket is taken.
     """
@@ -90,7 +90,7 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_background(settings: DaemonSettings) -> int:
-    """Starts a daemon in a process of its own, waits until it is ready, returns its pid.
+    """Start a daemon in a process of its own, waits until it is ready, returns its pid.
 
     Raises `Refused` with the daemon's own reason when it does not come up.
     """

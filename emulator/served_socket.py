@@ -41,12 +41,12 @@ class ServedSocket:
             raise
 
     def record(self, status: str) -> None:
-        """Writes who serves the path."""
+        """Write who serves the path."""
         assert self._lock is not None
         self._lock.record(status)
 
     def close(self) -> None:
-        """Gives the path up for the next daemon; harmless when repeated.
+        """Give the path up for the next daemon; harmless when repeated.
 
         The listener first: who waits there learns from the end of its connection that it was not noticed.
         The lock last: without it the path may be another daemon's.
@@ -87,7 +87,7 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Binds the socket; a leftover of a dead daemon is replaced, anything else is refused."""
+    """Bind the socket; a leftover of a dead daemon is replaced, anything else is refused."""
     try:
         info = os.lstat(path)
         kind = info.st_mode

@@ -107,7 +107,7 @@ class Quota:
         raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
     def take(self, count: int = 1) -> None:
-        """Counts what `check` has let pass, or a negative `count` of what is given back."""
+        """Count what `check` has let pass, or a negative `count` of what is given back."""
         self.used += count
 
     def give(self, count: int = 1) -> None:

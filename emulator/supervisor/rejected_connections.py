@@ -35,7 +35,7 @@ class RejectedConnections:
         self._waiting: dict[int, _Waiting] = {}
 
     def refuse(self, channel: Channel, info: ErrorInfo) -> None:
-        """Tells a new connection why it cannot stay; takes the channel."""
+        """Tell a new connection why it cannot stay; takes the channel."""
         log.warning("refused a connection: %s", info)
         if len(self._waiting) >= _MOST:
             self._end(next(iter(self._waiting)))
@@ -45,7 +45,7 @@ class RejectedConnections:
         self._reactor.watch(fd, partial(self._read, fd))
 
     def close(self) -> None:
-        """Ends them all."""
+        """End them all."""
         for fd in list(self._waiting):
             self._end(fd)
 
