@@ -75,7 +75,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
         served.close()
 
 
-def outside(environment: Mapping[str, str]) -> dict[str, str]:
+def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment as it was before `softnpu run`: the emulator must not load its own driver.
 
     Refuses what `softnpu run` does not write.
@@ -95,7 +95,7 @@ def start_background(settings: DaemonSettings) -> int:
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
     settings.check()
-    environment = outside(os.environ)
+    environment = saved_environment(os.environ)
     _prepare_folder(settings)
     log_file = endpoint.log_path(Path(settings.socket))
     output = file_ownership.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
