@@ -74,7 +74,7 @@ def test_a_process_that_hangs_the_device_is_refused_others_are_served_and_it_is_
                 commands.append_barrier()
                 commands.close()
                 queue.execute_command_lists([commands])
-                say(queue.synchronize(10**10))
+                say(queue.synchronize(6 * 10**10))
         """
         assert run_python(code, socket=str(daemon.socket)) is True
         engine = daemon.engine()

@@ -105,7 +105,7 @@ def test_everything_of_a_killed_client_comes_back(
 
         wait_until(lambda: daemon.memory_used() == used, what="its memory back")
         wait_until(lambda: daemon.base_fd_count() <= descriptors, what="its descriptors closed")
-        assert fence.host_synchronize(10**10)
+        assert fence.host_synchronize(6 * 10**10)
         run(queue, commands)
         check_works(context)
         after = daemon.engine()

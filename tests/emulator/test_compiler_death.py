@@ -118,7 +118,7 @@ def test_other_compilations_go_on_when_one_is_cancelled(
 
     def stop(_now: str, _done: float) -> None:
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         raise _Enough
 
     def compile_slow() -> None:
@@ -129,11 +129,11 @@ def test_other_compilations_go_on_when_one_is_cancelled(
         elsewhere = other.devices[0].create_context()
         thread = threading.Thread(target=compile_slow)
         thread.start()
-        assert began.wait(10)
+        assert began.wait(30)
         second = threading.Thread(target=lambda: done.append(Loaded(elsewhere, digits)))
         second.start()
         go_on.set()
-        thread.join(20)
-        second.join(20)
+        thread.join(60)
+        second.join(60)
         assert len(done) == 1
         run(elsewhere.create_command_queue(), done[0].commands, barrier(elsewhere))

@@ -79,12 +79,12 @@ def test_every_kind_of_wait_ends_with_device_lost(
         _Waiting(event.host_synchronize),
         _Waiting(compile_it),
     ]
-    assert compiling.wait(10)
+    assert compiling.wait(30)
 
     daemon.kill()
 
     for thread in waiting:
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
         assert thread.error is not None
         assert thread.error.result == ZeResult.ERROR_DEVICE_LOST, str(thread.error)
@@ -100,7 +100,7 @@ def test_every_call_afterwards_is_device_lost_and_every_destroy_harmless(
     queue, small = context.create_command_queue(), context.create_command_queue(slots=2)
     commands, event, memory = barrier(context), context.create_event(), context.alloc_host(4096)
     done = execute(queue, commands)
-    assert done.host_synchronize(10**10)
+    assert done.host_synchronize(6 * 10**10)
     run(small, commands)
     fence = execute(queue, recorded(context, lambda c: c.append_wait_on_events([event])))
     view = memory.view()

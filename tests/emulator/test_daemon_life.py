@@ -65,7 +65,7 @@ def test_it_ends_in_order_and_the_path_is_free_again(
                     monitor.stop_daemon()
             case _:
                 daemon.process.send_signal(getattr(signal, how))
-        assert daemon.process.wait(10) == 0
+        assert daemon.process.wait(30) == 0
         wait_until(driver.connection.is_lost)
     daemon.stop()  # its files are gone
     wait_gone(engine)

@@ -145,7 +145,7 @@ def test_what_has_not_hit_yet_outlives_an_engine_and_a_block_its_daemon(start_da
         assert (state_of(number).matched, state_of(number).hits) == (4, 1)
         with faults.injected("daemon-death"):
             failure(lambda: context.alloc_host(64), ZeResult.ERROR_DEVICE_LOST)
-    assert daemon.process.wait(10) == -9
+    assert daemon.process.wait(30) == -9
 
 
 def test_what_was_meant_for_one_session_ends_with_it(context: Context) -> None:
