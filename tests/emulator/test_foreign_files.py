@@ -67,11 +67,11 @@ def test_a_daemon_does_not_serve_in_the_directory_of_somebody_else(
 def test_a_daemon_serves_in_a_public_directory_only_with_the_sticky_bit(
     start_daemon: StartDaemon, private_dir: Path
 ) -> None:
-    private_dir.chmod(0o777)
-    assert "no sticky bit" in _refused(start_daemon).found
     hint = _refused(start_daemon, allow_users=(GUEST,)).hint  # who cannot enter the directory of a test
     assert "/tmp" not in hint
     assert "only you or root can write" in hint
+    private_dir.chmod(0o777)
+    assert "no sticky bit" in _refused(start_daemon).found
     private_dir.chmod(0o1777)
     start_daemon()
     with Driver.open() as driver:
