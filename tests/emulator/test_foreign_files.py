@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -78,47 +79,33 @@ def test_a_daemon_serves_in_a_public_directory_only_with_the_sticky_bit(
         check_works(driver.devices[0].create_context())
 
 
-def test_the_lock_of_somebody_else_is_told_as_that(start_daemon: StartDaemon, public_dir: Path) -> None:
-    lock = endpoint.lock_path(public_dir / "npu.sock")
-    lock.touch()
-    _give_away(lock)
-    with lock.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        info = _refused(start_daemon)
-    assert info.object == f"lock file {lock}"
+@pytest.mark.parametrize("kind", ["lock", "socket", "log", "link"])
+def test_a_file_of_somebody_else_is_refused_and_kept(public_dir: Path, kind: str) -> None:
+    place, precious = public_dir / "npu.sock", public_dir / "precious"
+    precious.write_text("precious")
+    path = {"lock": endpoint.lock_path(place), "socket": place}.get(kind, endpoint.log_path(place))
+    if kind == "socket":
+        with endpoint.new_socket() as left:
+            left.bind(str(place))
+    elif kind == "link":
+        path.symlink_to(precious)
+    else:
+        path.touch()
+    _give_away(path)
+    with ExitStack() as stack:
+        if kind == "lock":
+            fcntl.flock(stack.enter_context(path.open("r+b")), fcntl.LOCK_EX)
+        with pytest.raises(Refused) as caught:
+            start_background(DaemonSettings(socket=str(place)))
+
+    info = caught.value.info
+    assert info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    named = {"lock": "lock file", "socket": "socket path"}.get(kind, "log file")
+    assert info.object == f"{named} {path}"
     assert f"user {SOMEBODY}" in info.found
     assert "remove it" in info.hint
-
-
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_a_log_of_somebody_else_is_not_written(public_dir: Path, kind: str) -> None:
-    place = public_dir / "npu.sock"
-    log, precious = endpoint.log_path(place), public_dir / "precious"
-    precious.write_text("precious")
-    if kind == "link":
-        log.symlink_to(precious)
-    else:
-        log.touch()
-    _give_away(log)
-
-    with pytest.raises(Refused) as caught:
-        start_background(DaemonSettings(socket=str(place)))
-
-    assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert caught.value.info.object == f"log file {log}"
-    assert f"user {SOMEBODY}" in caught.value.info.found
+    assert os.path.lexists(path)
     assert precious.read_text() == "precious"
-    assert not place.exists()
-
-
-def test_the_socket_of_somebody_else_is_refused_and_kept(start_daemon: StartDaemon, public_dir: Path) -> None:
-    place = public_dir / "npu.sock"
-    with endpoint.new_socket() as left:
-        left.bind(str(place))
-    _give_away(place)
-    info = _refused(start_daemon)
-    assert f"user {SOMEBODY}" in info.found
-    assert place.is_socket()
 
 
 # ---------------------------------------------------------------- the client

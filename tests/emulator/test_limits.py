@@ -290,16 +290,6 @@ def test_what_a_killed_client_had_is_its_users_again(
         context.alloc_host(15 * MIB)
 
 
-def test_the_defaults_are_far_from_what_honest_programs_need() -> None:
-    limits = ResourceLimits()
-    assert limits.user_sessions >= 1064 + 64
-    assert limits.user_connections > limits.user_sessions, "monitors come in when sessions do not"
-    for name in ("contexts", "allocations", "queues", "graphs", "compiles"):
-        session = getattr(limits, f"session_{name}")
-        user = getattr(limits, f"user_{name}", limits.user_handles)
-        assert user >= 4 * session, name
-
-
 def test_a_limit_that_cannot_work_is_refused_by_name() -> None:
     for name in ResourceLimits.__struct_fields__:
         with pytest.raises(Refused) as caught:
@@ -367,6 +357,11 @@ def _engine_context(share: Share) -> EngineContext:
 def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     share = Share()
     contexts = [_engine_context(share) for _ in range(8)]
+    normal = _program(4096, inferences=64)
+    contexts[0].remember(7, 0, normal)
+    contexts[0].remember(7, 0, normal)
+    assert contexts[0].program(7, 0, bytes(4096)) is normal
+    assert share.kept_bytes == 16 * 4096 + 64 * 4096
     for context in contexts:
         for offset in range(200):
             context.remember(7, offset, _program(256 * 1024))
@@ -377,16 +372,6 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     for context in contexts:
         context.close()
     assert share.kept_bytes == 0
-
-
-def test_a_program_of_normal_size_is_kept() -> None:
-    context = _engine_context(Share())
-    program = _program(4096, inferences=64)
-    context.remember(7, 0, program)
-    context.remember(7, 0, program)
-    assert context.program(7, 0, bytes(4096)) is program
-    assert context.share.kept_bytes == 16 * 4096 + 64 * 4096
-    context.close()
 
 
 @pytest.mark.parametrize("gone", ["a handle that it uses", "its buffer", "its context"])
