@@ -71,16 +71,13 @@ class BanPolicy:
         count = self.count(key)
         return _FIRST_DELAY_S * 2.0 ** (count - SLOW_FROM) if count >= SLOW_FROM else 0.0
 
-    def left_s(self, key: str) -> float:
-        """How long until the last reset is forgiven."""
-        times = self._recent(key)
-        return max(0.0, times[-1] + self.window_s - self._clock()) if times else 0.0
-
     def refusal(self, key: str, object: str, result: ZeResult) -> Refused:
         """The error for a refused process, with the time until it may come back."""
+        times = self._recent(key)
+        left_s = max(0.0, times[-1] + self.window_s - self._clock()) if times else 0.0
         found = (
-            f"submissions of this process have caused {self.count(key)} engine resets within "
-            f"{self.window_s:g} s; refused for {self.left_s(key):.0f} s more"
+            f"submissions of this process have caused {len(times)} engine resets within "
+            f"{self.window_s:g} s; refused for {left_s:.0f} s more"
         )
         return refuse(result, object, found=found, expected=_EXPECTED, hint=_HINT)
 

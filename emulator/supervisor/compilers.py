@@ -94,10 +94,6 @@ class CompilerPool:
         """Workers that have had a job; the spare has compiled nothing yet."""
         return tuple(worker.pid for worker in self._workers if worker.jobs)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting) or any(worker.current for worker in self._workers)
-
     def start(self) -> None:
         """Start the spare, before the first client connects."""
         self._spare.start()

@@ -1,6 +1,6 @@
 """One emulated device: its engine process, what the engine must know, and what happens when it dies.
 
-When an engine ends unexpectedly the device is reset: a new engine is told of every object again, images
+When an engine ends unexpectedly the device is reset: every object is announced to a new engine, images
 are loaded again, and queues go on behind their last finished submission. The submission that was running
 goes on with the command that was interrupted; what is to blame (`reset_blame`) fails with `ERROR_DEVICE_LOST`
 and its queue is lost. Everybody else's commands complete.
@@ -72,7 +72,7 @@ class Device:
             self_check=settings.checks_itself,
         )
         self.states = QueueStates()
-        # what an engine has computed and not brought to its place when it dies: nobody here maps it
+        # what an engine has computed and not copied to its target when it dies: the supervisor never maps it
         self._staging = linux.memfd("staging")
         self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
@@ -209,7 +209,7 @@ class Device:
         first_time = image.state is ImageState.LOADING
         if not fail_image(image, reason):
             return
-        # the next engine is not told of it: its graphs have to be initialised again
+        # it is not announced to the next engine: its graphs have to be initialised again
         for graph in self._initialized_graphs():
             if graph.image is image:
                 graph.initialized = False
@@ -241,7 +241,7 @@ class Device:
 
     @property
     def loading(self) -> bool:
-        """Whether the engine has been told to load a graph and has not answered."""
+        """Whether the engine has a graph to load and has not answered."""
         return bool(self._loads)
 
     def running_submission(self) -> RunningSubmission | None:

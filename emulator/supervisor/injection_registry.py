@@ -64,11 +64,6 @@ class InjectionRegistry:
         """Whether a request may be hit."""
         return bool(self._of_requests)
 
-    @property
-    def active(self) -> int:
-        """How many are neither used up nor without a session."""
-        return sum(self._state(entry) == _ACTIVE for entry in self._entries.values())
-
     def close(self) -> None:
         """End all injections, with the daemon."""
         self._entries.clear()
@@ -175,7 +170,7 @@ class InjectionRegistry:
     def _remove(self, entry: _Entry) -> None:
         self._disarm(entry)
         del self._entries[entry.id]
-        self._free.insert(0, entry.slot)  # not soon: an engine may not have been told yet
+        self._free.insert(0, entry.slot)  # used again late: an engine may not know of the removal yet
 
     def _disarm(self, entry: _Entry) -> None:
         if entry in self._of_requests:

@@ -2,7 +2,7 @@
 
 A segment is a sealed memory file. Small allocations share arena segments (a descriptor and a mapping
 for each would be wasted on 64-byte fences); large ones get a segment of their own. A segment lives as
-long as an allocation lies in it, on both sides, so nobody has to say when to unmap.
+long as an allocation lies in it, on both sides, so neither needs a message to unmap.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ContextMemory:
     ) -> tuple[Allocation, bool]:
         """Place `size` bytes; the flag says that the segment is a fresh one.
 
-        Exportable memory has a segment of its own: whoever gets its descriptor sees nothing else.
+        Exportable memory has a segment of its own: its descriptor gives access to nothing else.
         """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT

@@ -13,7 +13,7 @@ from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, Ses
 
 
 class MemoryRequests:
-    """Allocations: placed by the context's memory, counted for session and device, told to the engine."""
+    """Allocations: placed in the memory of the context, counted, announced to the engine."""
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
