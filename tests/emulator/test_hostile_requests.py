@@ -367,9 +367,9 @@ def test_a_graph_that_ends_every_engine_which_loads_it_is_given_up(
     daemon = start_daemon(failpoints="engine.load=kill:*:1")
     with Wire(daemon.socket) as wire, Wire(daemon.socket) as innocent:
         wire.hello()
+        innocent.hello()
         graph = chain.create(WireContext(wire))
         wire.ask(msg.GraphInitialize(graph=graph), msg.GraphInitialized)
-        innocent.hello()
         context = WireContext(innocent)
 
         daemon.kill_engine()
@@ -395,9 +395,10 @@ def test_a_graph_behind_one_that_ends_the_engine_is_loaded_all_the_same(
         Wire(daemon.socket) as innocent,
         WireModel(write_chain(private_dir, 16, 5)) as other,
     ):
+        wire.hello()
+        innocent.hello()
         loads = []
         for model, each in ((chain, wire), (other, innocent)):
-            each.hello()
             graph = model.create(WireContext(each))
             loads.append((each, msg.GraphInitialize(graph=graph)))
         first, second = (each.send(request) for each, request in loads)

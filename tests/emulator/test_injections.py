@@ -22,17 +22,20 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.injection_counts import InjectionCounts
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon, StartPython
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, LastingDaemon
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, check_works, execute, failure, recorded, run
 
 
 @pytest.fixture
-def daemon(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+def daemon(lasting_daemon: LastingDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """The shared daemon, where `faults` finds it; no injection stays."""
-    monkeypatch.setenv(ENV_SOCKET, str(shared_daemon.socket))
-    yield shared_daemon
-    faults.clear()
+    with lasting_daemon.unchanged() as daemon:
+        monkeypatch.setenv(ENV_SOCKET, str(daemon.socket))
+    faults.clear([faults.inject("fail")])  # from the first one on the daemon keeps counters open
+    with lasting_daemon.unchanged() as daemon:
+        yield daemon
+        faults.clear()
 
 
 def hits(context: Context, operations: int) -> list[int]:

@@ -72,9 +72,9 @@ def _buffer(*commands: cmd.Command) -> bytes:
 def victim(daemon: Daemon, digits: Path) -> Iterator[_Victim]:
     image = np.random.default_rng(3).random((1, 1, 8, 8), dtype=np.float32)
     with Driver.open(daemon.socket) as driver, Wire(daemon.socket) as wire:
+        wire.hello()
         contexts = [driver.devices[0].create_context() for _ in range(4)]
         loaded = Loaded(contexts[-1], digits)
-        wire.hello()
         for _ in range(3):
             WireContext(wire)
         context = WireContext(wire)
