@@ -98,12 +98,12 @@ class Device:
         )
         self._engine = engine
         self._set_word(StatusWord.ENGINE_PID, engine.pid)
-        self.states.clear_vitals()
+        self.states.clear_liveness()
         # what clients have takes many commands: until all are sent, one may name a handle that comes later
         self.states.set_commands_pending(True)
         self._watchdog.begin(engine.pid)
         self._post(
-            msgspec.structs.replace(self._setup, careful=self.restarts > 0),
+            msgspec.structs.replace(self._setup, after_reset=self.restarts > 0),
             [self.states.fd, self._page.fd, self._staging],
         )
         self.on_start()
@@ -367,7 +367,7 @@ class Device:
                 state=queue.state,
                 condemned=queue.condemned,
                 background=self.bans.in_background(queue),
-                verdict=queue.condemned_info,
+                condemned_info=queue.condemned_info,
             )
         )
         if queue.lost is not None:

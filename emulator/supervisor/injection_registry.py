@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
-    FaultState,
     Inject,
     InjectClear,
     Injected,
     InjectedAre,
+    InjectionState,
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import Injection, Operation, kind_of
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.links.injection_counts import InjectionCounts
+from softnpu.emulator.links.injection_counts import InjectionCounters
 from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.request_injections import RequestTarget
 from softnpu.emulator.supervisor.settings import check_injected_device
@@ -56,7 +56,7 @@ class InjectionRegistry:
         self._entries: dict[int, _Entry] = {}
         self._of_requests: list[_Entry] = []
         self._free = list(range(_MOST - 1, -1, -1))
-        self._counts: InjectionCounts | None = None
+        self._counts: InjectionCounters | None = None
         self._next = 1
 
     @property
@@ -89,7 +89,7 @@ class InjectionRegistry:
         injection.check()
         check_injected_device(injection, len(self._devices))
         self._make_room()
-        counts = self._counts = self._counts or InjectionCounts.new(_MOST)
+        counts = self._counts = self._counts or InjectionCounters.new(_MOST)
         entry = _Entry(self._next, self._free.pop(), injection)
         self._next += 1
         counts.clear(entry.slot)
@@ -183,13 +183,13 @@ class InjectionRegistry:
         if entry.ended:
             return entry.ended
         assert self._counts is not None
-        return _USED_UP if self._counts.used_up(entry.slot, entry.injection) else _ACTIVE
+        return _USED_UP if self._counts.is_exhausted(entry.slot, entry.injection) else _ACTIVE
 
-    def _status(self, entry: _Entry) -> FaultState:
+    def _status(self, entry: _Entry) -> InjectionState:
         assert self._counts is not None
         injection = entry.injection
-        matched, hits = self._counts.told(entry.slot)
-        return FaultState(
+        matched, hits = self._counts.read(entry.slot)
+        return InjectionState(
             id=entry.id,
             kind=injection.kind.value,
             state=self._state(entry),
@@ -213,10 +213,10 @@ class InjectionRegistry:
                 assert self._counts is not None
                 self._announce(entry, device, self._counts)
 
-    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounts) -> None:
+    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounters) -> None:
         if entry.injection.device in (None, device.info.index):
             command = link.InjectionAdd(
-                id=entry.id, place=entry.slot, counters=counts.places, injection=entry.injection
+                id=entry.id, place=entry.slot, counters=counts.capacity, injection=entry.injection
             )
             device.post_injection(command, [counts.fd])
 
@@ -242,7 +242,7 @@ class InjectionRegistry:
                 continue
             assert self._counts is not None
             hit = self._counts.hit(entry.slot, injection)
-            if self._counts.used_up(entry.slot, injection):
+            if self._counts.is_exhausted(entry.slot, injection):
                 self._of_requests.remove(entry)
             if hit:
                 log.warning("client %d, %s: injected %s", target.client, target.tag, injection.kind.value)

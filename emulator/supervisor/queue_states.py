@@ -63,25 +63,25 @@ class QueueStates:
         """Note that nothing of this queue runs; only while no engine lives."""
         _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
 
-    def vitals(self) -> tuple[int, int]:
+    def liveness(self) -> tuple[int, int]:
         """The last ping that was read, and the CPU time of the engine's other threads by then."""
-        answered, others_ns = link.VITAL.unpack_from(self._map, link.VITALS)
+        answered, others_ns = link.LIVENESS_WORDS.unpack_from(self._map, link.LIVENESS)
         return answered, others_ns
 
-    def clear_vitals(self) -> None:
+    def clear_liveness(self) -> None:
         """Reset the answers to pings: a new engine begins."""
-        link.VITAL.pack_into(self._map, link.VITALS, 0, 0)
+        link.LIVENESS_WORDS.pack_into(self._map, link.LIVENESS, 0, 0)
         self._injections = 0
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, 0)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, 0)
 
     def set_commands_pending(self, pending: bool) -> None:
         """Note whether the engine has yet to receive commands about what clients know already."""
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.ORDERS_WAIT, pending)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.MESSAGES_WAITING, pending)
 
     def count_injection(self) -> None:
         """Count one more command about injections that was sent to the engine."""
         self._injections += 1
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, self._injections)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, self._injections)
 
     def close(self) -> None:
         self._map.close()

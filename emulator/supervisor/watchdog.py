@@ -110,7 +110,7 @@ class Watchdog:
         passed = min(now - self._ticked, _TICKS_AT_ONCE * self._period_s)
         self._ticked = now
         self._timer = self._reactor.after(self._period_s, self._tick)
-        last_ping, others_ns = self._device.states.vitals()
+        last_ping, others_ns = self._device.states.liveness()
         answered = last_ping == self._sent
         submission = self._device.running_submission()
         if self._progress(activity, answered, others_ns, submission):

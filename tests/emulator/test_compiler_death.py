@@ -33,7 +33,7 @@ def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
     sent: signal.Signals,
 ) -> None:
     hit: list[int] = []
-    monkeypatch.setattr(connection, "WORK_S", 1.0 if sent == signal.SIGSTOP else 600.0)
+    monkeypatch.setattr(connection, "LONG_ANSWER_S", 1.0 if sent == signal.SIGSTOP else 600.0)
 
     def hit_workers(_stage: str, _done: float) -> None:
         if not hit:
@@ -51,7 +51,7 @@ def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
         assert "compiler" in error.info.object
     else:
         assert "compiler: it has said nothing for 1 s" in str(error)
-    monkeypatch.setattr(connection, "WORK_S", 600.0)
+    monkeypatch.setattr(connection, "LONG_ANSWER_S", 600.0)
     Loaded(context, digits)
     assert daemon.engine().restarts == 0
     for pid in hit:
