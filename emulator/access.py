@@ -1,4 +1,4 @@
-"""Which users reach the socket: the file modes and access lists that let the allowed ones in and nobody else.
+"""File modes and access lists that let allowed users reach the socket, and no others.
 
 The daemon asks the kernel who connects (`SO_PEERCRED`) in any case; this is what comes before.
 """
@@ -19,12 +19,12 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 _VERSION = struct.pack("<I", 2)
 _ENTRY = struct.Struct("<HHI")
 _OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHERS = 1, 2, 4, 8, 0x10, 0x20
-_NOBODY = 0xFFFFFFFF
+_NO_ID = 0xFFFFFFFF
 _READ_WRITE, _SEARCH = 6, 1
 
 
 def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Makes the directory of a socket, if it is missing, for its owner and those who are allowed."""
+    """Make the directory of a socket, if it is missing, for its owner and the allowed users."""
     folder = path.parent
     check_folder(folder.parent)
     try:
@@ -33,7 +33,7 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
         check_folder(folder)
         # one with a list of ours is from an earlier daemon, which may have let in others
         if folder.stat().st_uid == os.geteuid() and any(_entries(folder)):
-            _let_in(folder, 7, _SEARCH, users, groups)
+            _grant(folder, 7, _SEARCH, users, groups)
         _check_folders(folder, users, groups)
         return
     except OSError as error:
@@ -45,7 +45,7 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
             hint="choose another place with --socket",
         ) from error
     try:
-        _let_in(folder, 7, _SEARCH, users, groups)
+        _grant(folder, 7, _SEARCH, users, groups)
         _check_folders(folder, users, groups)
     except Refused:
         folder.rmdir()
@@ -53,18 +53,18 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
 
 
 def open_socket_to(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Lets the allowed users connect to a socket of mode 600."""
-    _let_in(path, _READ_WRITE, _READ_WRITE, users, groups)
+    """Let the allowed users connect to a socket of mode 600."""
+    _grant(path, _READ_WRITE, _READ_WRITE, users, groups)
 
 
-def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
+def _grant(path: Path, owner: int, others: int, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
     entries = [
-        (_OWNER, owner, _NOBODY),
+        (_OWNER, owner, _NO_ID),
         *((_USER, others, uid) for uid in sorted(set(users))),
-        (_OWNING_GROUP, 0, _NOBODY),
+        (_OWNING_GROUP, 0, _NO_ID),
         *((_GROUP, others, gid) for gid in sorted(set(groups))),
-        (_MASK, others, _NOBODY),
-        (_OTHERS, 0, _NOBODY),
+        (_MASK, others, _NO_ID),
+        (_OTHERS, 0, _NO_ID),
     ]
     try:
         os.setxattr(path, ACCESS_LIST, _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries))
@@ -81,7 +81,7 @@ def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups:
 
 
 def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    """Refuses a place that an allowed user or group cannot come to."""
+    """Refuse a directory that an allowed user or group cannot reach."""
     for name in (folder.resolve(), *folder.resolve().parents):
         for kind, number in [*((_USER, uid) for uid in users), *((_GROUP, gid) for gid in groups)]:
             if not _may_enter(name, kind, number):
@@ -97,7 +97,7 @@ def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]
 
 
 def _may_enter(folder: Path, kind: int, number: int) -> bool:
-    """Whether a user or group, by itself, may search a directory; a user's groups are not looked at."""
+    """Whether a user or group, by itself, may search a directory; the groups of a user do not count."""
     info = folder.stat()
     if kind == _USER and number in (0, info.st_uid):
         return number == 0 or bool(info.st_mode & stat.S_IXUSR)

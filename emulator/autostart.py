@@ -1,6 +1,6 @@
 """`python -m softnpu.emulator.autostart SOCKET`: what a client runs when it finds no daemon.
 
-Starts a daemon in the background that ends by itself when nobody has used it for a while.
+Starts a daemon in the background that ends by itself after some time without a client.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OTHERS_S = 15.0
 
 
 def main(arguments: list[str]) -> int:
-    """0 once a daemon is ready at the socket, this or another one; otherwise prints the reason as JSON."""
+    """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
     end = time.monotonic() + _OTHERS_S
     while True:
         try:
             start_background(settings(arguments[0]))
         except Refused as error:
-            # another one holds the lock: it comes up, and will serve, or it ends, and will give the lock up
+            # another daemon holds the lock: it starts, and will serve, or it ends, and will release the lock
             if endpoint.accepts(Path(arguments[0])):
                 return 0
             if error.info.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def settings(socket: str) -> DaemonSettings:
-    """Those of a daemon that starts by itself, as the environment says. Refuses what it cannot read there."""
+    """The settings of a daemon that starts by itself, from the environment; refuses what it cannot parse."""
     return DaemonSettings(
         socket=socket,
         devices=tuple(os.environ.get(ENV_DEVICES, "4000").split(",")),

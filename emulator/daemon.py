@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.interface import daemon_files, endpoint
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.served_socket import ServedSocket
@@ -32,7 +32,7 @@ _READY = re.compile(rb"ready (\d+)\n")
 
 
 class LineLimit(logging.Filter):
-    """Lets a bounded number of lines through: clients that come and go must not fill a disk."""
+    """Passes a bounded number of lines: clients that come and go must not fill a disk."""
 
     def __init__(self, lines: int = 2000, period_s: float = 10.0) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class LineLimit(logging.Filter):
 
 
 def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
-    """Runs a daemon in this process until it is told to stop (request, SIGTERM, SIGINT, idle).
+    """Run a daemon in this process until it has to stop (request, SIGTERM, SIGINT, idle).
 
-    Writes `ready` to `ready_fd` once every engine executes. Raises `Refused` when the socket is taken.
+    Writes `ready` to `ready_fd` once every engine executes. Raises `Refused` if the socket is in use.
     """
     settings.check()
     raise_descriptor_limit()
@@ -78,17 +78,17 @@ def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     Refuses what `softnpu run` does not write.
     """
-    found = dict(environment)
-    before = variables_outside(found.pop(ENV_SAVED_ENV, ""))
+    saved = dict(environment)
+    before = variables_outside(saved.pop(ENV_SAVED_ENV, ""))
     for name, value in before.items():
-        found[name] = value
+        saved[name] = value
         if not value:
-            del found[name]
-    return found
+            del saved[name]
+    return saved
 
 
 def start_background(settings: DaemonSettings) -> int:
-    """Starts a daemon in a process of its own, waits until it is ready, returns its pid.
+    """Start a daemon in a process of its own, wait until it is ready, return its pid.
 
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
@@ -138,7 +138,7 @@ def start_background(settings: DaemonSettings) -> int:
 def run_as_program(arguments: list[str]) -> int:
     """`python -m softnpu.emulator SETTINGS-JSON READY-FD`: what `start_background` starts."""
     if os.fork():
-        return 0  # the daemon is nobody's child: whoever asked for it need not wait for its end
+        return 0  # the daemon becomes a child of init: its starter need not wait for its end
     settings = msgspec.json.decode(arguments[0], type=DaemonSettings)
     ready_fd = int(arguments[1])
     configure_logging(settings.log_level)
@@ -214,7 +214,7 @@ def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
             try:
                 os.write(ready_fd, b"ready %d\n" % os.getpid())
             except BrokenPipeError:
-                log.info("whoever started this daemon has gone")
+                log.info("the process that started this daemon has ended")
             os.close(ready_fd)
 
     for device in supervisor.devices:

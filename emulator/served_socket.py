@@ -1,4 +1,4 @@
-"""The socket of a daemon as long as it serves it: the lock that makes it the only one, and the listener."""
+"""The socket that a daemon serves: the lock that makes it the only one, and the listener."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.file_claim import FileClaim
 from softnpu.emulator.common.process_identity import ProcessIdentity
-from softnpu.emulator.interface import daemon_files, endpoint
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.settings import DaemonSettings
@@ -41,15 +41,15 @@ class ServedSocket:
             raise
 
     def record(self, status: str) -> None:
-        """Writes who serves the path."""
+        """Write who serves the path."""
         assert self._lock is not None
         self._lock.record(status)
 
     def close(self) -> None:
-        """Gives the path up for the next daemon; harmless when repeated.
+        """Release the path for the next daemon; harmless when repeated.
 
-        The listener first: who waits there learns from the end of its connection that it was not noticed.
-        The lock last: without it the path may be another daemon's.
+        The listener goes first: a client that waits there sees its connection end. The lock goes last:
+        without it the path may be another daemon's.
         """
         if self._lock is None:
             return
@@ -78,7 +78,7 @@ class DaemonLock:
         os.pwrite(self._claim.fd, msgspec.json.encode(record) + b"\n", 0)
 
     def release(self) -> None:
-        """Give the path up for the next daemon."""
+        """Release the path for the next daemon."""
         self._claim.release()
 
 
@@ -87,7 +87,7 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Binds the socket; a leftover of a dead daemon is replaced, anything else is refused."""
+    """Bind the socket. Replaces what a dead daemon left, refuses anything else."""
     try:
         info = os.lstat(path)
         kind = info.st_mode

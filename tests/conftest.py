@@ -23,9 +23,12 @@ DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 
 
 class StartDaemon(Protocol):
-    """Starts a daemon on the test's socket, or on another one; settings as in `DaemonSettings`."""
+    """Starts a daemon on the test's socket, or on another one; settings as in `DaemonSettings`.
 
-    def __call__(self, *, patches: dict[str, float] | None = None, **settings: Any) -> Daemon: ...
+    `open_files`: its limit of descriptors.
+    """
+
+    def __call__(self, *, open_files: int = 0, **settings: Any) -> Daemon: ...
 
 
 class StartPython(Protocol):
@@ -94,9 +97,9 @@ def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
     """Starts daemons that end with the test; each has to end in order unless the test killed it."""
     started: list[Daemon] = []
 
-    def start(*, patches: dict[str, float] | None = None, **settings: Any) -> Daemon:
+    def start(*, open_files: int = 0, **settings: Any) -> Daemon:
         settings.setdefault("socket", str(private_dir / "npu.sock"))
-        daemon = Daemon(DaemonSettings(**settings), patches)
+        daemon = Daemon(DaemonSettings(**settings), open_files)
         started.append(daemon)
         return daemon
 

@@ -15,7 +15,7 @@ _CPU_NS = 1_000_000
 
 
 class Activity:
-    """Looks at a process from outside. A process that has ended uses no CPU and has no threads."""
+    """Reads the state of a process from outside. A process that has ended uses no CPU and has no threads."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -40,15 +40,15 @@ class Activity:
         return self._states().get(self._pid, "") in _STOPPED
 
     def _states(self) -> dict[int, str]:
-        found = {}
+        states = {}
         folder = Path(f"/proc/{self._pid}/task")
         try:
             for name in os.listdir(folder):
                 # the command name may hold spaces and brackets: the state follows its last bracket
-                found[int(name)] = (folder / name / "stat").read_text().rpartition(")")[2].split()[0]
+                states[int(name)] = (folder / name / "stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
-            return found  # a thread or all of it has ended
-        return found
+            return states  # a thread or all of it has ended
+        return states
 
 
 class StallWatch:
@@ -69,13 +69,13 @@ class StallWatch:
         self._ticked = 0.0
 
     def begin(self) -> None:
-        """The process has something to do from now on."""
+        """Watch: the process has something to do from now on."""
         self.end()
         self._quiet_s, self._ticked = 0.0, time.monotonic()
         self._timer = self._reactor.after(self._period_s, self._tick)
 
     def end(self) -> None:
-        """It has nothing to do any more; harmless when repeated."""
+        """Stop watching: it has nothing to do any more; harmless when repeated."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,29 +1,36 @@
-"""Processes whose submissions cost everybody an engine reset: first slowed, then refused for a while.
+"""Processes whose submissions reset the device: slowed first, then refused for a while.
 
 One reset may be bad luck. From the second within a minute on the process is slowed: its queues run when
 nobody else has work, and it waits for new ones. From the fourth on its queues are lost, and it gets no new
-contexts and queues until a minute has passed since the last.
+contexts and queues until a minute has passed since the last reset.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from softnpu.emulator.common import process_identity
-from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.objects import Context, Queue
+from softnpu.emulator.supervisor.reactor import Reactor
 
-WINDOW_S = 60.0
+log = logging.getLogger(__name__)
+
 SLOW_FROM = 2
 REFUSE_FROM = 4
+_WINDOW_S = 60.0
 _FIRST_DELAY_S = 0.5
-_REMEMBERED = 4096
+_MAX_PROCESSES = 4096
 _EXPECTED = f"fewer than {REFUSE_FROM}"
 _HINT = "find out why its commands hang or crash; the daemon's log names each of them"
 
 
-def identity(pid: int, session: int) -> str:
-    """Who a session is: its process, so that a new session is no fresh start; else the session."""
+def ban_key(pid: int, session: int) -> str:
+    """What resets are counted by: the process, so that a new session is no fresh start; else the session."""
     try:
         return f"process {pid}.{process_identity.start_time(pid)}"
     except OSError:
@@ -31,69 +38,128 @@ def identity(pid: int, session: int) -> str:
 
 
 class BanPolicy:
-    """Who has caused engine resets lately."""
+    """Counts the engine resets of each process, over all devices of the daemon."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, window_s: float = _WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self.window_s = window_s
         self._clock = clock
-        self._offences: dict[str, list[float]] = {}
+        self._resets: dict[str, list[float]] = {}
 
-    def note(self, who: str) -> int:
-        """One more reset; how many there were within the window."""
-        if len(self._offences) >= _REMEMBERED:
-            self._offences = {name: times for name in self._offences if (times := self._recent(name))}
-        times = self._recent(who)
+    def add_reset(self, key: str) -> int:
+        """Count one more reset; returns how many there were within the window."""
+        if len(self._resets) >= _MAX_PROCESSES:
+            self._resets = {name: times for name in self._resets if (times := self._recent(name))}
+        times = self._recent(key)
         times.append(self._clock())
-        self._offences[who] = times
+        self._resets[key] = times
         return len(times)
 
-    def count(self, who: str) -> int:
-        """How many resets within the window."""
-        return len(self._recent(who)) if self._offences else 0
+    def count(self, key: str) -> int:
+        """How many resets there were within the window."""
+        return len(self._recent(key)) if self._resets else 0
 
-    def slowed(self, who: str) -> bool:
-        """Whether it runs in the background for now."""
-        return self.count(who) >= SLOW_FROM
+    def is_slowed(self, key: str) -> bool:
+        """Whether the process runs in the background for now."""
+        return self.count(key) >= SLOW_FROM
 
-    def refused(self, who: str) -> bool:
-        """Whether nothing of it runs for now."""
-        return self.count(who) >= REFUSE_FROM
+    def is_refused(self, key: str) -> bool:
+        """Whether nothing of the process runs for now."""
+        return self.count(key) >= REFUSE_FROM
 
-    def delay_s(self, who: str) -> float:
-        """How long it waits for a new queue."""
-        count = self.count(who)
+    def delay_s(self, key: str) -> float:
+        """How long the process waits for a new queue."""
+        count = self.count(key)
         return _FIRST_DELAY_S * 2.0 ** (count - SLOW_FROM) if count >= SLOW_FROM else 0.0
 
-    def left_s(self, who: str) -> float:
-        """How long until its last offence is forgotten."""
-        times = self._recent(who)
-        return max(0.0, times[-1] + WINDOW_S - self._clock()) if times else 0.0
-
-    def check(self, who: str, object: str) -> None:
-        """Refuses a process that has gone too far, with the time until it may come back."""
-        if self.refused(who):
-            raise refuse(
-                ZeResult.ERROR_NOT_AVAILABLE, object, found=self._found(who), expected=_EXPECTED, hint=_HINT
-            )
-
-    def info(self, who: str) -> ErrorInfo:
-        """What becomes of the queues of such a process."""
-        return ErrorInfo(
-            result=ZeResult.ERROR_DEVICE_LOST,
-            object="command queue",
-            found=self._found(who),
-            expected=_EXPECTED,
-            hint=_HINT,
+    def refusal(self, key: str, object: str, result: ZeResult) -> Refused:
+        """The error for a refused process, with the time until it may come back."""
+        times = self._recent(key)
+        left_s = max(0.0, times[-1] + self.window_s - self._clock()) if times else 0.0
+        found = (
+            f"submissions of this process have caused {len(times)} engine resets within "
+            f"{self.window_s:g} s; refused for {left_s:.0f} s more"
         )
+        return refuse(result, object, found=found, expected=_EXPECTED, hint=_HINT)
 
-    def _found(self, who: str) -> str:
-        count, left = self.count(who), self.left_s(who)
-        return (
-            f"submissions of this process have caused {count} engine resets within {WINDOW_S:g} s; "
-            f"refused for {left:.0f} s more"
-        )
-
-    def _recent(self, who: str) -> list[float]:
-        times = self._offences.get(who, [])
-        if not times or times[-1] <= self._clock() - WINDOW_S:
-            return []  # all are forgotten together: who goes on offending is not let in again half-way
+    def _recent(self, key: str) -> list[float]:
+        times = self._resets.get(key, [])
+        if not times or times[-1] <= self._clock() - self.window_s:
+            return []  # all are forgiven together: a process that goes on is not let in again half-way
         return list(times)
+
+
+class DeviceBans:
+    """Applies the policy on one device. `post` sends to its engine, `count` increments a status word."""
+
+    def __init__(
+        self,
+        contexts: Mapping[int, Context],
+        policy: BanPolicy,
+        reactor: Reactor,
+        post: Callable[[link.EngineCommand], None],
+        count: Callable[[StatusWord], None],
+    ) -> None:
+        self._contexts = contexts
+        self._policy = policy
+        self._reactor = reactor
+        self._post = post
+        self._count = count
+
+    def blame(self, key: str, object: str, reason: str) -> None:
+        """Count a reset (or an aborted command) against a process, and slow or refuse it."""
+        policy = self._policy
+        times = policy.add_reset(key)
+        self._count(StatusWord.OFFENCES)
+        log.error("%s, %s: %s; %d times within %g s", key, object, reason, times, policy.window_s)
+        if not policy.is_slowed(key):
+            return
+        for queue in self._queues_of(key):
+            self.announce_workload(queue)
+            if policy.is_refused(key) and queue.lost is None:
+                self.lose(queue, policy.refusal(key, "command queue", ZeResult.ERROR_DEVICE_LOST).info)
+        self._reactor.after(policy.window_s + 1.0, lambda: self._forgive(key))
+
+    def on_failure(self, report: link.SubmissionFailed) -> None:
+        """Note that a submission failed: a lost queue stays lost, whatever a client writes into its ring."""
+        if report.info.result != ZeResult.ERROR_DEVICE_LOST:
+            return
+        self._count(StatusWord.ABORTED)
+        context = self._contexts.get(report.context)
+        queue = context.queues.get(report.queue) if context is not None else None
+        if queue is not None:
+            queue.lost = report.info
+
+    def in_background(self, queue: Queue) -> bool:
+        """Whether the queue runs below all others: its client wants that, or its process is slowed."""
+        return queue.background or self._policy.is_slowed(queue.context.ban_key)
+
+    def announce_workload(self, queue: Queue) -> None:
+        """Tell the engine whether the queue runs in the background now."""
+        background = self.in_background(queue)
+        self._post(
+            link.QueueWorkload(context=queue.context.number, queue=queue.handle, background=background)
+        )
+
+    def lose(self, queue: Queue, info: ErrorInfo) -> None:
+        """End the queue: nothing of it runs any more."""
+        queue.lost = info
+        self._post(link.QueueLose(context=queue.context.number, queue=queue.handle, info=info))
+
+    def check(self, key: str, object: str) -> None:
+        """Refuse a process whose submissions have reset the device too often."""
+        if self._policy.is_refused(key):
+            self._count(StatusWord.REFUSALS)
+            raise self._policy.refusal(key, object, ZeResult.ERROR_NOT_AVAILABLE)
+
+    def delay_s(self, key: str) -> float:
+        """How long a process waits for a new queue."""
+        return self._policy.delay_s(key)
+
+    def _forgive(self, key: str) -> None:
+        if not self._policy.is_slowed(key):
+            for queue in self._queues_of(key):
+                self.announce_workload(queue)
+
+    def _queues_of(self, key: str) -> list[Queue]:
+        contexts = [context for context in self._contexts.values() if context.ban_key == key]
+        return [queue for context in contexts for queue in context.queues.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
 import subprocess
@@ -15,19 +16,26 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 
-_BACKLOG = 200_000  # frames: a restarted engine is told of every object of every session at once
+_BACKLOG = 200_000  # frames: a restarted engine gets every object of every session at once
+
+
+class ChildProgram(enum.StrEnum):
+    """The modules that children run, by name: the supervisor must not import what computes."""
+
+    ENGINE = "softnpu.emulator.engine"
+    COMPILER = "softnpu.emulator.compiler"
 
 
 class Child:
-    """`python -m MODULE FD PARENT_PID`, with a channel on FD. It dies with the supervisor (kernel's promise).
+    """`python -m PROGRAM FD PARENT_PID`, with a channel on FD. The kernel kills it with the supervisor.
 
-    `on_packet(body, fds...)` is called for every frame, `on_end` once, when the process has ended, and
+    `on_frame(request, body, fds)` is called for every frame, `on_end(how)` once, when the process has ended,
     `on_full(True)` before messages have to wait because it does not read, `on_full(False)` when none waits.
     """
 
     def __init__(
         self,
-        module: str,
+        program: ChildProgram,
         reactor: Reactor,
         on_frame: Callable[[int, memoryview, list[int]], None],
         on_end: Callable[[str], None],
@@ -41,7 +49,7 @@ class Child:
         variables, more_fds = failpoints.inherited()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **variables},
@@ -64,17 +72,17 @@ class Child:
         return self._outbox.waiting_bytes > 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Sends a message in order; never waits."""
+        """Send a message in order; never waits."""
         if self._alive:
             self._outbox.post(request, message, fds)
 
     def kill(self) -> None:
-        """SIGKILL; `on_end` follows once the kernel has reaped it."""
+        """Send SIGKILL; `on_end` follows once the kernel has ended the process."""
         if self._alive:
             self.process.kill()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the process without `on_end`: end of channel first, SIGKILL after the time-out."""
+        """End the process without `on_end`: end of channel first, SIGKILL after the time-out."""
         if not self._alive:
             return
         self._release()
@@ -96,12 +104,12 @@ class Child:
                 return
             except Refused as error:
                 self.kill()
-                self._reactor.forget(self._channel.fileno())
+                self._reactor.unwatch(self._channel.fileno())
                 self._finish(f"sent a bad frame: {error}")
                 return
             if packet is None:
                 # the end itself is reported by the pidfd, when the process is really gone
-                self._reactor.forget(self._channel.fileno())
+                self._reactor.unwatch(self._channel.fileno())
                 return
             with packet:
                 self._on_frame(packet.request, packet.body, packet.take_fds(packet.fd_count))
@@ -119,8 +127,8 @@ class Child:
 
     def _release(self) -> None:
         self._alive = False
-        self._reactor.forget(self._pidfd)
-        self._reactor.forget(self._channel.fileno())
+        self._reactor.unwatch(self._pidfd)
+        self._reactor.unwatch(self._channel.fileno())
         self._outbox.close()
         self._channel.close()
         os.close(self._pidfd)

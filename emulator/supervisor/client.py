@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.injections import FaultKind, Injection
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
-from softnpu.emulator.supervisor.graph_requests import cancelled_fault
-from softnpu.emulator.supervisor.injection_registry import FaultRequest
+from softnpu.emulator.supervisor.graph_requests import cancelled_info
+from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
+from softnpu.emulator.supervisor.request_injections import WORKER_SIGNALS, RequestTarget, injected_refusal
 from softnpu.emulator.supervisor.session import Session
+from softnpu.emulator.supervisor.session_state import Call, Services
 from softnpu.emulator.supervisor.users import User
-
-if TYPE_CHECKING:
-    from softnpu.emulator.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +34,51 @@ _BACKLOG = 256
 _FRAMES_A_ROUND = 32
 _ROUND_S = 0.003
 _UNREAD_BYTES = 1024 * 1024
-_HANDSHAKE_S = 5.0
+
+
+class Server(Protocol):
+    """What a connection needs of the daemon as a whole."""
+
+    @property
+    def status_fd(self) -> int: ...
+    def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome: ...
+    def status(self, user: User) -> msg.StatusIs: ...
+    def stop(self) -> None: ...
+    def client_gone(self, number: int) -> None: ...
 
 
 class Client:
     """A connected process; it has a `session` once the handshake was made for one."""
 
-    def __init__(self, number: int, pid: int, user: User, channel: Channel, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        number: int,
+        pid: int,
+        user: User,
+        channel: Channel,
+        server: Server,
+        services: Services,
+        injections: InjectionRegistry,
+        handshake_s: float,
+    ) -> None:
         self.number = number
         self.pid = pid
         self.user = user
         self.session: Session | None = None
-        self._supervisor = supervisor
-        self._reactor = supervisor.reactor
+        self._server = server
+        self._services = services
+        self._injections = injections
+        self._reactor = services.reactor
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
         self._unread = 0
-        self._late = DelayedRequests(self._reactor, self._serve_late)
+        self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
         self._open = True
         user.connections.take()
         user.handshakes.take()
         self._deadline: Timer | None = self._reactor.after(
-            _HANDSHAKE_S, lambda: self.close("no handshake in time")
+            handshake_s, lambda: self.close("no handshake in time")
         )
         self._pidfd = -1
         try:
@@ -67,7 +90,7 @@ class Client:
         self._watch(False)
 
     def close(self, reason: str) -> None:
-        """Ends the connection and gives back all that its session owned; harmless when repeated."""
+        """End the connection and give back all that its session owned; harmless when repeated."""
         if not self._open:
             return
         if failpoints.active is not None:
@@ -76,12 +99,12 @@ class Client:
         log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
         if self._deadline is not None:
             self._deadline.cancel()
-        self._reactor.forget(self._channel.fileno())
+        self._reactor.unwatch(self._channel.fileno())
         if self._pidfd >= 0:
-            self._reactor.forget(self._pidfd)
+            self._reactor.unwatch(self._pidfd)
             os.close(self._pidfd)
         self._outbox.close()
-        self._late.close()
+        self._delayed.close()
         self._count_unread()
         if self.session is not None:
             self.session.close()
@@ -90,7 +113,7 @@ class Client:
             self.user.handshakes.give()
         self.user.connections.give()
         self._channel.discard()
-        self._supervisor.client_gone(self.number)
+        self._server.client_gone(self.number)
 
     def _watch(self, full: bool) -> None:
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
@@ -146,38 +169,39 @@ class Client:
             with packet:
                 self._serve(packet)
 
-    def serve_later(self, packet: Packet, seconds: float) -> None:
-        """Takes a request over and serves it after so many seconds, if the client is still there."""
-        self._late.hold(packet, seconds)
+    def _serve_delayed(self, packet: Packet) -> None:
+        self._serve(packet, delayed=True)
 
-    def _serve_late(self, packet: Packet) -> None:
-        self._serve(packet, late=True)
-
-    def _serve(self, packet: Packet, late: bool = False) -> None:
+    def _serve(self, packet: Packet, delayed: bool = False) -> None:
         try:
             packet.refuse_sockets()
             request = msg.decode_request(packet.body)
             if failpoints.active is not None:
-                failpoints.hit_request("supervisor", request.tag)
-            faults = self._supervisor.faults
-            if faults.armed and not late and not faults.pass_on(self, packet, request):
-                return
-            if isinstance(request, msg.Cancel) and self._late.cancel(request.request):
-                self._post(request.request, msg.Failed(info=cancelled_fault()))
+                failpoints.hit_request("supervisor", type(request))
+            call = Call(packet)
+            if self._injections.armed and not delayed:
+                target = RequestTarget(self.number, self.session, request)
+                injection = self._injections.hit(target)
+                if injection is not None and not self._inject(injection, target, packet):
+                    return
+                if injection is not None:
+                    call = Call(packet, WORKER_SIGNALS[injection.kind])
+            if isinstance(request, msg.Cancel) and self._delayed.cancel(request.request):
+                self._post(request.request, msg.Failed(info=cancelled_info()))
             if not self._greeted:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
-                self._post(packet.request, self._supervisor.status(self.user))
+                self._post(packet.request, self._server.status(self.user))
             elif isinstance(request, msg.Stop):
                 self.user.check_commands("request Stop")
                 log.info("client %d (pid %d) asks to stop", self.number, self.pid)
                 self._post(packet.request, msg.Ok())
-                self._supervisor.stop()
-            elif isinstance(request, FaultRequest):
+                self._server.stop()
+            elif isinstance(request, InjectionRequest):
                 self.user.check_commands(f"request {type(request).__name__}")
-                self._post(packet.request, faults.answer(request))
+                self._post(packet.request, self._injections.answer(request))
             elif self.session is not None:
-                self.session.handle(packet, request)
+                self.session.handle(call, request)
             else:
                 raise refuse(
                     ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
@@ -202,6 +226,21 @@ class Client:
             )
             self._post(packet.request, msg.Failed(info=info))
 
+    def _inject(self, injection: Injection, target: RequestTarget, packet: Packet) -> bool:
+        """Show an injected fault; whether the request is served all the same. Raises `Refused` to fail it."""
+        match injection.kind:
+            case FaultKind.DAEMON_DEATH:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case FaultKind.DISCONNECT:
+                self.close("injected fault")
+            case FaultKind.COMPILE_SLOW | FaultKind.DELAY:
+                self._delayed.hold(packet, injection.seconds)
+            case _ if injection.kind in WORKER_SIGNALS:
+                return True
+            case _:
+                raise injected_refusal(injection, target.tag)
+        return False
+
     def _greet(self, number: int, request: msg.Request) -> None:
         if not isinstance(request, msg.Hello):
             raise refuse(
@@ -217,7 +256,7 @@ class Client:
                 found=f"role {request.role!r}",
                 expected="session or monitor",
             )
-        welcome = self._supervisor.greet(request, self.number)
+        welcome = self._server.welcome(request, self.number)
         if request.role == "session":
             self.user.sessions.check()
         self._greeted = True
@@ -227,10 +266,10 @@ class Client:
             self._deadline = None
         if request.role == "session":
             self.session = Session(
-                self.number, self.pid, request.client, self._supervisor, self.user, self._post
+                self.number, self.pid, request.client, self._services, self.user, self._post
             )
             self.user.sessions.take()
         log.info(
             "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
         )
-        self._post(number, welcome, [self._supervisor.status_fd])
+        self._post(number, welcome, [self._server.status_fd])

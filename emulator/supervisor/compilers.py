@@ -18,28 +18,22 @@ from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
-from softnpu.emulator.supervisor.child import Child
+from softnpu.emulator.supervisor.child import Child, ChildProgram
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
-COMPILER_MODULE = "softnpu.emulator.compiler"
-_WORKERS = max(1, min(4, os.cpu_count() or 1))
-_IDLE_S = 10.0
-_STALLED_S = 10.0
-_ATTEMPTS = _WORKERS + 1  # each worker that there is may be dead, and not known to be
-_SPARE_AFTER_S = 0.5
-_FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 
 
 @dataclass
 class Compilation:
-    """One job and who waits for it. Owns the descriptors of the job until it ends.
+    """One job and what happens at its end. Owns the descriptors of the job until then.
 
     Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
-    `on_failed(fault)` is called, unless the compilation is abandoned. `owner`: user and session.
-    `harm`: a signal for the worker that begins with it, because a user asked for such a fault.
+    `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session.
+    `worker_signal`: an injected fault for the worker that begins with it.
     """
 
     job: Job
@@ -48,7 +42,7 @@ class Compilation:
     on_done: Callable[[Result, list[int]], None]
     on_failed: Callable[[ErrorInfo], None]
     owner: tuple[int, int] = (0, 0)
-    harm: int = 0
+    worker_signal: int = 0
     worker: _Worker | None = None
     attempts: int = 0
     ended: bool = False
@@ -66,7 +60,7 @@ class Compilation:
         return taken
 
     def fail(self, reason: str) -> None:
-        """Ends it with what happened to its worker."""
+        """End it with what happened to its worker."""
         self.close()
         self.on_failed(
             ErrorInfo(
@@ -80,28 +74,28 @@ class Compilation:
 
 
 class CompilerPool:
-    """Hands compilations to workers: those of the user, then of the session that has the fewest at work and
-    whose turn is longest ago; else in the order in which they came."""
+    """Hands compilations to workers, in fair turns.
 
-    def __init__(self, reactor: Reactor) -> None:
+    First come those of the user, then of the session, with the fewest at work and the longest time since its
+    last turn; else they are served in the order of their requests.
+    """
+
+    def __init__(self, reactor: Reactor, tuning: Tuning) -> None:
         self._reactor = reactor
+        self._tuning = tuning
         self._waiting: deque[Compilation] = deque()
         self._turns: dict[tuple[int, int], int] = {}  # of those who wait, and of the last
         self._next_turn = 1
         self._workers: list[_Worker] = []
-        self._spare = _Spare(reactor, self._start_spare)
+        self._spare = _Spare(reactor, tuning, self._start_spare)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Workers that have had a job; the spare has compiled nothing yet."""
         return tuple(worker.pid for worker in self._workers if worker.jobs)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting) or any(worker.current for worker in self._workers)
-
     def start(self) -> None:
-        """Starts the spare, before any client can notice that it is missing."""
+        """Start the spare, before the first client connects."""
         self._spare.start()
 
     def submit(self, compilation: Compilation) -> None:
@@ -109,7 +103,7 @@ class CompilerPool:
         self._assign()
 
     def abandon(self, compilation: Compilation) -> None:
-        """Ends a compilation without a word to anybody: its session is gone or asked for it."""
+        """End a compilation without an answer: its session is gone or has cancelled it."""
         if compilation.ended:
             return
         if compilation in self._waiting:
@@ -120,7 +114,7 @@ class CompilerPool:
         compilation.close()
 
     def close(self, timeout_s: float) -> None:
-        """Ends all workers; compilations under way are abandoned."""
+        """End all workers; compilations under way are abandoned."""
         self._spare.close()
         for compilation in list(self._waiting):
             self.abandon(compilation)
@@ -146,12 +140,12 @@ class CompilerPool:
         for (uid, _), turn in turns.items():
             turns_of_users[uid] = max(turn, turns_of_users.get(uid, 0))
 
-        def claim(compilation: Compilation) -> tuple[int, int, int, int]:
+        def precedence(compilation: Compilation) -> tuple[int, int, int, int]:
             owner = compilation.owner
             user = users.count(owner[0]), turns_of_users.get(owner[0], 0)
             return *user, at_work.count(owner), turns.get(owner, 0)
 
-        chosen = min(self._waiting, key=claim)
+        chosen = min(self._waiting, key=precedence)
         self._waiting.remove(chosen)
         self._turns = {entry.owner: turns[entry.owner] for entry in self._waiting if entry.owner in turns}
         self._turns[chosen.owner] = self._next_turn
@@ -163,7 +157,7 @@ class CompilerPool:
         free = [worker for worker in self._workers if worker.free]
         if free:
             return max(free, key=lambda worker: worker.jobs)
-        if len(self._workers) >= _WORKERS:
+        if len(self._workers) >= self._tuning.compilers:
             return None
         try:
             return self._start()
@@ -175,32 +169,35 @@ class CompilerPool:
             return None
 
     def _spare_missing(self) -> bool:
-        return len(self._workers) < _WORKERS and not any(worker.free for worker in self._workers)
+        return len(self._workers) < self._tuning.compilers and not any(
+            worker.free for worker in self._workers
+        )
 
     def _start_spare(self) -> None:
         if self._spare_missing():
             self._start()
 
     def _start(self) -> _Worker:
-        worker = _Worker(self._reactor, self._assign, self._worker_ended)
+        worker = _Worker(self._reactor, self._tuning, self._assign, self._worker_ended)
         self._workers.append(worker)
         return worker
 
     def _worker_ended(self, worker: _Worker, reason: str) -> None:
         if worker in self._workers:
             self._workers.remove(worker)
-        if worker.heard:
+        if worker.has_answered:
             self._spare.works()
         elif not worker.killed:
             self._spare.failed(f"compiler {worker.pid} {reason} before it did anything")
         compilation = worker.current
         if compilation is not None and not compilation.ended:
-            self._bring_back(compilation, worker, reason)
+            self._retry(compilation, worker, reason)
         self._assign()
 
-    def _bring_back(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
+    def _retry(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
         compilation.worker = None
-        if not worker.began and compilation.attempts < _ATTEMPTS:
+        # each worker that there is may be dead, and not known to be
+        if not worker.began and compilation.attempts <= self._tuning.compilers:
             # it may have been dead before it got the job: that job is not to blame
             self._waiting.appendleft(compilation)
             return
@@ -216,24 +213,25 @@ class _Spare:
     Only the first death is a warning: the reason is most likely the same until one worker works.
     """
 
-    def __init__(self, reactor: Reactor, start: Callable[[], None]) -> None:
+    def __init__(self, reactor: Reactor, tuning: Tuning, start: Callable[[], None]) -> None:
         self._reactor = reactor
+        self._tuning = tuning
         self._start = start
         self._pause_s = 0.0
         self._timer: Timer | None = None
 
     def wanted(self) -> None:
-        """Starts it as soon as it may be started; harmless when repeated."""
+        """Start it as soon as it may be started; harmless when repeated."""
         if self._timer is None:
-            self._timer = self._reactor.after(max(_SPARE_AFTER_S, self._pause_s), self.start)
+            self._timer = self._reactor.after(max(self._tuning.spare_delay_s, self._pause_s), self.start)
 
     def works(self) -> None:
-        """A worker has done something: the next one need not wait."""
+        """Note that a worker has done something: the next one need not wait."""
         self._pause_s = 0.0
 
     def failed(self, reason: str) -> None:
         level = logging.DEBUG if self._pause_s else logging.WARNING
-        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._pause_s = min(max(2 * self._pause_s, self._tuning.spare_retry_s), _LONGEST_PAUSE_S)
         log.log(level, "%s; the next spare is started in %g s", reason, self._pause_s)
 
     def close(self) -> None:
@@ -241,7 +239,7 @@ class _Spare:
             self._timer.cancel()
 
     def start(self) -> None:
-        """Starts it now, or later if that fails."""
+        """Start it now, or later if that fails."""
         self._timer = None
         try:
             self._start()
@@ -253,24 +251,29 @@ class _Spare:
 class _Worker:
     """One worker process and the compilation it works on.
 
-    `jobs` counts those it was given, `heard` says that it ever sent a word, `began` that it did for this job.
+    `jobs` counts its jobs, `has_answered` says that it ever sent a frame, `began` that it did for this job.
     """
 
     def __init__(
-        self, reactor: Reactor, on_free: Callable[[], None], on_end: Callable[[_Worker, str], None]
+        self,
+        reactor: Reactor,
+        tuning: Tuning,
+        on_free: Callable[[], None],
+        on_end: Callable[[_Worker, str], None],
     ) -> None:
         self.current: Compilation | None = None
         self.jobs = 0
-        self.heard = False
+        self.has_answered = False
         self.began = False
         self.killed = False
         self._reactor = reactor
         self._on_free = on_free
+        self._idle_s = tuning.compiler_idle_s
         self._idle: Timer | None = None
         self._stalled = ""
         self._on_end = on_end
-        self._child = Child(COMPILER_MODULE, reactor, self._on_frame, self._ended)
-        self._watch = StallWatch(reactor, self._child.pid, _STALLED_S, self._stall)
+        self._child = Child(ChildProgram.COMPILER, reactor, self._on_frame, self._ended)
+        self._watch = StallWatch(reactor, self._child.pid, tuning.compiler_stall_s, self._stall)
 
     @property
     def pid(self) -> int:
@@ -290,8 +293,8 @@ class _Worker:
         self.began = False
         self._watch.begin()
         self._child.post(self.jobs, compilation.job, compilation.fds)
-        if compilation.harm:
-            os.kill(self.pid, compilation.harm)
+        if compilation.worker_signal:
+            os.kill(self.pid, compilation.worker_signal)
 
     def kill(self) -> None:
         self.killed = True
@@ -317,13 +320,13 @@ class _Worker:
             for fd in fds:
                 os.close(fd)
             return
-        self.heard = self.began = True
+        self.has_answered = self.began = True
         if isinstance(outcome, Progress):
             compilation.on_progress(outcome)
             return
         self.current = None
         self._watch.end()
-        self._idle = self._reactor.after(_IDLE_S, self.kill)
+        self._idle = self._reactor.after(self._idle_s, self.kill)
         if isinstance(outcome, Failed):
             compilation.on_failed(outcome.info)
         else:

@@ -1,4 +1,4 @@
-"""Requests of one client that are served later, because a user asked for that."""
+"""Requests of one client that an injected fault delays."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class DelayedRequests:
         self._next = 0
 
     def hold(self, packet: Packet, seconds: float) -> None:
-        """Takes the packet over; it is served after so many seconds."""
+        """Take the packet over and serve it after so many seconds."""
         mine = Packet(packet.request, packet.body, packet.take_fds(packet.fd_count))
         number = self._next = self._next + 1
         self._waiting[number] = (mine, self._reactor.after(seconds, lambda: self._due(number)))
 
     def cancel(self, request: int) -> bool:
-        """Forgets the request of this id; whether it was held."""
-        found = [number for number, (packet, _) in self._waiting.items() if packet.request == request]
-        for number in found:
+        """Drop the request of this id; whether there was one."""
+        numbers = [number for number, (packet, _) in self._waiting.items() if packet.request == request]
+        for number in numbers:
             self._drop(number)
-        return bool(found)
+        return bool(numbers)
 
     def close(self) -> None:
-        """The client is gone."""
+        """Drop all: the client is gone."""
         for number in list(self._waiting):
             self._drop(number)
 

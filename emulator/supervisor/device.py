@@ -1,8 +1,8 @@
 """One emulated device: its engine process, what the engine must know, and what happens when it dies.
 
-When an engine ends unexpectedly the device is reset: a new engine is told of every object again, images
+When an engine ends unexpectedly the device is reset: every object is announced to a new engine, images
 are loaded again, and queues go on behind their last finished submission. The submission that was running
-goes on with the command that was interrupted; what is to blame (`judgement`) fails with `ERROR_DEVICE_LOST`
+goes on with the command that was interrupted; what is to blame (`reset_blame`) fails with `ERROR_DEVICE_LOST`
 and its queue is lost. Everybody else's commands complete.
 """
 
@@ -20,21 +20,19 @@ from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.supervisor.ban_policy import BanPolicy
-from softnpu.emulator.supervisor.child import Child
-from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, Waiter
+from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
+from softnpu.emulator.supervisor.child import Child, ChildProgram
+from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
-from softnpu.emulator.supervisor.penalties import Penalties
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
-from softnpu.emulator.supervisor.reset_blame import judge_image, judge_queues
+from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions, fail_image
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.status_page import StatusPage
-from softnpu.emulator.supervisor.watchdog import Suspect, Verdict, Watchdog
+from softnpu.emulator.supervisor.watchdog import RunningSubmission, Watchdog
 
 log = logging.getLogger(__name__)
 
-ENGINE_MODULE = "softnpu.emulator.engine"
 _FAILED_STARTS = 5
 _SETTLED_S = 1.0
 _LONGEST_PAUSE_S = 1.0
@@ -49,7 +47,7 @@ class Device:
         reactor: Reactor,
         page: StatusPage,
         settings: DaemonSettings,
-        offenders: BanPolicy,
+        ban_policy: BanPolicy,
     ) -> None:
         self.info = info
         self.images = ImageStore()
@@ -59,9 +57,9 @@ class Device:
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
-        # what the engine may still use: with their memory and the records of their queues
-        self._leaving: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
-        self._leaving_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
+        # what the engine may still use: memory and queue records of a context, the record of a queue
+        self._draining: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
+        self._draining_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
         self._loads: dict[int, None] = {}  # the engine loads one after the other, in this order
         self._reactor = reactor
         self._page = page
@@ -74,35 +72,35 @@ class Device:
             self_check=settings.checks_itself,
         )
         self.states = QueueStates()
-        # what an engine has computed and not brought to its place when it dies: nobody here maps it
+        # what an engine has computed and not copied to its target when it dies: the supervisor never maps it
         self._staging = linux.memfd("staging")
-        self.penalties = Penalties(self.contexts, offenders, reactor, self._post, self.count)
-        self._watchdog = Watchdog(self, reactor, settings.tdr_ms, settings.command_limit_s)
-        self._verdict: Verdict | None = None
+        self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
+        self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
+        self._kill_reason: KillReason | None = None
         self._failed_starts = 0  # engines in a row that were never ready
         self._early_deaths = 0  # and those that were not for long: the next one starts a little later
         self._ready_at = 0.0
         self._engine: Child | None = None
-        page.set(info.index, StatusWord.PLATFORM, int(info.platform))
-        page.set(info.index, StatusWord.MEMORY_TOTAL, info.memory_total)
+        self._set_word(StatusWord.PLATFORM, int(info.platform))
+        self._set_word(StatusWord.MEMORY_TOTAL, info.memory_total)
 
     # ------------------------------------------------------------ engine process
 
     def start(self) -> None:
-        """Starts the engine and tells it of everything that exists."""
+        """Start the engine and announce everything that exists."""
         self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
         engine = Child(
-            ENGINE_MODULE,
+            ChildProgram.ENGINE,
             self._reactor,
             self._on_frame,
             self._on_engine_end,
-            self.states.set_messages_waiting,
+            self.states.set_commands_pending,
         )
         self._engine = engine
-        self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
+        self._set_word(StatusWord.ENGINE_PID, engine.pid)
         self.states.clear_liveness()
-        # what clients have is told in many orders: until all are sent it may meet a handle that comes later
-        self.states.set_messages_waiting(True)
+        # what clients have takes many commands: until all are sent, one may name a handle that comes later
+        self.states.set_commands_pending(True)
         self._watchdog.begin(engine.pid)
         self._post(
             msgspec.structs.replace(self._setup, after_reset=self.restarts > 0),
@@ -117,10 +115,10 @@ class Device:
         for context in self.contexts.values():
             self._announce_context(context)
         self._post(link.Resume())
-        self.states.set_messages_waiting(engine.full)
+        self.states.set_commands_pending(engine.full)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the engine and closes all descriptors of the device."""
+        """End the engine and close all descriptors of the device."""
         self._watchdog.end()
         if self._engine is not None:
             self._engine.close(timeout_s)
@@ -129,20 +127,23 @@ class Device:
         self.states.close()
         os.close(self._staging)
 
+    def _set_word(self, word: StatusWord, value: int) -> None:
+        self._page.set(self.info.index, word, value)
+
     def _set_state(self, state: DeviceState) -> None:
         self.state = state
-        self._page.set(self.info.index, StatusWord.STATE, state)
+        self._set_word(StatusWord.STATE, state)
 
-    def _post(self, order: link.EngineCommand, fds: list[int] | None = None) -> None:
+    def _post(self, command: link.EngineCommand, fds: list[int] | None = None) -> None:
         if self._engine is not None:
-            self._engine.post(0, order, fds or [])
+            self._engine.post(0, command, fds or [])
 
-    def order_injection(
-        self, order: link.InjectionAdd | link.InjectionDrop, fds: list[int] | None = None
+    def post_injection(
+        self, command: link.InjectionAdd | link.InjectionDrop, fds: list[int] | None = None
     ) -> None:
-        """Tells the engine, if there is one; it looks before the next submission whether it was told."""
+        """Send an injection to the engine, if there is one; it takes effect before the next submission."""
         if self._engine is not None:
-            self._post(order, fds)
+            self._post(command, fds)
             self.states.count_injection()
 
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
@@ -154,9 +155,9 @@ class Device:
                 log.info("device %d: engine %d is ready", self.info.index, self._engine_pid())
                 self.on_ready()
             case link.ContextDropped(context=number):
-                self._forget_context(number)
+                self._finish_context_drop(number)
             case link.QueueDropped(context=number, queue=queue):
-                self._forget_queue((number, queue))
+                self._finish_queue_drop((number, queue))
             case link.ImageLoaded(image=number, load_ms=load_ms, info=info):
                 self._loads.pop(number, None)
                 image = self.images.find(number)
@@ -171,24 +172,24 @@ class Device:
                     report.sequence,
                     report.info,
                 )
-                self.penalties.note_failure(report)
+                self.bans.on_failure(report)
 
     def _on_engine_end(self, reason: str) -> None:
         log.error("device %d: engine %d %s", self.info.index, self._engine_pid(), reason)
         self._engine = None
-        self._page.set(self.info.index, StatusWord.ENGINE_PID, 0)
+        self._set_word(StatusWord.ENGINE_PID, 0)
         # with no engine nothing of a departing context can be in use any more
-        for key in list(self._leaving_queues):
-            self._forget_queue(key)
-        for number in list(self._leaving):
-            self._forget_context(number)
+        for key in list(self._draining_queues):
+            self._finish_queue_drop(key)
+        for number in list(self._draining):
+            self._finish_context_drop(number)
         self._watchdog.end()
-        alone = self.state is DeviceState.READY and self.suspect() is None
+        alone = self.state is DeviceState.READY and self.running_submission() is None
         loading = self.images.find(next(iter(self._loads), 0))
         self._loads.clear()
-        verdict, self._verdict = self._verdict, None
-        for queue in judge_queues(self.contexts.values(), self.states, verdict, reason):
-            self.penalties.blame(queue, reason if verdict is None else verdict.info.found)
+        kill, self._kill_reason = self._kill_reason, None
+        for queue in condemn_submissions(self.contexts.values(), self.states, kill, reason):
+            self._blame(queue, reason if kill is None else kill.info.found)
         if loading is not None and alone:
             self._blame_image(loading, reason)
         ready = self.state is DeviceState.READY
@@ -200,20 +201,23 @@ class Device:
             return
         self.restarts += 1
         self._set_state(DeviceState.RESETTING)
-        self._page.set(self.info.index, StatusWord.RESTARTS, self.restarts)
+        self._set_word(StatusWord.RESTARTS, self.restarts)
         pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
         self._reactor.after(pause, self.start)
 
     def _blame_image(self, image: Image, reason: str) -> None:
         first_time = image.state is ImageState.LOADING
-        if not judge_image(image, reason):
+        if not fail_image(image, reason):
             return
-        # the next engine is not told of it: its graphs have to be initialised again
+        # it is not announced to the next engine: its graphs have to be initialised again
         for graph in self._initialized_graphs():
             if graph.image is image:
                 graph.initialized = False
         if first_time and image.loader:
-            self.penalties.blame_loader(image.loader, f"{reason} while it loaded a graph")
+            self.bans.blame(image.loader, "graph", f"{reason} while it loaded a graph")
+
+    def _blame(self, queue: Queue, reason: str) -> None:
+        self.bans.blame(queue.context.ban_key, f"queue {queue.handle:#x}", reason)
 
     def _fail(self) -> None:
         self._set_state(DeviceState.FAILED)
@@ -222,13 +226,9 @@ class Device:
         self.on_ready()
 
     def _engine_pid(self) -> int:
-        return (
-            self._engine.pid
-            if self._engine is not None
-            else self._page.get(self.info.index, StatusWord.ENGINE_PID)
-        )
+        return self._page.get(self.info.index, StatusWord.ENGINE_PID)
 
-    # ------------------------------------------------------------ hangs, and who is to blame
+    # ------------------------------------------------------------ hangs, as the watchdog sees them
 
     @property
     def is_ready(self) -> bool:
@@ -237,80 +237,80 @@ class Device:
     @property
     def needed(self) -> bool:
         """Whether anybody waits for the engine: clients, or the memory of those that have left."""
-        return bool(self.contexts or self._leaving or self._leaving_queues)
+        return bool(self.contexts or self._draining or self._draining_queues)
 
     @property
     def loading(self) -> bool:
-        """Whether the engine has been told to load a graph and has not answered."""
+        """Whether the engine has a graph to load and has not answered."""
         return bool(self._loads)
 
-    def suspect(self) -> Suspect | None:
+    def running_submission(self) -> RunningSubmission | None:
         """The submission that runs."""
         for context in self.contexts.values():
             for queue in context.queues.values():
                 running = self.states.running(queue.state)
                 if running is not None:
-                    return Suspect(queue, running)
+                    return RunningSubmission(queue, running)
         return None
 
     def ping(self, number: int) -> None:
         self._post(link.Ping(number=number))
 
-    def abort(self, suspect: Suspect, info: ErrorInfo) -> None:
-        """Asks the engine to end a submission that has run for too long."""
-        queue, sequence = suspect.queue, suspect.running.sequence
-        self.penalties.blame(queue, info.found)
+    def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None:
+        """Ask the engine to end a submission that has run for too long."""
+        queue, sequence = submission.queue, submission.running.sequence
+        self._blame(queue, info.found)
         self._post(link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, info=info))
 
-    def kill_engine(self, verdict: Verdict) -> None:
-        """The watchdog has given it up."""
-        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), verdict.info.found)
+    def kill_engine(self, reason: KillReason) -> None:
+        """Kill an engine that makes no progress."""
+        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), reason.info.found)
         if self._engine is not None:
-            self._verdict = verdict
+            self._kill_reason = reason
             self._engine.kill()
 
     def count(self, word: StatusWord) -> None:
-        """One more, on the status page."""
-        self._page.set(self.info.index, word, self._page.get(self.info.index, word) + 1)
+        """Increment a word of the status page."""
+        self._set_word(word, self._page.get(self.info.index, word) + 1)
 
     # ------------------------------------------------------------ contexts and memory
 
     def add_context(self, context: Context) -> None:
         self._check_usable()
         self.contexts[context.number] = context
-        self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
+        self._set_word(StatusWord.CONTEXTS, len(self.contexts))
         self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
 
-    def drop_context(self, context: Context, gone: Callable[[], None]) -> None:
-        """Forgets a context; its memory counts as used until the engine has let go, then `gone` is called."""
+    def drop_context(self, context: Context, on_dropped: Callable[[], None]) -> None:
+        """Remove a context; its memory counts until the engine has dropped it too, then call `on_dropped`."""
         del self.contexts[context.number]
-        self._page.set(self.info.index, StatusWord.CONTEXTS, len(self.contexts))
+        self._set_word(StatusWord.CONTEXTS, len(self.contexts))
         states = [queue.state for queue in context.queues.values()]
-        self._leaving[context.number] = (context.memory.allocated, states, gone)
+        self._draining[context.number] = (context.memory.allocated, states, on_dropped)
         for graph in context.graphs.values():
             self._release_image(graph.image)
         context.close()
         if self._engine is None:
-            self._forget_context(context.number)
+            self._finish_context_drop(context.number)
         else:
             self._post(link.ContextDrop(context=context.number))
 
-    def _forget_context(self, number: int) -> None:
-        entry = self._leaving.pop(number, None)
+    def _finish_context_drop(self, number: int) -> None:
+        entry = self._draining.pop(number, None)
         if entry is not None:
-            allocated, states, gone = entry
+            allocated, states, on_dropped = entry
             self.account(-allocated)
             for state in states:
                 self.states.free(state)
-            gone()
+            on_dropped()
 
     def account(self, size: int) -> None:
-        """Counts `size` more bytes (or fewer) as used."""
+        """Count `size` more bytes (fewer if negative) as used."""
         self.memory_used += size
-        self._page.set(self.info.index, StatusWord.MEMORY_USED, self.memory_used)
+        self._set_word(StatusWord.MEMORY_USED, self.memory_used)
 
     def check_memory(self, size: int, object: str) -> None:
-        """Refuses an allocation that does not fit into what the device has left."""
+        """Refuse an allocation that does not fit into what the device has left."""
         left = self.info.memory_total - self.memory_used
         if size > left:
             raise refuse(
@@ -366,42 +366,42 @@ class Device:
                 turbo=queue.turbo,
                 state=queue.state,
                 condemned=queue.condemned,
-                background=self.penalties.in_background(queue),
+                background=self.bans.in_background(queue),
                 condemned_info=queue.condemned_info,
             )
         )
         if queue.lost is not None:
-            self.penalties.lose(queue, queue.lost)
+            self.bans.lose(queue, queue.lost)
 
-    def drop_queue(self, queue: Queue, gone: Callable[[], None]) -> None:
-        """Forgets a queue; calls `gone` once the engine runs none of its submissions any more."""
+    def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
+        """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
         key = (queue.context.number, queue.handle)
-        self._leaving_queues[key] = (queue.state, gone)
+        self._draining_queues[key] = (queue.state, on_dropped)
         if self._engine is None:
-            self._forget_queue(key)
+            self._finish_queue_drop(key)
         else:
             self._post(link.QueueDrop(context=queue.context.number, queue=queue.handle))
 
-    def _forget_queue(self, key: tuple[int, int]) -> None:
-        entry = self._leaving_queues.pop(key, None)
+    def _finish_queue_drop(self, key: tuple[int, int]) -> None:
+        entry = self._draining_queues.pop(key, None)
         if entry is not None:
-            state, gone = entry
+            state, on_dropped = entry
             self.states.free(state)
-            gone()
+            on_dropped()
 
     # ------------------------------------------------------------ graphs
 
-    def load(self, graph: Graph, tell: Waiter) -> None:
-        """Brings the graph's image onto the device if it is not there, then calls `tell(fault, ms)`."""
+    def load(self, graph: Graph, on_loaded: LoadCallback) -> None:
+        """Bring the graph's image onto the device if it is not there, then call `on_loaded(error, ms)`."""
         self._check_usable()
         image = graph.image
         if image.state is ImageState.LOADED:
-            tell(None, 0.0)
+            on_loaded(None, 0.0)
             return
-        self.penalties.check(graph.context.owner, "graph")
-        image.waiting.append(tell)
+        self.bans.check(graph.context.ban_key, "graph")
+        image.waiting.append(on_loaded)
         if image.state is ImageState.COMPILED:
-            image.state, image.loader = ImageState.LOADING, graph.context.owner
+            image.state, image.loader = ImageState.LOADING, graph.context.ban_key
             self._post_image(image)
 
     def announce_graph(self, graph: Graph) -> None:
@@ -412,10 +412,10 @@ class Device:
         self._release_image(graph.image)
 
     def _release_image(self, image: Image) -> None:
-        told = image.state is not ImageState.COMPILED or bool(image.loader)
+        posted = image.state is not ImageState.COMPILED or bool(image.loader)
         if not self.images.release(image):
             return
-        if told:
+        if posted:
             self._loads.pop(image.number, None)
             self._post(link.ImageUnload(image=image.number))
         if image.waiting:
@@ -432,7 +432,7 @@ class Device:
         return [graph for graph in graphs if graph.initialized]
 
     def _post_image(self, image: Image) -> None:
-        order = link.ImageLoad(
+        command = link.ImageLoad(
             image=image.number,
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
@@ -441,7 +441,7 @@ class Device:
         )
         image.loads += 1
         self._loads[image.number] = None
-        self._post(order, image.fds)
+        self._post(command, image.fds)
 
     # ------------------------------------------------------------ all at once, and status
 
@@ -485,5 +485,5 @@ class Device:
             refusals=word(StatusWord.REFUSALS),
             tile_busy_ns=word(StatusWord.TILE_BUSY),
             overlapped=word(StatusWord.OVERLAPPED),
-            running=int(self.suspect() is not None),
+            running=int(self.running_submission() is not None),
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 from softnpu.emulator.blob.weights import check_sources
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import (
     Compiled,
@@ -23,7 +23,7 @@ from softnpu.emulator.links.compiler import (
 from softnpu.emulator.supervisor.compilers import Compilation
 from softnpu.emulator.supervisor.images import file_identities
 from softnpu.emulator.supervisor.objects import Context, Graph
-from softnpu.emulator.supervisor.session_state import SessionState
+from softnpu.emulator.supervisor.session_state import Call, SessionState
 
 
 class GraphRequests:
@@ -35,20 +35,19 @@ class GraphRequests:
         self._compilations: dict[int, Compilation] = {}
 
     def close(self) -> None:
-        """The client is gone: abandons its compilations."""
+        """Abandon all compilations: the client is gone."""
         for compilation in self._compilations.values():
-            self._state.supervisor.compilers.abandon(compilation)
+            self._state.services.compilers.abandon(compilation)
         self._state.user.compiles.give(len(self._compilations))
         self._compilations.clear()
 
-    def create(self, number: int, request: msg.GraphCreate, packet: Packet) -> None:
-        harm = self._state.supervisor.faults.take_harm()
-        context = self._check_compile(number, request.context)
+    def create(self, call: Call, request: msg.GraphCreate) -> None:
+        context = self._check_compile(call.number, request.context)
         check_sources(request.weights, f"model '{request.name}'")
-        fds = packet.take_fds(1 + len(request.weights))
+        fds = call.packet.take_fds(1 + len(request.weights))
         job = CompileJob(
             name=request.name,
-            platform=context.device.info.platform,
+            platform=self._state.device_of(context).info.platform,
             xml_length=request.xml_length,
             weights=request.weights,
             config=request.config,
@@ -59,10 +58,10 @@ class GraphRequests:
             # workers have the rights of the daemon's owner: files of its cache are no business of others
             cache=request.cache if self._state.user.commands else None,
         )
-        self._compile(number, context, job, fds, harm)
+        self._compile(call, context, job, fds)
 
-    def import_blob(self, number: int, request: msg.GraphImport, packet: Packet) -> None:
-        context = self._check_compile(number, request.context)
+    def import_blob(self, call: Call, request: msg.GraphImport) -> None:
+        context = self._check_compile(call.number, request.context)
         check_sources(request.weights, "blob")
         if request.placement_length < 0:
             raise refuse(
@@ -71,24 +70,26 @@ class GraphRequests:
                 found=f"{request.placement_length} bytes",
                 expected="0 or more",
             )
-        fds = packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
+        fds = call.packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
         job = ImportJob(
-            platform=context.device.info.platform,
+            platform=self._state.device_of(context).info.platform,
             blob_length=request.blob_length,
             placement_length=request.placement_length,
             weights=request.weights,
             deferred=request.deferred,
         )
-        self._compile(number, context, job, fds)
+        self._compile(call, context, job, fds)
 
-    def tell_blob(self, number: int, graph: Graph) -> None:
-        answer = graph.image.answer
-        told = msg.GraphBlobIs(blob_length=answer.blob_length, placement_length=answer.placement_length)
-        self._state.post(number, told, graph.image.blob_fds)
+    def answer_blob(self, call: Call, request: msg.GraphBlob) -> None:
+        image = self._state.graphs.get(request.graph).image
+        answer = msg.GraphBlobIs(
+            blob_length=image.answer.blob_length, placement_length=image.answer.placement_length
+        )
+        self._state.post(call.number, answer, image.blob_fds)
 
-    def export(self, number: int, request: msg.GraphExport, packet: Packet) -> None:
+    def export(self, call: Call, request: msg.GraphExport) -> None:
         graph = self._state.graphs.get(request.graph)
-        self._check_job(number)
+        self._check_job(call.number)
         answer = graph.image.answer
         if request.offset is not None and len(graph.image.fds) >= frames.MAX_FDS:
             raise refuse(
@@ -104,35 +105,27 @@ class GraphRequests:
             weights=graph.image.weights,
             offset=request.offset,
         )
-        target = packet.take_fds(int(request.offset is not None))
-        self._run_job(number, job, [os.dup(fd) for fd in graph.image.fds] + target)
+        target = call.packet.take_fds(int(request.offset is not None))
+        self._run_job(call, job, [os.dup(fd) for fd in graph.image.fds] + target)
 
-    def query(self, number: int, request: msg.GraphQuery, packet: Packet) -> None:
+    def query(self, call: Call, request: msg.GraphQuery) -> None:
         context = self._state.contexts.get(request.context)
-        self._check_job(number)
+        self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
         job = QueryJob(
             name=request.name,
-            platform=context.device.info.platform,
+            platform=self._state.device_of(context).info.platform,
             xml_length=request.xml_length,
             weights=request.weights,
             build_flags=request.build_flags,
         )
-        self._run_job(number, job, packet.take_fds(1 + len(request.weights)))
+        self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)))
 
-    def tell_options(self, number: int, request: msg.CompilerOptions) -> None:
-        self._check_job(number)
-        devices = self._state.supervisor.devices
-        if not 0 <= request.device < len(devices):
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                "compiler options",
-                found=f"device {request.device}",
-                expected=f"0 to {len(devices) - 1}",
-            )
-        platform = devices[request.device].info.platform
-        job = OptionsJob(platform=platform, option=request.option, value=request.value)
-        self._run_job(number, job, [])
+    def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:
+        self._check_job(call.number)
+        device = self._state.services.device(request.device, "compiler options")
+        job = OptionsJob(platform=device.info.platform, option=request.option, value=request.value)
+        self._run_job(call, job, [])
 
     def _check_compile(self, number: int, handle: int) -> Context:
         context = self._state.contexts.get(handle)
@@ -141,8 +134,8 @@ class GraphRequests:
         return context
 
     def _check_job(self, number: int) -> None:
-        """Refuses one more job for the compiler than a session may have under way."""
-        limit = self._state.supervisor.limits.compiles
+        """Refuse one more job for the compiler than a session may have under way."""
+        limit = self._state.services.limits.compiles
         if len(self._compilations) >= limit:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
@@ -160,10 +153,9 @@ class GraphRequests:
                 expected="a fresh request id",
             )
 
-    def _compile(
-        self, number: int, context: Context, job: CompileJob | ImportJob, fds: list[int], harm: int = 0
-    ) -> None:
-        started = self._state.supervisor.clock()
+    def _compile(self, call: Call, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
+        number, images = call.number, self._state.device_of(context).images
+        started = time.monotonic()
         files = file_identities(fds[len(fds) - len(job.weights) :])
 
         def on_done(answer: Result, made: list[int]) -> None:
@@ -178,23 +170,24 @@ class GraphRequests:
                 return
             sources = compilation.take_fds(len(job.weights))
             deferred = isinstance(job, ImportJob) and job.deferred
-            image = context.device.images.acquire(answer, job.weights, made + sources, files, deferred)
+            image = images.acquire(answer, job.weights, made + sources, files, deferred)
             graph = Graph(context, image)
             graph.handle = self._state.graphs.add(graph)
             context.graphs[graph.handle] = graph
             created = msg.GraphCreated(
                 graph=graph.handle,
                 blob_length=answer.blob_length,
-                compile_ms=(self._state.supervisor.clock() - started) * 1e3,
+                compile_ms=(time.monotonic() - started) * 1e3,
                 log=answer.log,
                 origin=answer.origin,
             )
             self._state.post(number, created, image.fds[:1])
 
-        compilation = self._start_job(number, job, fds, on_done, harm)
+        compilation = self._start_job(call, job, fds, on_done)
 
-    def _run_job(self, number: int, job: Job, fds: list[int]) -> None:
-        """A job whose answer is the answer to the request."""
+    def _run_job(self, call: Call, job: Job, fds: list[int]) -> None:
+        """Run a job whose answer is the answer to the request."""
+        number = call.number
 
         def on_done(answer: Result, made: list[int]) -> None:
             try:
@@ -203,17 +196,13 @@ class GraphRequests:
                 for fd in made:
                     os.close(fd)
 
-        self._start_job(number, job, fds, on_done)
+        self._start_job(call, job, fds, on_done)
 
     def _start_job(
-        self,
-        number: int,
-        job: Job,
-        fds: list[int],
-        on_done: Callable[[Result, list[int]], None],
-        harm: int = 0,
+        self, call: Call, job: Job, fds: list[int], on_done: Callable[[Result, list[int]], None]
     ) -> Compilation:
         _check_size(job, fds)
+        number = call.number
 
         def done(answer: Result, made: list[int]) -> None:
             self._pop(number)
@@ -224,15 +213,21 @@ class GraphRequests:
             self._state.post(number, msg.Failed(info=info), ())
 
         compilation = Compilation(
-            job, fds, lambda progress: self._state.post(number, progress, ()), done, failed, self._owner, harm
+            job,
+            fds,
+            on_progress=lambda progress: self._state.post(number, progress, ()),
+            on_done=done,
+            on_failed=failed,
+            owner=self._owner,
+            worker_signal=call.worker_signal,
         )
         self._compilations[number] = compilation
         self._state.user.compiles.take()
         try:
-            self._state.supervisor.compilers.submit(compilation)
+            self._state.services.compilers.submit(compilation)
         except OSError:
             self._pop(number)
-            self._state.supervisor.compilers.abandon(compilation)
+            self._state.services.compilers.abandon(compilation)
             raise
         return compilation
 
@@ -242,15 +237,17 @@ class GraphRequests:
             self._state.user.compiles.give()
         return compilation
 
-    def cancel(self, number: int, request: msg.Cancel) -> None:
+    def cancel(self, call: Call, request: msg.Cancel) -> None:
         compilation = self._pop(request.request)
         if compilation is not None:
-            self._state.supervisor.compilers.abandon(compilation)
-            self._state.post(request.request, msg.Failed(info=cancelled_fault()), ())
-        self._state.post(number, msg.Ok(), ())
+            self._state.services.compilers.abandon(compilation)
+            self._state.post(request.request, msg.Failed(info=cancelled_info()), ())
+        self._state.answer_ok(call)
 
-    def initialize(self, number: int, graph: Graph) -> None:
-        platform, compiled_for = graph.context.device.info.platform, graph.image.answer.platform
+    def initialize(self, call: Call, request: msg.GraphInitialize) -> None:
+        graph, number = self._state.graphs.get(request.graph), call.number
+        device = self._state.device_of(graph.context)
+        platform, compiled_for = device.info.platform, graph.image.answer.platform
         if compiled_for not in ("", platform):
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -260,7 +257,7 @@ class GraphRequests:
                 hint="export it, and import it on a device of its platform",
             )
 
-        def told(info: ErrorInfo | None, load_ms: float) -> None:
+        def on_loaded(info: ErrorInfo | None, load_ms: float) -> None:
             if not self._state.open:
                 return
             if info is not None:
@@ -268,17 +265,19 @@ class GraphRequests:
                 return
             if graph.handle in graph.context.graphs and not graph.initialized:
                 graph.initialized = True
-                graph.context.device.announce_graph(graph)
+                device.announce_graph(graph)
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
-        graph.context.device.load(graph, told)
+        device.load(graph, on_loaded)
 
-    def destroy(self, graph: Graph) -> None:
+    def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
+        graph = self._state.graphs.pop(request.graph)
         del graph.context.graphs[graph.handle]
-        graph.context.device.drop_graph(graph)
+        self._state.device_of(graph.context).drop_graph(graph)
+        self._state.answer_ok(call)
 
 
-def cancelled_fault() -> ErrorInfo:
+def cancelled_info() -> ErrorInfo:
     """The answer to a compilation that was cancelled."""
     return ErrorInfo(
         result=ZeResult.ERROR_NOT_AVAILABLE,
@@ -289,7 +288,7 @@ def cancelled_fault() -> ErrorInfo:
 
 
 def _check_size(job: Job, fds: list[int]) -> None:
-    """Refuses a job that is longer than a frame, and closes `fds`: it says a little more than the request."""
+    """Refuse a job that is longer than a frame, closing `fds`: a job is a little longer than its request."""
     size = len(msg.encode(job))
     if size <= frames.MAX_BODY:
         return

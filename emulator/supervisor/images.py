@@ -1,7 +1,7 @@
 """Compiled models, stored once per content however many graphs use them.
 
 The identity of an image is the digest of its blob, which has a digest of every constant. Weights that can
-still change (a file on disk) are shared only with users of the very same file and places in it: otherwise
+still change (a file on disk) are shared only with users of the very same file and ranges of it: otherwise
 a session that edits its file would change the results of another. Sealed memory cannot change, so the
 digests in the blob are identity enough, wherever in it the constants lie. That holds for weights that were
 compared with them: memory whose check is deferred is identified by itself, as a file is.
@@ -19,7 +19,7 @@ from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links.compiler import Compiled
 
-Waiter = Callable[[ErrorInfo | None, float], None]
+LoadCallback = Callable[[ErrorInfo | None, float], None]
 
 
 class ImageState(enum.Enum):
@@ -36,7 +36,7 @@ class Image:
 
     `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
     the files of its weights as they were before the compiler compared them.
-    `loader`: the process that asked for it to be loaded, as `offenders` knows it.
+    `loader`: the process that asked for it to be loaded, as its `ban_key`.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Image:
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
     loader: str = ""
-    waiting: list[Waiter] = field(default_factory=list)
+    waiting: list[LoadCallback] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -78,11 +78,11 @@ class Image:
             os.close(fd)
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
-        """Tells everyone who waits for this image how loading ended."""
+        """Call everyone who waits for this image."""
         self.state = ImageState.COMPILED if info else ImageState.LOADED
         waiting, self.waiting = self.waiting, []
-        for tell in waiting:
-            tell(info, load_ms)
+        for on_loaded in waiting:
+            on_loaded(info, load_ms)
 
 
 class ImageStore:

@@ -48,7 +48,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     user_segments: int = 0
 
     def check(self) -> None:
-        """Refuses limits that cannot work, naming the limit."""
+        """Refuse limits that cannot work, naming the limit."""
         for name in self.__struct_fields__:
             least = 0 if name in ("user_memory", "user_segments") else 1
             if getattr(self, name) < least:
@@ -94,7 +94,7 @@ class Quota:
         self._result = result
 
     def check(self, more: int = 1) -> None:
-        """Refuses `more` of it beyond the limit."""
+        """Refuse `more` of it beyond the limit."""
         if self.used + more <= self.limit:
             return
         self.refusals += 1
@@ -107,7 +107,7 @@ class Quota:
         raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
     def take(self, count: int = 1) -> None:
-        """Counts what `check` has let pass, or a negative `count` of what is given back."""
+        """Count what `check` has let pass, or a negative `count` of what is given back."""
         self.used += count
 
     def give(self, count: int = 1) -> None:
@@ -123,7 +123,7 @@ class CountedTable(HandleTable[T], Generic[T]):
         self._quotas = quotas
 
     def check_room(self) -> None:
-        """Refuses with `ERROR_OUT_OF_HOST_MEMORY` when the session or its user is at a limit."""
+        """Refuse with `ERROR_OUT_OF_HOST_MEMORY` when the session or its user is at a limit."""
         try:
             super().check_room()
         except Refused as error:
@@ -133,14 +133,14 @@ class CountedTable(HandleTable[T], Generic[T]):
             quota.check()
 
     def add(self, obj: T) -> int:
-        """Stores `obj` and returns its handle."""
+        """Store `obj` and returns its handle."""
         handle = super().add(obj)
         for quota in self._quotas:
             quota.take()
         return handle
 
     def pop(self, handle: int) -> T:
-        """Removes and returns the object of `handle`."""
+        """Remove and return the object of `handle`."""
         obj = super().pop(handle)
         for quota in self._quotas:
             quota.give()

@@ -1,14 +1,16 @@
-"""Device memory of one context: segments, placement inside them, and what was asked for.
+"""Device memory of one context: segments and the allocations in them.
 
 A segment is a sealed memory file. Small allocations share arena segments (a descriptor and a mapping
 for each would be wasted on 64-byte fences); large ones get a segment of their own. A segment lives as
-long as an allocation lies in it, on both sides, so nobody has to say when to unmap.
+long as an allocation lies in it, on both sides, so neither needs a message to unmap.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+
+import psutil
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
@@ -21,6 +23,8 @@ KINDS = ("host", "device", "shared", "control")
 _ARENA_FIRST = 64 * 1024
 _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
+_CHECKED_FROM = 16 * 1024 * 1024
+_HEADROOM = 256 * 1024 * 1024
 
 
 @dataclass
@@ -60,9 +64,9 @@ class ContextMemory:
     def allocate(
         self, size: int, alignment: int, kind: str, exportable: bool = False
     ) -> tuple[Allocation, bool]:
-        """Places `size` bytes; the flag says that the segment is a fresh one.
+        """Place `size` bytes; the flag says that the segment is a fresh one.
 
-        Exportable memory has a segment of its own: whoever gets its descriptor sees nothing else.
+        Exportable memory has a segment of its own: its descriptor gives access to nothing else.
         """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
@@ -85,7 +89,7 @@ class ContextMemory:
         return Allocation(segment, 0, size, size, kind)
 
     def free(self, allocation: Allocation) -> bool:
-        """Takes an allocation back; True when its segment ended with it."""
+        """Free an allocation; True if its segment is freed with it."""
         segment = allocation.segment
         segment.ranges.free(allocation.offset, allocation.reserved)
         self.allocated -= allocation.size
@@ -96,7 +100,7 @@ class ContextMemory:
         return True
 
     def close(self) -> None:
-        """Closes every segment."""
+        """Close every segment."""
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
@@ -127,8 +131,22 @@ class ContextMemory:
         return segment
 
 
+def check_host_memory(size: int) -> None:
+    """Refuse what the machine cannot back with pages: better an error now than the OOM killer."""
+    if size < _CHECKED_FROM:
+        return
+    available = psutil.virtual_memory().available - _HEADROOM
+    if size > available:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+            "memory allocation",
+            found=f"{size} bytes asked for",
+            expected=f"at most {max(0, available)} bytes, what this machine has available",
+        )
+
+
 def check_request(kind: str, size: int, alignment: int) -> None:
-    """Refuses an allocation that no device can serve, before any effect."""
+    """Refuse an allocation that no device can serve, before any effect."""
     if kind not in KINDS:
         raise refuse(
             ZeResult.ERROR_INVALID_ENUMERATION, "memory kind", found=repr(kind), expected=" or ".join(KINDS)

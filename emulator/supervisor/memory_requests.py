@@ -6,55 +6,53 @@ import os
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.memory import Allocation, check_request
+from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_host_memory, check_request
 from softnpu.emulator.supervisor.objects import Context
-from softnpu.emulator.supervisor.session_state import Owned, SessionState
+from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
 
 
 class MemoryRequests:
-    """Allocations: placed by the context's memory, counted for session and device, told to the engine."""
+    """Allocations: placed in the memory of the context, counted, announced to the engine."""
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
 
-    def alloc(self, number: int, request: msg.MemAlloc) -> None:
+    def alloc(self, call: Call, request: msg.MemAlloc) -> None:
         context = self._state.contexts.get(request.context)
         check_request(request.kind, request.size, request.alignment)
         self.check(context, request.size)
-        self._state.supervisor.check_host_memory(request.size)
+        check_host_memory(request.size)
         allocation, fresh = context.memory.allocate(
             request.size, request.alignment, request.kind, request.exportable
         )
         handle = self.keep(context, allocation, fresh)
         answer = self.answer(context, handle, fresh)
         fd = context.allocations[handle].segment.fd
-        self._state.post(number, answer, [fd] if fresh else ())
+        self._state.post(call.number, answer, [fd] if fresh else ())
 
-    def import_segment(self, number: int, request: msg.MemImport, packet: Packet) -> None:
+    def import_segment(self, call: Call, request: msg.MemImport) -> None:
         context = self._state.contexts.get(request.context)
-        (fd,) = packet.take_fds(1)
+        (fd,) = call.packet.take_fds(1)
         try:
             size = os.fstat(fd).st_size
             check_request(request.kind, size, 0)
             if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
-                raise _no_segment(f"a descriptor of {size} bytes that may change its size")
+                raise _bad_import(f"a descriptor of {size} bytes that may change its size")
             self.check(context, size)
             if not linux.can_map_shared(fd):
                 # the engine would fail to map it, and every engine after it
-                raise _no_segment(f"a descriptor of {size} bytes that cannot be mapped for writing")
+                raise _bad_import(f"a descriptor of {size} bytes that cannot be mapped for writing")
             allocation = context.memory.adopt(os.dup(fd), size, request.kind)
             handle = self.keep(context, allocation, fresh=True)
-            self._state.post(number, self.answer(context, handle, True), [fd])
+            self._state.post(call.number, self.answer(context, handle, True), [fd])
         finally:
             os.close(fd)
 
     def check(self, context: Context, size: int) -> None:
-        """Refuses what this session or its device has no room for."""
+        """Refuse what this session or its device has no room for."""
         self._state.memory.check_room()
-        limit = self._state.supervisor.limits.session_memory
+        limit = self._state.services.limits.session_memory
         if self._state.memory_used + size > limit:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
@@ -63,22 +61,22 @@ class MemoryRequests:
                 expected=f"at most {limit} bytes a session",
                 hint="free memory, or start the daemon with a larger --session-memory",
             )
-        context.device.check_memory(size, "memory allocation")
+        self._state.device_of(context).check_memory(size, "memory allocation")
         self._state.user.memory.check(size)
         self._state.segments.check()
         self._state.user.check_segment()
 
     def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
-        """Gives an allocation its handle, counts it, and tells the engine."""
+        """Give an allocation its handle, count it, and announce it to the engine."""
         size = allocation.size
-        handle = self._state.memory.add(Owned(context, allocation))
+        handle = self._state.memory.add(OwnedAllocation(context, allocation))
         allocation.handle = handle
         context.allocations[handle] = allocation
         self._state.count_memory(size, int(fresh))
-        context.device.account(size)
+        self._state.device_of(context).account(size)
         if fresh:
-            context.device.announce_segment(context, allocation.segment.number)
-        context.device.announce_memory(context, handle)
+            self._state.device_of(context).announce_segment(context, allocation.segment.number)
+        self._state.device_of(context).announce_memory(context, handle)
         return handle
 
     def answer(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
@@ -91,7 +89,7 @@ class MemoryRequests:
             fresh=fresh,
         )
 
-    def free(self, number: int, request: msg.MemFree) -> None:
+    def free(self, call: Call, request: msg.MemFree) -> None:
         owned = [self._state.memory.get(handle) for handle in request.memory]
         rings = {queue.ring.handle for queue in self._state.queues}
         for handle in request.memory:
@@ -112,21 +110,21 @@ class MemoryRequests:
             )
         for handle, item in zip(request.memory, owned, strict=True):
             self.release(handle, item)
-        self._state.post(number, msg.Ok(), ())
+        self._state.answer_ok(call)
 
-    def release(self, handle: int, item: Owned) -> None:
+    def release(self, handle: int, item: OwnedAllocation) -> None:
         context, allocation = item.context, item.allocation
         self._state.memory.pop(handle)
         del context.allocations[handle]
         ended = context.memory.free(allocation)
         self._state.count_memory(-allocation.size, -int(ended))
-        context.device.account(-allocation.size)
-        context.device.drop_memory(context, (handle,))
+        self._state.device_of(context).account(-allocation.size)
+        self._state.device_of(context).drop_memory(context, (handle,))
         if ended:
-            context.device.drop_segment(context, allocation.segment.number)
+            self._state.device_of(context).drop_segment(context, allocation.segment.number)
 
 
-def _no_segment(found: str) -> Refused:
+def _bad_import(found: str) -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_ARGUMENT,
         "memory import",

@@ -1,17 +1,13 @@
-"""What a session owns: contexts, allocations, queues, graphs. Records; the logic is in `session`."""
+"""What a session owns: contexts, allocations, queues, graphs. Records without behaviour."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.supervisor.images import Image
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
-
-if TYPE_CHECKING:
-    from softnpu.emulator.supervisor.device import Device
-    from softnpu.emulator.supervisor.images import Image
 
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
@@ -28,7 +24,7 @@ class Queue:
     state: int
     background: bool = False
     handle: int = 0
-    # submission that must not run again, how it ends, and why nothing of this queue runs any more
+    # the submission that must not run again, how it ends, and why nothing of this queue runs any more
     condemned: int = 0
     condemned_info: ErrorInfo | None = None
     lost: ErrorInfo | None = None
@@ -51,16 +47,16 @@ class Graph:
 
 @dataclass
 class Context:
-    """A context on one device. `number` is unique over all sessions of the daemon.
+    """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
-    `session`: whose it is. `owner`: the process behind it, as `offenders` knows it.
+    `ban_key`: what resets that its submissions cause are counted by.
     """
 
     number: int
-    device: Device
+    device: int
     doorbell: int
     session: int = 0
-    owner: str = ""
+    ban_key: str = ""
     handle: int = 0
     memory: ContextMemory = field(default_factory=ContextMemory)
     allocations: dict[int, Allocation] = field(default_factory=dict)
@@ -68,6 +64,6 @@ class Context:
     graphs: dict[int, Graph] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Closes the descriptors: doorbell and segments."""
+        """Close the descriptors: doorbell and segments."""
         self.memory.close()
         os.close(self.doorbell)

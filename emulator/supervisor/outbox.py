@@ -24,7 +24,7 @@ class Outbox:
         self.waiting_bytes = 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Sends now or keeps for later; descriptors stay the caller's (kept frames hold duplicates)."""
+        """Send now or keeps for later; descriptors stay the caller's (kept frames hold duplicates)."""
         body = encode(message)
         if not self._waiting:
             try:
@@ -40,7 +40,7 @@ class Outbox:
         self.waiting_bytes += len(body)
 
     def flush(self) -> None:
-        """Sends what waits, as far as the socket takes it."""
+        """Send what waits, as far as the socket takes it."""
         while self._waiting:
             request, body, fds = self._waiting[0]
             try:
@@ -57,7 +57,7 @@ class Outbox:
         self._watch(False)
 
     def close(self) -> None:
-        """Drops what waits and the duplicates held for it."""
+        """Drop what waits and the duplicates held for it."""
         for _, _, fds in self._waiting:
             for fd in fds:
                 os.close(fd)

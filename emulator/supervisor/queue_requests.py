@@ -9,7 +9,7 @@ from softnpu.emulator.interface import records
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import PRIORITIES, Queue
-from softnpu.emulator.supervisor.session_state import Owned, SessionState
+from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
 
 
 class QueueRequests:
@@ -19,17 +19,18 @@ class QueueRequests:
         self._state = state
         self._memory = memory
 
-    def create(self, number: int, request: msg.QueueCreate) -> None:
+    def create(self, call: Call, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
-        context.device.penalties.check(context.owner, "command queue")
-        delay_s = context.device.penalties.delay_s(context.owner)
+        bans = self._state.device_of(context).bans
+        bans.check(context.ban_key, "command queue")
+        delay_s = bans.delay_s(context.ban_key)
         if delay_s:
-            self._state.supervisor.reactor.after(delay_s, lambda: self._create_late(number, request))
+            number = call.number
+            self._state.services.reactor.after(delay_s, lambda: self._create_delayed(number, request))
             return
-        self._create(number, request)
+        self._create(call.number, request)
 
-    def _create_late(self, number: int, request: msg.QueueCreate) -> None:
-        """As `create`, when the process of this session has waited for its turn."""
+    def _create_delayed(self, number: int, request: msg.QueueCreate) -> None:
         if not self._state.open:
             return
         try:
@@ -39,8 +40,8 @@ class QueueRequests:
 
     def _create(self, number: int, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
-        slots = request.slots
-        most = self._state.supervisor.limits.queue_slots
+        device = self._state.device_of(context)
+        slots, most = request.slots, self._state.services.limits.queue_slots
         if not records.MIN_SLOTS <= slots <= most or slots & (slots - 1):
             raise refuse(
                 ZeResult.ERROR_INVALID_SIZE,
@@ -63,32 +64,33 @@ class QueueRequests:
         # where an older ring lay its header would look like submissions
         os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
         try:
-            state = context.device.states.take(context.device.info.index)
+            state = device.states.take(context.device)
         except Refused:
-            self._memory.release(ring, Owned(context, allocation))
+            self._memory.release(ring, OwnedAllocation(context, allocation))
             raise
         queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state)
         queue.handle = self._state.queues.add(queue)
         context.queues[queue.handle] = queue
-        context.device.announce_queue(queue)
+        device.announce_queue(queue)
         answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
         self._state.post(number, answer, [allocation.segment.fd] if fresh else ())
 
-    def destroy(self, number: int, queue: Queue) -> None:
-        context = queue.context
+    def destroy(self, call: Call, request: msg.QueueDestroy) -> None:
+        queue = self._state.queues.pop(request.queue)
+        context, number = queue.context, call.number
         del context.queues[queue.handle]
 
-        def gone() -> None:
+        def on_dropped() -> None:
             # until now the engine may have written to the ring and to fences
             if queue.ring.handle in context.allocations:
-                self._memory.release(queue.ring.handle, Owned(context, queue.ring))
+                self._memory.release(queue.ring.handle, OwnedAllocation(context, queue.ring))
             self._state.post(number, msg.Ok(), ())
 
-        context.device.drop_queue(queue, gone)
+        self._state.device_of(context).drop_queue(queue, on_dropped)
 
-    def set_workload(self, number: int, request: msg.QueueWorkload) -> None:
-        """Later submissions run in the background, or as before."""
+    def set_workload(self, call: Call, request: msg.QueueWorkload) -> None:
+        """Run later submissions in the background, or as before."""
         queue = self._state.queues.get(request.queue)
         queue.background = request.background
-        queue.context.device.penalties.announce_level(queue)
-        self._state.post(number, msg.Ok(), ())
+        self._state.device_of(queue.context).bans.announce_workload(queue)
+        self._state.answer_ok(call)

@@ -1,4 +1,4 @@
-"""What an engine notes of its queues, and its signs of life: memory that outlives it; no client maps it."""
+"""What an engine notes of its queues and pings, in memory that outlives it and that no client maps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class QueueStates:
         return state
 
     def free(self, state: int) -> None:
-        """The record may be used for another queue: no engine writes to it any more."""
+        """Make the record available for another queue: no engine writes to it any more."""
         self._free.append(state)
 
     def running(self, state: int) -> Running | None:
@@ -60,7 +60,7 @@ class QueueStates:
         return Running(running, reached & link.REACHED_MASK if mine else 0, since)
 
     def clear_running(self, state: int) -> None:
-        """Only while no engine lives: nothing of this queue runs."""
+        """Note that nothing of this queue runs; only while no engine lives."""
         _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
 
     def liveness(self) -> tuple[int, int]:
@@ -69,17 +69,17 @@ class QueueStates:
         return answered, others_ns
 
     def clear_liveness(self) -> None:
-        """A new engine begins."""
+        """Reset the answers to pings: a new engine begins."""
         link.LIVENESS_WORDS.pack_into(self._map, link.LIVENESS, 0, 0)
         self._injections = 0
         _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, 0)
 
-    def set_messages_waiting(self, wait: bool) -> None:
-        """Whether the engine has yet to be told of something that clients know already."""
-        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.MESSAGES_WAITING, wait)
+    def set_commands_pending(self, pending: bool) -> None:
+        """Note whether the engine has yet to receive commands about what clients know already."""
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.MESSAGES_WAITING, pending)
 
     def count_injection(self) -> None:
-        """The engine was sent one more order about injections."""
+        """Count one more command about injections that was sent to the engine."""
         self._injections += 1
         _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, self._injections)
 

@@ -27,7 +27,7 @@ class Timer:
 
 
 class Reactor:
-    """Calls back when a descriptor is readable or writable, or when a time has come."""
+    """Call back when a descriptor is readable or writable, or when a time has come."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -38,30 +38,30 @@ class Reactor:
     def watch(
         self, fd: int, readable: Callable[[], None], writable: Callable[[], None] | None = None
     ) -> None:
-        """Calls `readable` (and `writable`, if given) whenever the descriptor is ready."""
+        """Call `readable` (and `writable`, if given) whenever the descriptor is ready."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, (readable, writable))
         else:
             self._selector.register(fd, events, (readable, writable))
 
-    def forget(self, fd: int) -> None:
-        """Stops watching; harmless for a descriptor that is not watched."""
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; harmless for a descriptor that is not watched."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Calls `call` once, `seconds` from now."""
+        """Call `call` once, `seconds` from now."""
         timer = Timer(call)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
         return timer
 
     def stop(self) -> None:
-        """Ends `run` after the callbacks of this round."""
+        """End `run` after the callbacks of this round."""
         self._running = False
 
     def run(self) -> None:
-        """Serves until `stop`."""
+        """Serve until `stop`."""
         while self._running:
             for key, events in self._selector.select(self._timeout()):
                 # an earlier callback of this round may have closed this descriptor

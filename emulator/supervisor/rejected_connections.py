@@ -1,7 +1,7 @@
-"""Connections that are refused: they hear why as the answer to their first word.
+"""Connections that are refused, with the reason as the answer to their first request.
 
 A driver says hello as soon as it is connected. An answer that comes before, and the end right behind it,
-would leave it with a broken pipe in the place of the reason.
+would leave it with a broken pipe instead of the reason.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class _Waiting(NamedTuple):
 
 
 class RejectedConnections:
-    """At most 64 connections, each until its first word, for 2 s, or until newer ones need its place."""
+    """At most 64 connections, each until its first request, for 2 s, or until newer ones need its slot."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._waiting: dict[int, _Waiting] = {}
 
     def refuse(self, channel: Channel, info: ErrorInfo) -> None:
-        """Tells a new connection why it cannot stay; takes the channel."""
+        """Refuse a new connection with the reason `info`; takes the channel."""
         log.warning("refused a connection: %s", info)
         if len(self._waiting) >= _MOST:
             self._end(next(iter(self._waiting)))
@@ -45,7 +45,7 @@ class RejectedConnections:
         self._reactor.watch(fd, partial(self._read, fd))
 
     def close(self) -> None:
-        """Ends them all."""
+        """End them all."""
         for fd in list(self._waiting):
             self._end(fd)
 
@@ -57,13 +57,13 @@ class RejectedConnections:
                 packet.close()
                 request = packet.request
         except (Refused, OSError) as error:
-            log.debug("the refused client says nothing: %s", error)
+            log.debug("the refused client has sent nothing: %s", error)
         self._end(fd, request)
 
     def _end(self, fd: int, request: int = 0) -> None:
         channel, info, timer = self._waiting.pop(fd)
         timer.cancel()
-        self._reactor.forget(fd)
+        self._reactor.unwatch(fd)
         try:
             channel.send(request, msg.encode(msg.Failed(info=info)))
         except OSError:

@@ -1,29 +1,36 @@
-"""Who is to blame when an engine ends: what must not run again, and what must not be loaded again.
+"""What to blame when an engine ends: the submission that must not run again, the image not to load again.
 
-An engine may be killed from outside (an operator, the OOM killer), which is nobody's fault: what ran goes on
-with the next engine. Two engines that end under the same command are no accident, and neither is one that
-the watchdog had to end because a command hung.
+An engine may be killed from outside (an operator, the OOM killer): what ran goes on with the next engine.
+Two engines that end under the same command are no accident, and neither is a command that the watchdog had
+to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.images import Image, ImageState
 from softnpu.emulator.supervisor.objects import Context, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
-from softnpu.emulator.supervisor.watchdog import Verdict
 
 _ATTEMPTS = 2
-_ATTEMPTS_AGAIN = 4  # of an image that was loaded well before: somebody may kill the engines from outside
-_ATTEMPTS_IN_ALL = 8  # of one submission, wherever in it
+_ATTEMPTS_RELOADED = 4  # of an image that was loaded before: engines may be killed from outside
+_ATTEMPTS_IN_ALL = 8  # of one submission, over all of its commands
 
 
-def judge_queues(
-    contexts: Iterable[Context], states: QueueStates, verdict: Verdict | None, reason: str
+class KillReason(NamedTuple):
+    """Why the watchdog kills an engine. `blames_command`: the running command is condemned."""
+
+    info: ErrorInfo
+    blames_command: bool
+
+
+def condemn_submissions(
+    contexts: Iterable[Context], states: QueueStates, kill: KillReason | None, ending: str
 ) -> list[Queue]:
-    """Condemns the submissions that took the engine with them; their queues."""
+    """Condemn the submissions that ended the engine; returns their queues. `ending`: how it ended."""
     condemned = []
     for context in contexts:
         for queue in context.queues.values():
@@ -38,10 +45,10 @@ def judge_queues(
                 queue.attempted_step, queue.attempts = running.step, 0
             queue.attempts += 1
             queue.attempts_in_all += 1
-            if verdict is not None and verdict.guilty:
-                queue.condemned_info = verdict.info
+            if kill is not None and kill.blames_command:
+                queue.condemned_info = kill.info
             elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
-                queue.condemned_info = _died(reason)
+                queue.condemned_info = _died(ending)
             else:
                 continue
             queue.condemned = running.sequence
@@ -49,12 +56,12 @@ def judge_queues(
     return condemned
 
 
-def judge_image(image: Image, reason: str) -> bool:
-    """Gives up the image that the engine was loading when it ended, the second time; whether it did.
+def fail_image(image: Image, ending: str) -> bool:
+    """Give up the image that the engine was loading when it ended, the second time; whether that was now.
 
-    Later also one that engines have loaded before: its weights may have changed since, and end all others.
+    An image that engines have loaded before may be to blame as well: its weights may have changed since.
     """
-    attempts = _ATTEMPTS if image.state is ImageState.LOADING else _ATTEMPTS_AGAIN
+    attempts = _ATTEMPTS if image.state is ImageState.LOADING else _ATTEMPTS_RELOADED
     image.attempts += 1
     if image.attempts < attempts:
         return False
@@ -62,18 +69,18 @@ def judge_image(image: Image, reason: str) -> bool:
     info = ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="graph",
-        found=f"the engine {reason} while it loaded this graph, {attempts} times",
+        found=f"the engine {ending} while it loaded this graph, {attempts} times",
         hint="the model cannot be loaded on this device",
     )
     image.finish_loading(info, 0.0)
     return True
 
 
-def _died(reason: str) -> ErrorInfo:
+def _died(ending: str) -> ErrorInfo:
     return ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="command queue",
-        found=f"the engine died while it ran this submission, and again when it went on with it: it {reason}",
+        found=f"the engine died while it ran this submission, and again when it went on with it: it {ending}",
         expected="a submission that ends",
         hint="create a new queue",
     )

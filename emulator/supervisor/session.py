@@ -6,135 +6,75 @@ Every request is checked before it has an effect. A refusal is answered as `Fail
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.ban_policy import identity
+from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
-from softnpu.emulator.supervisor.session_state import Post, SessionState
+from softnpu.emulator.supervisor.session_state import Call, Post, Services, SessionState
 from softnpu.emulator.supervisor.users import User
 
-if TYPE_CHECKING:
-    from softnpu.emulator.supervisor.supervisor import Supervisor
-
 _CLIENT_NAME = 64  # bytes: a name must not make the status answer too large for a frame
+R = TypeVar("R", bound=msg.Request)
 
 
 class Session:
     """The session of one client; hands its requests to the parts that serve them."""
 
     def __init__(
-        self, number: int, pid: int, client: str, supervisor: Supervisor, user: User, post: Post
+        self, number: int, pid: int, client: str, services: Services, user: User, post: Post
     ) -> None:
         self.number = number
         self.pid = pid
         self.client = client.encode()[:_CLIENT_NAME].decode(errors="ignore")
-        self._owner = identity(pid, number)
         self.user = user
-        self._state = SessionState(supervisor, user, post)
-        self._memory = MemoryRequests(self._state)
-        self._queues = QueueRequests(self._state, self._memory)
-        self._graphs = GraphRequests(self._state, number)
+        self._ban_key = ban_key(pid, number)
+        self.state = SessionState(services, user, post)
+        self.memory = MemoryRequests(self.state)
+        self.queues = QueueRequests(self.state, self.memory)
+        self.graphs = GraphRequests(self.state, number)
 
-    def handle(self, packet: Packet, request: msg.Request) -> None:
-        """Serves one request; raises `Refused` before any effect."""
-        number, state = packet.request, self._state
-        match request:
-            case msg.ContextCreate():
-                self._create_context(number, request)
-            case msg.ContextDestroy():
-                self._destroy_context(state.contexts.get(request.context))
-                state.contexts.pop(request.context)
-                state.post(number, msg.Ok(), ())
-            case msg.ContextMemory():
-                self._tell_memory(number, state.contexts.get(request.context))
-            case msg.MemAlloc():
-                self._memory.alloc(number, request)
-            case msg.MemImport():
-                self._memory.import_segment(number, request, packet)
-            case msg.MemFree():
-                self._memory.free(number, request)
-            case msg.QueueCreate():
-                self._queues.create(number, request)
-            case msg.QueueWorkload():
-                self._queues.set_workload(number, request)
-            case msg.QueueDestroy():
-                self._queues.destroy(number, state.queues.pop(request.queue))
-            case msg.GraphCreate():
-                self._graphs.create(number, request, packet)
-            case msg.GraphImport():
-                self._graphs.import_blob(number, request, packet)
-            case msg.GraphBlob():
-                self._graphs.tell_blob(number, state.graphs.get(request.graph))
-            case msg.GraphExport():
-                self._graphs.export(number, request, packet)
-            case msg.GraphQuery():
-                self._graphs.query(number, request, packet)
-            case msg.CompilerOptions():
-                self._graphs.tell_options(number, request)
-            case msg.GraphInitialize():
-                self._graphs.initialize(number, state.graphs.get(request.graph))
-            case msg.GraphDestroy():
-                self._graphs.destroy(state.graphs.pop(request.graph))
-                state.post(number, msg.Ok(), ())
-            case msg.Cancel():
-                self._graphs.cancel(number, request)
-            case _:
-                raise refuse(
-                    ZeResult.ERROR_UNSUPPORTED_FEATURE,
-                    f"request {type(request).__name__}",
-                    found="not meant for an open session",
-                    expected="a request on contexts, memory, queues or graphs",
-                )
+    def handle(self, call: Call, request: msg.Request) -> None:
+        """Serve one request; raises `Refused` before any effect."""
+        route = _ROUTES.get(type(request))
+        if route is None:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                f"request {type(request).__name__}",
+                found="not meant for an open session",
+                expected="a request on contexts, memory, queues or graphs",
+            )
+        route.handler(self)(call, request)
 
-    def close(self) -> None:
-        """The client is gone: abandons its compilations and gives back everything it owned."""
-        if not self._state.open:
-            return
-        self._state.open = False
-        self._graphs.close()
-        for context in self._state.contexts:
-            self._destroy_context(context)
-            self._state.contexts.pop(context.handle)
-
-    def device_of(self, request: msg.Request) -> int | None:
-        """The device on which a request acts, None if on none, or on nothing that there is."""
-        state = self._state
+    def device_index(self, request: msg.Request) -> int | None:
+        """The device that a request concerns; None if it concerns none, or names an unknown object."""
+        route = _ROUTES.get(type(request))
+        if route is None:
+            return None
         try:
-            match request:
-                case msg.ContextCreate() | msg.CompilerOptions():
-                    return request.device
-                case msg.QueueWorkload() | msg.QueueDestroy():
-                    context = state.queues.get(request.queue).context
-                case msg.GraphBlob() | msg.GraphExport() | msg.GraphInitialize() | msg.GraphDestroy():
-                    context = state.graphs.get(request.graph).context
-                case msg.MemFree():
-                    context = state.memory.get(request.memory[0] if request.memory else 0).context
-                case (
-                    msg.ContextDestroy()
-                    | msg.ContextMemory()
-                    | msg.MemAlloc()
-                    | msg.MemImport()
-                    | msg.QueueCreate()
-                    | msg.GraphCreate()
-                    | msg.GraphImport()
-                    | msg.GraphQuery()
-                ):
-                    context = state.contexts.get(request.context)
-                case _:
-                    return None
+            device: int | None = route.device(self.state, request)
         except Refused:
             return None
-        return context.device.info.index
+        return device
+
+    def close(self) -> None:
+        """Abandon compilations and give back everything the client owned: it is gone."""
+        if not self.state.open:
+            return
+        self.state.open = False
+        self.graphs.close()
+        for context in self.state.contexts:
+            self._drop_context(context)
+            self.state.contexts.pop(context.handle)
 
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
-        state = self._state
+        state = self.state
         return msg.SessionStatus(
             session=self.number,
             pid=self.pid,
@@ -148,55 +88,138 @@ class Session:
             uid=self.user.uid,
         )
 
-    def _create_context(self, number: int, request: msg.ContextCreate) -> None:
-        state = self._state
-        devices = state.supervisor.devices
-        if not 0 <= request.device < len(devices):
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                "context",
-                found=f"device {request.device}",
-                expected=f"0 to {len(devices) - 1}",
-            )
+    # ------------------------------------------------------------ requests on contexts
+
+    def create_context(self, call: Call, request: msg.ContextCreate) -> None:
+        state = self.state
+        device = state.services.device(request.device, "context")
         state.contexts.check_room()
-        device = devices[request.device]
-        device.penalties.check(self._owner, "context")
+        device.bans.check(self._ban_key, "context")
         doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        number_of = state.supervisor.next_context()
-        context = Context(number_of, device, doorbell, session=self.number, owner=self._owner)
+        context = Context(
+            next(state.services.context_numbers),
+            request.device,
+            doorbell,
+            session=self.number,
+            ban_key=self._ban_key,
+        )
         try:
             device.add_context(context)
         except BaseException:
             context.close()
             raise
         context.handle = state.contexts.add(context)
-        state.post(number, msg.ContextCreated(context=context.handle), [doorbell])
+        state.post(call.number, msg.ContextCreated(context=context.handle), [doorbell])
 
-    def _tell_memory(self, number: int, context: Context) -> None:
+    def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
+        context = self.state.contexts.get(request.context)
         images = {graph.image.number: graph.image for graph in context.graphs.values() if graph.initialized}
-        told = msg.ContextMemoryIs(
-            total=context.device.info.memory_total,
+        answer = msg.ContextMemoryIs(
+            total=self.state.device_of(context).info.memory_total,
             allocated=context.memory.allocated,
             graphs=sum(image.size for image in images.values()),
         )
-        self._state.post(number, told, ())
+        self.state.post(call.number, answer, ())
 
-    def _destroy_context(self, context: Context) -> None:
-        state = self._state
+    def destroy_context(self, call: Call, request: msg.ContextDestroy) -> None:
+        self._drop_context(self.state.contexts.get(request.context))
+        self.state.contexts.pop(request.context)
+        self.state.answer_ok(call)
+
+    def _drop_context(self, context: Context) -> None:
+        state = self.state
         for graph in context.graphs.values():
             state.graphs.pop(graph.handle)
         for queue in context.queues.values():
             state.queues.pop(queue.handle)
         for handle in context.allocations:
             state.memory.pop(handle)
-        # a queue of this context may still be on its way out: its ring is gone with the rest
+        # the engine may still drain a queue of this context: its ring goes with the rest
         context.allocations.clear()
         size, segments = context.memory.allocated, len(context.memory.segments)
 
-        def gone() -> None:
+        def on_dropped() -> None:
             state.count_memory(-size, -segments)
-            state.supervisor.users.forget_idle()
+            state.services.users.drop_idle()
 
-        context.device.drop_context(context, gone)
+        state.device_of(context).drop_context(context, on_dropped)
         # an image that others use may be loaded only now: the engine must not hear of a graph of this context
         context.graphs.clear()
+
+
+class _Route(NamedTuple):
+    """Who serves a request, and which device it concerns."""
+
+    handler: Callable[[Session], Callable[[Call, Any], None]]
+    device: Callable[[SessionState, Any], int | None]
+
+
+def _route(
+    request: type[R],
+    handler: Callable[[Session], Callable[[Call, R], None]],
+    device: Callable[[SessionState, R], int | None],
+) -> tuple[type[msg.Request], _Route]:
+    route: tuple[type[Any], _Route] = (request, _Route(handler, device))
+    return route
+
+
+_OnContext = (
+    msg.ContextDestroy
+    | msg.ContextMemory
+    | msg.MemAlloc
+    | msg.MemImport
+    | msg.QueueCreate
+    | msg.GraphCreate
+    | msg.GraphImport
+    | msg.GraphQuery
+)
+_OnQueue = msg.QueueWorkload | msg.QueueDestroy
+_OnGraph = msg.GraphBlob | msg.GraphExport | msg.GraphInitialize | msg.GraphDestroy
+
+
+def _of_request(_state: SessionState, request: msg.ContextCreate | msg.CompilerOptions) -> int:
+    return request.device
+
+
+def _of_context(state: SessionState, request: _OnContext) -> int:
+    return state.contexts.get(request.context).device
+
+
+def _of_memory(state: SessionState, request: msg.MemFree) -> int:
+    return state.memory.get(request.memory[0] if request.memory else 0).context.device
+
+
+def _of_queue(state: SessionState, request: _OnQueue) -> int:
+    return state.queues.get(request.queue).context.device
+
+
+def _of_graph(state: SessionState, request: _OnGraph) -> int:
+    return state.graphs.get(request.graph).context.device
+
+
+def _of_none(_state: SessionState, _request: msg.Cancel) -> None:
+    return None
+
+
+_ROUTES: dict[type[msg.Request], _Route] = dict(
+    (
+        _route(msg.ContextCreate, lambda s: s.create_context, _of_request),
+        _route(msg.ContextDestroy, lambda s: s.destroy_context, _of_context),
+        _route(msg.ContextMemory, lambda s: s.answer_memory, _of_context),
+        _route(msg.MemAlloc, lambda s: s.memory.alloc, _of_context),
+        _route(msg.MemImport, lambda s: s.memory.import_segment, _of_context),
+        _route(msg.MemFree, lambda s: s.memory.free, _of_memory),
+        _route(msg.QueueCreate, lambda s: s.queues.create, _of_context),
+        _route(msg.QueueWorkload, lambda s: s.queues.set_workload, _of_queue),
+        _route(msg.QueueDestroy, lambda s: s.queues.destroy, _of_queue),
+        _route(msg.GraphCreate, lambda s: s.graphs.create, _of_context),
+        _route(msg.GraphImport, lambda s: s.graphs.import_blob, _of_context),
+        _route(msg.GraphBlob, lambda s: s.graphs.answer_blob, _of_graph),
+        _route(msg.GraphExport, lambda s: s.graphs.export, _of_graph),
+        _route(msg.GraphQuery, lambda s: s.graphs.query, _of_context),
+        _route(msg.CompilerOptions, lambda s: s.graphs.answer_options, _of_request),
+        _route(msg.GraphInitialize, lambda s: s.graphs.initialize, _of_graph),
+        _route(msg.GraphDestroy, lambda s: s.graphs.destroy, _of_graph),
+        _route(msg.Cancel, lambda s: s.graphs.cancel, _of_none),
+    )
+)

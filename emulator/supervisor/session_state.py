@@ -1,27 +1,65 @@
-"""What the parts of a session share: whose it is, its tables of objects, and the way to answer."""
+"""What the parts of a session share: what the daemon lends it, its tables of objects, the way to answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.handles import HandleKind
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.compilers import CompilerPool
+from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.limits import CountedTable, Quota
 from softnpu.emulator.supervisor.memory import Allocation
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
-from softnpu.emulator.supervisor.users import User
-
-if TYPE_CHECKING:
-    from softnpu.emulator.supervisor.supervisor import Supervisor
+from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.users import User, Users
 
 Post = Callable[[int, msg.Message, Sequence[int]], None]
 """Answers the request of this number, with descriptors that stay the caller's."""
 
 
+@dataclass(frozen=True)
+class Services:
+    """What all sessions of a daemon use. `session_segments`: most memory files of one session."""
+
+    reactor: Reactor
+    devices: Sequence[Device]
+    compilers: CompilerPool
+    users: Users
+    limits: msg.Limits
+    session_segments: int
+    context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def device(self, index: int, object: str) -> Device:
+        """The device with this index; refuses one that does not exist."""
+        if not 0 <= index < len(self.devices):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found=f"device {index}",
+                expected=f"0 to {len(self.devices) - 1}",
+            )
+        return self.devices[index]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request on its way. `worker_signal`: an injected fault for the compiler worker that serves it."""
+
+    packet: Packet
+    worker_signal: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.packet.request
+
+
 @dataclass
-class Owned:
+class OwnedAllocation:
     """An allocation and the context it belongs to."""
 
     context: Context
@@ -31,24 +69,20 @@ class Owned:
 class SessionState:
     """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for."""
 
-    def __init__(self, supervisor: Supervisor, user: User, post: Post) -> None:
-        limits = supervisor.limits
-        self.supervisor = supervisor
+    def __init__(self, services: Services, user: User, post: Post) -> None:
+        limits = services.limits
+        self.services = services
         self.user = user
         self.post = post
         self.open = True
         self.memory_used = 0
         self.segments = Quota(
-            supervisor.settings.limits.session_segments,
-            "session-segments",
-            "segments",
-            "this session",
-            "memory allocation",
+            services.session_segments, "session-segments", "segments", "this session", "memory allocation"
         )
         self.contexts: CountedTable[Context] = CountedTable(
             HandleKind.CONTEXT, limits.contexts, "session-contexts", user.handles
         )
-        self.memory: CountedTable[Owned] = CountedTable(
+        self.memory: CountedTable[OwnedAllocation] = CountedTable(
             HandleKind.MEMORY, limits.allocations, "session-allocations", user.handles
         )
         self.queues: CountedTable[Queue] = CountedTable(
@@ -58,8 +92,16 @@ class SessionState:
             HandleKind.GRAPH, limits.graphs, "session-graphs", user.handles, user.graphs
         )
 
+    def device_of(self, context: Context) -> Device:
+        """The device that a context of this session is on."""
+        return self.services.devices[context.device]
+
+    def answer_ok(self, call: Call) -> None:
+        """Answer a request that returns nothing."""
+        self.post(call.number, msg.Ok(), ())
+
     def count_memory(self, size: int, segments: int) -> None:
-        """Counts `size` more bytes and memory files (fewer if negative) as held."""
+        """Count `size` more bytes and memory files (fewer if negative)."""
         self.memory_used += size
         self.segments.take(segments)
         self.user.memory.take(size)

@@ -13,6 +13,7 @@ from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, 
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
+from softnpu.emulator.supervisor.tuning import Tuning
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_TDR_MS = 2000
@@ -25,7 +26,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one daemon. Memory in bytes (0: what the machine has), times as named.
 
     `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
-    `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `interface.failpoints`.
+    `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
@@ -47,29 +48,30 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()
+    tuning: Tuning = Tuning()
 
     def check(self) -> None:
-        """Refuses settings that cannot work, naming the setting."""
+        """Refuse settings that cannot work, naming the setting."""
         if not 1 <= len(self.devices) <= _MAX_DEVICES:
-            raise _bad("--device", f"{len(self.devices)} devices", f"1 to {_MAX_DEVICES}")
+            raise _bad_option("device", found=f"{len(self.devices)} devices", expected=f"1 to {_MAX_DEVICES}")
         for number in self.devices:
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:
-            raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
+            raise _bad_option("log_level", found=repr(self.log_level), expected=" or ".join(LOG_LEVELS))
         if not is_idle_time(self.idle_timeout_s):
-            raise _bad("--idle-timeout", f"{self.idle_timeout_s:g}", IDLE_TIMES)
+            raise _bad_option("idle_timeout", found=f"{self.idle_timeout_s:g}", expected=IDLE_TIMES)
         if not 0 <= self.spin_us <= MAX_SPIN_US:
-            raise _bad("--spin-us", f"{self.spin_us}", f"0 to {MAX_SPIN_US} microseconds")
+            raise _bad_option("spin_us", found=self.spin_us, expected=f"0 to {MAX_SPIN_US} microseconds")
         for name in ("memory", "session_memory", "command_limit_s"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")
+                raise _bad_option(name.removesuffix("_s"), found=getattr(self, name), expected="0 or more")
         for name in ("tdr_ms", "max_clients"):
             if getattr(self, name) < 1:
-                raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "1 or more")
+                raise _bad_option(name, found=getattr(self, name), expected="1 or more")
         for name in ("allow_users", "allow_groups"):
             for number in getattr(self, name):
                 if not 0 <= number <= _MAX_ID:
-                    raise _bad(f"--{name[:-1]}".replace("_", "-"), f"{number}", f"0 to {_MAX_ID}")
+                    raise _bad_option(name[:-1], found=number, expected=f"0 to {_MAX_ID}")
         self.limits.check()
         try:
             failpoints.parse(self.failpoints)
@@ -81,26 +83,17 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 expected=error.expected,
             ) from error
         environment.self_check()
-        self._check_injections()
+        for injection in self.injections():
+            check_injected_device(injection, len(self.devices))
 
     def injections(self) -> tuple[injections.Injection, ...]:
-        """The faults that are provoked from the start on."""
+        """The faults that are injected from the start on."""
         return injections.parse(self.inject or injections.from_environment())
 
     @property
     def checks_itself(self) -> bool:
         """Whether engines try out what they load."""
         return self.self_check or environment.self_check()
-
-    def _check_injections(self) -> None:
-        for injection in self.injections():
-            if injection.device is not None and not 0 <= injection.device < len(self.devices):
-                raise refuse(
-                    ZeResult.ERROR_INVALID_ARGUMENT,
-                    f"injection of {injection.kind.value}",
-                    found=f"device {injection.device}",
-                    expected=f"0 to {len(self.devices) - 1}",
-                )
 
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""
@@ -123,5 +116,17 @@ def limits_for(settings: DaemonSettings) -> Limits:
     )
 
 
-def _bad(name: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"setting {name}", found=found, expected=expected)
+def check_injected_device(injection: injections.Injection, devices: int) -> None:
+    """Refuse an injection on a device that does not exist."""
+    if injection.device is not None and not 0 <= injection.device < devices:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"injection of {injection.kind.value}",
+            found=f"device {injection.device}",
+            expected=f"0 to {devices - 1}",
+        )
+
+
+def _bad_option(option: str, *, found: object, expected: str) -> Refused:
+    name = f"setting --{option.replace('_', '-')}"
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, name, found=str(found), expected=expected)

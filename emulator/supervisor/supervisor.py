@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import psutil
-
-from softnpu.emulator.common import failpoints
+from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
@@ -22,60 +20,62 @@ from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.injection_registry import Faults
+from softnpu.emulator.supervisor.injection_registry import InjectionRegistry
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
+from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
-from softnpu.emulator.supervisor.users import Peer, User, Users
+from softnpu.emulator.supervisor.users import User, Users
 
 log = logging.getLogger(__name__)
 
 SERVER_NAME = "softnpu 0.1"
 _LISTED_SESSIONS = 200
-_HEADROOM = 256 * 1024 * 1024
-_CHECKED_FROM = 16 * 1024 * 1024
 _LISTED_USERS = 64
 _ACCEPTED_A_ROUND = 32
-_KEPT_FOR_THE_OWNER = 16
-_CLOSE_S = 2.0
-_FIRST_CLIENT_S = 5.0
+_OWNER_RESERVE = 16
 
 
 class Supervisor:
     """One daemon: its listening socket, devices, sessions and compiler workers.
 
-    `withdraw` gives up the socket path; it is called before anything else ends.
+    `withdraw` releases the socket path; it is called before anything else ends.
     """
 
     def __init__(
         self, settings: DaemonSettings, listener: socket.socket, withdraw: Callable[[], None]
     ) -> None:
-        self.settings = settings
+        self._settings = settings
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
-        self.limits = limits_for(settings)
         self.reactor = Reactor()
-        self.compilers = CompilerPool(self.reactor)
-        self.clock = time.monotonic
+        self._compilers = CompilerPool(self.reactor, settings.tuning)
         self._listener = listener
         self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
-        offenders = BanPolicy()
+        bans = BanPolicy(settings.tuning.ban_window_s)
         self.devices = [
-            Device(info, self.reactor, self._page, settings, offenders) for info in settings.device_infos()
+            Device(info, self.reactor, self._page, settings, bans) for info in settings.device_infos()
         ]
         memory = sum(device.info.memory_total for device in self.devices)
-        self.users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
-        self._turned_away = RejectedConnections(self.reactor)
+        self._users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
+        self._services = Services(
+            reactor=self.reactor,
+            devices=self.devices,
+            compilers=self._compilers,
+            users=self._users,
+            limits=limits_for(settings),
+            session_segments=settings.limits.session_segments,
+        )
+        self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
-        self.faults = Faults(self.devices, self._processes)
+        self._injections = InjectionRegistry(self.devices, self._session_pids)
         for device in self.devices:
-            device.on_start = partial(self.faults.announce_all, device)
+            device.on_start = partial(self._injections.announce_all, device)
         for injection in settings.injections():
-            self.faults.add(injection)
+            self._injections.add(injection)
         self._next_session = 1
-        self._context_number = 0
         self._started = time.monotonic()
         self._idle: Timer | None = None
 
@@ -90,34 +90,35 @@ class Supervisor:
     # ------------------------------------------------------------ life
 
     def run(self) -> None:
-        """Serves until `stop` is asked for; then ends engines and workers and closes everything."""
+        """Serve until `stop` is called; then end engines and workers and close everything."""
         try:
             for device in self.devices:
                 device.start()
-            self.compilers.start()
+            self._compilers.start()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()
             if failpoints.active is not None:
                 failpoints.hit("supervisor.end")
         finally:
-            self.reactor.forget(self._listener.fileno())
+            self.reactor.unwatch(self._listener.fileno())
             self._withdraw()
             self._close()
 
     def stop(self) -> None:
-        """Ends `run` soon."""
+        """End `run` soon."""
         log.info("stopping")
         self.reactor.stop()
 
     def _close(self) -> None:
+        timeout_s = self._settings.tuning.close_s
         for client in list(self._clients.values()):
             client.close("the daemon stops")
-        self._turned_away.close()
-        self.compilers.close(_CLOSE_S)
+        self._rejected.close()
+        self._compilers.close(timeout_s)
         for device in self.devices:
-            device.close(_CLOSE_S)
-        self.faults.close()
+            device.close(timeout_s)
+        self._injections.close()
         self._page.close()
         self.reactor.close()
 
@@ -133,7 +134,7 @@ class Supervisor:
             except OSError as error:
                 # out of descriptors, most likely: the client stays in the backlog until some are free
                 log.error("accept: %s", error)
-                self.reactor.forget(self._listener.fileno())
+                self.reactor.unwatch(self._listener.fileno())
                 self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
                 return
             try:
@@ -148,11 +149,11 @@ class Supervisor:
         connection.setblocking(False)
         channel = Channel(connection)
         try:
-            peer = Peer.of(connection)
-            user = self.users.admit(peer, connection)
+            peer = linux.peer_of(connection)
+            user = self._users.admit(peer, connection)
             self._check_room(user)
         except Refused as error:
-            self._turned_away.refuse(channel, error.info)
+            self._rejected.refuse(channel, error.info)
             return
         except OSError as error:
             log.error("accept: %s", error)
@@ -160,46 +161,55 @@ class Supervisor:
             return
         number = self._next_session
         self._next_session += 1
-        self._clients[number] = Client(number, peer.pid, user, channel, self)
+        self._clients[number] = Client(
+            number,
+            peer.pid,
+            user,
+            channel,
+            self,
+            self._services,
+            self._injections,
+            self._settings.tuning.handshake_s,
+        )
         self.watch_idle()
 
     def _check_room(self, user: User) -> None:
         user.connections.check()
         user.handshakes.check()
-        most = self.settings.max_clients
-        kept = 0 if user.commands else min(_KEPT_FOR_THE_OWNER, most // 2)
-        if len(self._clients) >= most - kept:
+        most = self._settings.max_clients
+        reserved = 0 if user.commands else min(_OWNER_RESERVE, most // 2)
+        if len(self._clients) >= most - reserved:
             raise refuse(
                 ZeResult.ERROR_NOT_AVAILABLE,
                 "connection",
                 found=f"{len(self._clients)} connections of all users",
-                expected=f"at most {most - kept}",
+                expected=f"at most {most - reserved}",
                 hint="close some, or start the daemon with a larger --max-clients",
             )
 
     def client_gone(self, number: int) -> None:
-        """A connection has ended and everything it owned is given back."""
+        """Remove a connection that has ended; everything it owned was given back."""
         del self._clients[number]
-        self.faults.session_gone(number)
-        self.users.forget_idle()
+        self._injections.session_gone(number)
+        self._users.drop_idle()
         self.watch_idle()
 
     def watch_idle(self) -> None:
-        """Counts the idle time anew. It begins when the daemon is ready: nobody can come before.
+        """Restart the idle time. It begins when the daemon is ready: nobody can connect before.
 
-        Whoever had it started may need some time to come.
+        The client that started the daemon may need some time to connect.
         """
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         if any(device.state is DeviceState.STARTING for device in self.devices):
             return
-        if self.settings.idle_timeout_s > 0 and not self._clients:
-            least = _FIRST_CLIENT_S if self._next_session == 1 else 0.0
-            self._idle = self.reactor.after(max(least, self.settings.idle_timeout_s), self._end_idle)
+        if self._settings.idle_timeout_s > 0 and not self._clients:
+            least_s = self._settings.tuning.first_client_s if self._next_session == 1 else 0.0
+            self._idle = self.reactor.after(max(least_s, self._settings.idle_timeout_s), self._end_idle)
 
-    def _processes(self) -> dict[int, int]:
-        """The process of each session."""
+    def _session_pids(self) -> dict[int, int]:
+        """The pid of each session."""
         return {number: client.pid for number, client in self._clients.items() if client.session is not None}
 
     def _end_idle(self) -> None:
@@ -207,31 +217,13 @@ class Supervisor:
             failpoints.hit("supervisor.idle")
         self._accept()
         if self._clients:
-            return  # it came in this very moment, and keeps the daemon
-        log.info("no client for %g s", self.settings.idle_timeout_s)
+            return  # one connected in this very moment, and keeps the daemon
+        log.info("no client for %g s", self._settings.idle_timeout_s)
         self.stop()
 
-    # ------------------------------------------------------------ what sessions ask of the whole
+    # ------------------------------------------------------------ answers about the whole daemon
 
-    def next_context(self) -> int:
-        """A context number that was never used before."""
-        self._context_number += 1
-        return self._context_number
-
-    def check_host_memory(self, size: int) -> None:
-        """Refuses what the machine cannot back with pages: better an error now than the OOM killer."""
-        if size < _CHECKED_FROM:
-            return
-        available = psutil.virtual_memory().available - _HEADROOM
-        if size > available:
-            raise refuse(
-                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
-                "memory allocation",
-                found=f"{size} bytes asked for",
-                expected=f"at most {max(0, available)} bytes, what this machine has available",
-            )
-
-    def greet(self, hello: msg.Hello, session: int) -> msg.Welcome:
+    def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome:
         """The answer to a handshake; refuses an interface that differs in the major version."""
         if hello.major != INTERFACE_MAJOR:
             raise refuse(
@@ -248,24 +240,24 @@ class Supervisor:
             pid=os.getpid(),
             session=session,
             devices=tuple(device.info for device in self.devices),
-            limits=self.limits,
+            limits=self._services.limits,
         )
 
-    def status(self, asker: User) -> msg.StatusIs:
-        """The state of the daemon, of other users only what the asker may see."""
+    def status(self, user: User) -> msg.StatusIs:
+        """The state of the daemon, of other users only what `user` may see."""
         sessions = [
             client.session
             for client in self._clients.values()
-            if client.session is not None and (asker.commands or client.user is asker)
+            if client.session is not None and (user.commands or client.user is user)
         ]
-        users = self.users.status(lambda user: asker.commands or user is asker)
+        users = self._users.status(lambda other: user.commands or other is user)
         return msg.StatusIs(
             pid=os.getpid(),
             server=SERVER_NAME,
-            socket=str(self.settings.socket),
+            socket=str(self._settings.socket),
             uptime_s=time.monotonic() - self._started,
             interface=f"{INTERFACE_MAJOR}.{INTERFACE_MINOR}",
-            compiler_pids=self.compilers.pids,
+            compiler_pids=self._compilers.pids,
             engines=tuple(device.status() for device in self.devices),
             session_count=len(sessions),
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
@@ -274,6 +266,6 @@ class Supervisor:
 
 
 def raise_descriptor_limit() -> None:
-    """A daemon holds descriptors for every session: lifts the soft limit to the hard one."""
+    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
-"""The users behind the connections: who may connect, what each holds, and how much of it one may have.
+"""The users behind the connections: who may connect, what each holds, and how much of it one may hold.
 
-A user is a uid, as the kernel tells it of the peer of a socket (`SO_PEERCRED`). The owner of the daemon and
-root may always connect and may command it; other users may if the owner allows them, and they only use it.
+A user is a uid, as the kernel reports it for the peer of a socket (`SO_PEERCRED`). The owner of the daemon
+and root may always connect and may command it; others may if the owner allows them, and they only use it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import os
 import pwd
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
@@ -23,27 +22,16 @@ _LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
 
 
-class Peer(NamedTuple):
-    """Who is at the other end of a socket, as it was when it connected."""
-
-    pid: int
-    uid: int
-    gid: int
-
-    @classmethod
-    def of(cls, connection: socket.socket) -> Peer:
-        return cls(*linux.peer_of(connection))
-
-    def groups(self, connection: socket.socket) -> set[int]:
-        """All of its groups."""
-        try:
-            more = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
-        except OSError as error:
-            # more than 256 of them: what the accounts say must do
-            if error.errno != errno.ERANGE:
-                raise
-            return {self.gid, *_groups_of_account(self.uid, self.gid)}
-        return {self.gid, *memoryview(more).cast("I")}
+def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
+    """All groups of the process at the other end of a socket, as it was when it connected."""
+    try:
+        groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
+    except OSError as error:
+        # more than 256 of them: the groups of the account have to do
+        if error.errno != errno.ERANGE:
+            raise
+        return {peer.gid, *_groups_of_account(peer.uid, peer.gid)}
+    return {peer.gid, *memoryview(groups).cast("I")}
 
 
 def _groups_of_account(uid: int, gid: int) -> list[int]:
@@ -97,21 +85,21 @@ class User:
         return not any(quota.used for quota in self._quotas)
 
     def check_segment(self) -> None:
-        """Refuses one more memory file."""
+        """Refuse one more memory file."""
         self.segments.check()
         self._everybody.check()
 
     def take_segments(self, count: int) -> None:
-        """Counts memory files; fewer if negative."""
+        """Count memory files; fewer if negative."""
         self.segments.take(count)
         self._everybody.take(count)
 
-    def check_commands(self, what: str) -> None:
-        """Refuses what only the owner of the daemon and root may ask for."""
+    def check_commands(self, object: str) -> None:
+        """Refuse what only the owner of the daemon and root may ask for."""
         if not self.commands:
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
-                what,
+                object,
                 found=f"user {self.uid}",
                 expected=f"user {os.getuid()}, the owner of the daemon, or root",
                 hint="ask the owner of the daemon",
@@ -145,10 +133,10 @@ class Users:
         self._users: dict[int, User] = {}
         self._segments = Quota(SEGMENTS_IN_ALL, "", "segments", "all users", "memory allocation")
 
-    def admit(self, peer: Peer, connection: socket.socket) -> User:
+    def admit(self, peer: Credentials, connection: socket.socket) -> User:
         """The user of a new connection; refuses one whom the owner has not allowed."""
         commands = peer.uid in (os.getuid(), 0)
-        if not commands and peer.uid not in self._allowed and not self._by_group(peer, connection):
+        if not commands and peer.uid not in self._allowed and not self._in_allowed_group(peer, connection):
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 "connection",
@@ -162,11 +150,11 @@ class Users:
             self._users[peer.uid] = user
         return user
 
-    def _by_group(self, peer: Peer, connection: socket.socket) -> bool:
-        return bool(self._groups) and not self._groups.isdisjoint(peer.groups(connection))
+    def _in_allowed_group(self, peer: Credentials, connection: socket.socket) -> bool:
+        return bool(self._groups) and not self._groups.isdisjoint(_groups_of(peer, connection))
 
-    def forget_idle(self) -> None:
-        """Forgets users who hold nothing."""
+    def drop_idle(self) -> None:
+        """Drop the users who hold nothing."""
         for user in [user for user in self._users.values() if user.idle]:
             del self._users[user.uid]
 

@@ -5,58 +5,75 @@ Long is not hung. What counts as progress:
 - The engine answers pings, and nothing runs: idle.
 - It answers, and a command runs: the command changes, or other threads than the one that answers use CPU.
 - It does not answer: it is inside a command. Any CPU that it uses counts.
-- A thread that wants to run or waits for a disk counts: a busy machine is nobody's fault.
+- A thread that wants to run or waits for a disk counts: a busy machine is no reason to kill.
 
-Only what the supervisor itself has seen counts, in ticks: after a pause of its own nobody is accused. A
-command that burns CPU for ever ends by the limit of one command.
+Only time that the supervisor itself has seen counts, in ticks: a pause of its own is no hang. The limit of
+one command ends a command that burns CPU for ever.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.activity import Activity
 from softnpu.emulator.supervisor.objects import Queue
-from softnpu.emulator.supervisor.queue_states import Running
+from softnpu.emulator.supervisor.queue_states import QueueStates, Running
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
-
-if TYPE_CHECKING:
-    from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.reset_blame import KillReason
+from softnpu.emulator.supervisor.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
-_LEAST_HANG_S = 1.0
-_LEAST_START_S = 10.0  # to start, and to load a graph: both read files
 _LONGEST_PERIOD_S = 0.25
 _CPU_NS = 1_000_000
 _TICKS_AT_ONCE = 2.0
 
 
-class Verdict(NamedTuple):
-    """Why an engine is killed, and whether what runs on it is to blame."""
-
-    info: ErrorInfo
-    guilty: bool
-
-
-class Suspect(NamedTuple):
+class RunningSubmission(NamedTuple):
     """A submission that runs."""
 
     queue: Queue
     running: Running
 
 
+class WatchedDevice(Protocol):
+    """What the watchdog needs of a device.
+
+    `needed`: somebody waits for its engine. `loading`: the engine has a graph to load.
+    """
+
+    states: QueueStates
+
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def needed(self) -> bool: ...
+    @property
+    def loading(self) -> bool: ...
+    def running_submission(self) -> RunningSubmission | None: ...
+    def ping(self, number: int) -> None: ...
+    def count(self, word: StatusWord) -> None: ...
+    def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None: ...
+    def kill_engine(self, reason: KillReason) -> None: ...
+
+
 class Watchdog:
     """Watches the engine of one device. `hang_s`: without progress; `limit_s`: of one command, 0 for none."""
 
-    def __init__(self, device: Device, reactor: Reactor, tdr_ms: int, limit_s: float) -> None:
+    def __init__(
+        self, device: WatchedDevice, reactor: Reactor, tuning: Tuning, tdr_ms: int, limit_s: float
+    ) -> None:
         self._device = device
         self._reactor = reactor
-        self._hang_s = max(_LEAST_HANG_S, tdr_ms / 1000)
+        self._hang_s = max(tuning.min_hang_s, tdr_ms / 1000)
+        self._start_s = max(
+            tuning.min_start_s, self._hang_s
+        )  # to start, and to load a graph: both read files
+        self._abort_limit_s = self._hang_s / 2
         self._limit_s = limit_s
         self._period_s = min(_LONGEST_PERIOD_S, self._hang_s / 8)
         self._timer: Timer | None = None
@@ -66,11 +83,11 @@ class Watchdog:
         self._quiet_s = 0.0
         self._seen: tuple[object, ...] = ()
         self._cpu_ns = 0
-        self._aborted: Suspect | None = None
+        self._aborted: RunningSubmission | None = None
         self._abort_s = 0.0
 
     def begin(self, pid: int) -> None:
-        """A new engine has been started."""
+        """Watch a new engine."""
         self.end()
         self._activity = Activity(pid)
         self._sent, self._quiet_s, self._seen, self._cpu_ns = 0, 0.0, (), 0
@@ -79,7 +96,7 @@ class Watchdog:
         self._timer = self._reactor.after(self._period_s, self._tick)
 
     def end(self) -> None:
-        """There is no engine to watch."""
+        """Stop watching: there is no engine."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -93,89 +110,93 @@ class Watchdog:
         passed = min(now - self._ticked, _TICKS_AT_ONCE * self._period_s)
         self._ticked = now
         self._timer = self._reactor.after(self._period_s, self._tick)
-        answered, others_ns = self._device.states.liveness()
-        answers = answered == self._sent
-        suspect = self._device.suspect()
-        if self._progress(activity, answers, others_ns, suspect):
+        last_ping, others_ns = self._device.states.liveness()
+        answered = last_ping == self._sent
+        submission = self._device.running_submission()
+        if self._progress(activity, answered, others_ns, submission):
             self._quiet_s = 0.0
         else:
             self._quiet_s += passed
-        if answers and self._device.is_ready and self._device.needed:
+        if answered and self._device.is_ready and self._device.needed:
             self._sent += 1
             self._device.ping(self._sent)
-        self._judge(activity, answers, suspect, passed)
+        self._check(activity, answered, submission, passed)
 
-    def _progress(self, activity: Activity, answers: bool, others_ns: int, suspect: Suspect | None) -> bool:
+    def _progress(
+        self, activity: Activity, answered: bool, others_ns: int, submission: RunningSubmission | None
+    ) -> bool:
         ready = self._device.is_ready
-        if answers and ready and suspect is None and not self._device.loading:
+        if answered and ready and submission is None and not self._device.loading:
             return True
-        inside = not answers or not ready
+        inside = not answered or not ready
         cpu_ns = activity.cpu_ns() if inside else others_ns
-        seen = (inside, suspect and (suspect.queue, suspect.running))
+        seen = (inside, submission and (submission.queue, submission.running))
         if seen == self._seen and abs(cpu_ns - self._cpu_ns) < _CPU_NS:
             return False
         self._seen, self._cpu_ns = seen, cpu_ns
         return True
 
-    def _judge(self, activity: Activity, answers: bool, suspect: Suspect | None, passed: float) -> None:
+    def _check(
+        self, activity: Activity, answered: bool, submission: RunningSubmission | None, passed: float
+    ) -> None:
         if self._aborted is not None:
-            self._look_at_aborted(suspect, passed)
+            self._check_aborted(submission, passed)
             return
-        if suspect is not None and self._overdue(suspect):
-            self._end(suspect, answers, f"one command ran for more than {self._limit_s:g} s")
+        if submission is not None and self._overdue(submission):
+            self._end(submission, answered, f"one command ran for more than {self._limit_s:g} s")
             return
         limit = self._hang_s
-        if not self._device.is_ready or (suspect is None and self._device.loading):
-            limit = max(limit, _LEAST_START_S)
+        if not self._device.is_ready or (submission is None and self._device.loading):
+            limit = self._start_s
         if self._quiet_s < limit:
             return
-        if activity.busy(main_too=not answers):
+        if activity.busy(main_too=not answered):
             self._quiet_s = 0.0
             return
         self._device.count(StatusWord.HANGS)
-        found = f"a command made no progress for {self._quiet_s:.1f} s"
+        reason = f"a command made no progress for {self._quiet_s:.1f} s"
         if activity.stopped():
             self._kill(None, "it was stopped")
-        elif suspect is not None:
-            self._end(suspect, answers, found)
+        elif submission is not None:
+            self._end(submission, answered, reason)
         else:
             self._kill(None, f"it made no progress for {self._quiet_s:.1f} s")
 
-    def _overdue(self, suspect: Suspect) -> bool:
+    def _overdue(self, submission: RunningSubmission) -> bool:
         if not self._limit_s:
             return False
-        return time.monotonic_ns() - suspect.running.since_ns > self._limit_s * 1e9
+        return time.monotonic_ns() - submission.running.since_ns > self._limit_s * 1e9
 
-    def _end(self, suspect: Suspect, answers: bool, found: str) -> None:
-        """Ends the command: by asking the engine if it listens, else with the engine."""
-        if not answers:
-            self._kill(suspect, found)
+    def _end(self, submission: RunningSubmission, answered: bool, reason: str) -> None:
+        """End the command: ask the engine if it answers pings, else kill it."""
+        if not answered:
+            self._kill(submission, reason)
             return
-        self._aborted, self._abort_s = suspect, 0.0
-        self._device.abort(suspect, _fault(found))
+        self._aborted, self._abort_s = submission, 0.0
+        self._device.abort(submission, _error_info(reason))
 
-    def _look_at_aborted(self, suspect: Suspect | None, passed: float) -> None:
+    def _check_aborted(self, submission: RunningSubmission | None, passed: float) -> None:
         aborted = self._aborted
         assert aborted is not None
-        same = suspect is not None and suspect.queue is aborted.queue
-        if not same or suspect is None or suspect.running.sequence != aborted.running.sequence:
+        same = submission is not None and submission.queue is aborted.queue
+        if not same or submission is None or submission.running.sequence != aborted.running.sequence:
             self._aborted, self._quiet_s = None, 0.0
             return
         self._abort_s += passed
-        if self._abort_s >= max(_LEAST_HANG_S, self._hang_s) / 2:
+        if self._abort_s >= self._abort_limit_s:
             self._kill(aborted, "a command did not end when it was aborted")
 
-    def _kill(self, suspect: Suspect | None, found: str) -> None:
+    def _kill(self, submission: RunningSubmission | None, reason: str) -> None:
         self._aborted = None
         self._quiet_s = 0.0
-        self._device.kill_engine(Verdict(_fault(found), suspect is not None))
+        self._device.kill_engine(KillReason(_error_info(reason), submission is not None))
 
 
-def _fault(found: str) -> ErrorInfo:
+def _error_info(reason: str) -> ErrorInfo:
     return ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="command queue",
-        found=found,
+        found=reason,
         expected="commands that make progress",
         hint="it was ended, with its engine if need be: create a new queue; the daemon's log says more",
     )

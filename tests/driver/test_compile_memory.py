@@ -23,8 +23,7 @@ from tests.support.waiting import wait_until, waits_for_frame
 _SIZE = 4096
 _PERIOD_S = 0.01
 _MB = 1 << 20
-_POOL = "softnpu.emulator.supervisor.compilers"
-STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2, f"{_POOL}:_SPARE_AFTER_S": 0.0}
+STEADY = Tuning(compiler_idle_s=600.0, compilers=2, spare_delay_s=0.0)
 """Patches for a daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
 
 
@@ -105,7 +104,7 @@ def _family(daemon: Daemon) -> Callable[[], list[int]]:
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """One of its own: what other tests left in the shared one would be measured too."""
-    return start_daemon(patches=STEADY)
+    return start_daemon(tuning=STEADY)
 
 
 @pytest.fixture

@@ -19,39 +19,6 @@ def patient(start_daemon: StartDaemon) -> Daemon:
     return start_daemon(tdr_ms=60_000)
 
 
-def test_a_queued_submission_that_is_cancelled_has_no_effect(patient: Daemon) -> None:
-    with Driver.open(patient.socket) as driver:
-        context = driver.devices[0].create_context()
-        gate, queue, memory = context.create_event(), context.create_command_queue(), context.alloc_host(64)
-        memory.view()[:] = 1
-        first = execute(queue, waits(context, gate))
-        cancelled, kept = execute(queue, fill(context, memory, 2)), execute(queue, barrier(context))
-
-        cancelled.cancel()
-        assert not cancelled.host_synchronize(_NOW), "submissions end in their order"
-        gate.host_signal()
-
-        assert first.host_synchronize(LONG)
-        failure(lambda: cancelled.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
-        assert kept.host_synchronize(LONG)
-        assert np.all(memory.view() == 1)
-
-
-def test_a_wait_for_an_event_ends_when_it_is_cancelled(patient: Daemon) -> None:
-    with Driver.open(patient.socket) as driver:
-        context = driver.devices[0].create_context()
-        queue = context.create_command_queue()
-        waiting = execute(queue, waits(context, context.create_event()))
-        behind = execute(queue, barrier(context))
-        assert not waiting.host_synchronize(_NOW)
-
-        waiting.cancel()
-
-        failure(lambda: waiting.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
-        assert behind.host_synchronize(LONG)
-        assert not queue.lost
-
-
 def test_a_long_list_ends_at_the_next_command_when_it_is_cancelled(context: Context) -> None:
     memory, queue = context.alloc_host(1 << 24), context.create_command_queue()
     endless = recorded(context, *[lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24)] * 20_000)
@@ -62,31 +29,31 @@ def test_a_long_list_ends_at_the_next_command_when_it_is_cancelled(context: Cont
     run(queue, barrier(context))
 
 
-def test_a_cancelled_submission_stays_cancelled_after_an_engine_reset(patient: Daemon) -> None:
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_queued_submission_that_is_cancelled_has_no_effect(patient: Daemon, reset: bool) -> None:
     with Driver.open(patient.socket) as driver:
         context = driver.devices[0].create_context()
         gate, queue, memory = context.create_event(), context.create_command_queue(), context.alloc_host(64)
         memory.view()[:] = 1
         first = execute(queue, waits(context, gate))
-        cancelled = execute(queue, fill(context, memory, 2))
+        cancelled, kept = execute(queue, fill(context, memory, 2)), execute(queue, barrier(context))
         cancelled.cancel()
-
-        patient.kill_engine()
+        assert not cancelled.host_synchronize(_NOW), "submissions end in their order"
+        assert not queue.synchronize(_NOW)
+        if reset:
+            patient.kill_engine()
         gate.host_signal()
 
         assert first.host_synchronize(LONG)
         failure(lambda: cancelled.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+        assert kept.host_synchronize(LONG)
         assert np.all(memory.view() == 1)
+
+        waiting = execute(queue, waits(context, context.create_event()))
+        behind = execute(queue, barrier(context))
+        assert not waiting.host_synchronize(_NOW)
+        waiting.cancel()
+        failure(lambda: waiting.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+        assert behind.host_synchronize(LONG)
+        assert not queue.lost
         check_works(context)
-
-
-def test_a_wait_that_ran_out_of_time_may_be_made_again(patient: Daemon) -> None:
-    with Driver.open(patient.socket) as driver:
-        context = driver.devices[0].create_context()
-        gate, queue = context.create_event(), context.create_command_queue()
-        fence = execute(queue, waits(context, gate))
-        assert not fence.host_synchronize(_NOW)
-        assert not queue.synchronize(_NOW)
-        gate.host_signal()
-        assert fence.host_synchronize(LONG)
-        assert queue.synchronize(LONG)

@@ -13,7 +13,7 @@ from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
-from tests.support.waiting import Stopwatch, wait_gone, wait_until
+from tests.support.waiting import wait_gone, wait_until
 from tests.support.wire import Wire, WireContext
 from tests.support.work import barrier, check_works, execute, run
 
@@ -86,9 +86,10 @@ while True:
 
 
 @pytest.mark.parametrize("doing", _DOING)
-def test_everything_of_a_killed_client_comes_back_within_a_second(
-    daemon: Daemon, start_python: StartPython, private_dir: Path, doing: str
+def test_everything_of_a_killed_client_comes_back(
+    shared_daemon: Daemon, start_python: StartPython, private_dir: Path, doing: str
 ) -> None:
+    daemon, before = shared_daemon, shared_daemon.engine().restarts
     xml = write_chain(private_dir, 384, 20)
     with Driver.open(daemon.socket) as innocent:
         context = innocent.devices[0].create_context()
@@ -101,16 +102,14 @@ def test_everything_of_a_killed_client_comes_back_within_a_second(
 
         fence = execute(queue, commands)
         os.kill(client.pid, signal.SIGKILL)
-        watch = Stopwatch()
 
         wait_until(lambda: daemon.memory_used() == used, what="its memory back")
-        assert watch.seconds < 1.5, "a second, and what the looking takes"
         wait_until(lambda: daemon.base_fd_count() <= descriptors, what="its descriptors closed")
-        assert fence.host_synchronize(10**10)
+        assert fence.host_synchronize(6 * 10**10)
         run(queue, commands)
         check_works(context)
         after = daemon.engine()
-        assert (after.engine_pid, after.restarts) == (engine.engine_pid, 0)
+        assert (after.engine_pid, after.restarts) == (engine.engine_pid, before)
         assert after.contexts == engine.contexts
         assert after.images == 0
 
@@ -134,42 +133,30 @@ begun.host_synchronize()
 say("busy")
 if hear() == "cancel":
     fence.cancel()
-    start = time.monotonic()
     try:
         fence.host_synchronize()
     except ZeError as error:
-        say([error.fault.found, time.monotonic() - start])
+        say(error.info.found)
 """
 )
 
 
-def test_one_long_inference_ends_with_its_client(
-    daemon: Daemon, start_python: StartPython, private_dir: Path
+@pytest.mark.parametrize("how", ["killed", "cancelled"])
+def test_one_long_inference_ends_with_its_client_or_its_cancellation(
+    daemon: Daemon, start_python: StartPython, private_dir: Path, how: str
 ) -> None:
     xml = write_chain(private_dir, 1536, 200)  # many seconds
-    used = daemon.memory_used()
     client = start_python(_ONE_LONG_INFERENCE, socket=str(daemon.socket), xml=str(xml))
     assert client.hear(60) == "busy"
-    os.kill(client.pid, signal.SIGKILL)
-    watch = Stopwatch()
-
-    wait_until(lambda: daemon.memory_used() == used, what="its memory back")
-
-    assert watch.seconds < 1.5, "a second, and what the looking takes"
-    assert daemon.engine().restarts == 0
-
-
-def test_one_long_inference_can_be_cancelled(
-    daemon: Daemon, start_python: StartPython, private_dir: Path
-) -> None:
-    xml = write_chain(private_dir, 1536, 200)
-    client = start_python(_ONE_LONG_INFERENCE, socket=str(daemon.socket), xml=str(xml))
-    assert client.hear(60) == "busy"
-    client.tell("cancel")
-    found, seconds = client.hear()
-    assert "cancelled" in found
-    assert seconds < 1.5
-    client.finish()
+    if how == "killed":
+        client.process.kill()
+    else:
+        client.tell("cancel")
+        assert "cancelled" in client.hear()
+        client.finish()
+    wait_until(lambda: daemon.memory_used() == 0, what="its memory back")
+    engine = daemon.engine()
+    assert (engine.restarts, engine.inferences) == (0, 0), "it was not computed to its end"
 
 
 def test_a_compilation_ends_with_its_client(
@@ -205,14 +192,12 @@ def test_a_socket_that_a_child_kept_open_does_not_keep_a_dead_client_alive(
         _OPEN
         + """
 import signal
-parent = os.getpid()
 child = os.fork()
 if child == 0:
-    linux.die_with_parent(parent) if given["tied"] else signal.pause()
+    signal.pause()
 say(child); hear()
 """,
         socket=str(daemon.socket),
-        tied=False,
     )
     child = client.hear()
     assert daemon.memory_used() > 8 * MIB
@@ -224,11 +209,12 @@ say(child); hear()
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_thousand_sessions_that_vanish_leave_nothing(daemon: Daemon) -> None:
+def test_hundreds_of_sessions_that_vanish_leave_nothing(shared_daemon: Daemon) -> None:
+    daemon = shared_daemon
     with Wire(daemon.socket) as wire:
         wire.hello()
     descriptors = daemon.base_fd_count()
-    for number in range(300):
+    for number in range(200):
         wire = Wire(daemon.socket)
         wire.hello()
         context = WireContext(wire)

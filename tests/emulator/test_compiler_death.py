@@ -23,60 +23,39 @@ def slow(private_dir: Path) -> Path:
     return write_chain(private_dir, 16, 3000)
 
 
-def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
-    daemon: Daemon, context: Context, slow: Path, digits: Path
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
+    daemon: Daemon,
+    context: Context,
+    slow: Path,
+    digits: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
 ) -> None:
-    killed: list[int] = []
+    hit: list[int] = []
+    monkeypatch.setattr(connection, "LONG_ANSWER_S", 1.0 if sent == signal.SIGSTOP else 600.0)
 
-    def kill(_stage: str, _done: float) -> None:
-        if not killed:
-            killed.extend(daemon.status().compiler_pids)
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+    def hit_workers(_stage: str, _done: float) -> None:
+        if not hit:
+            hit.extend(daemon.status().compiler_pids)
+            for pid in hit:
+                os.kill(pid, sent)
 
     with GraphSource.from_ir(slow) as source:
         error = failure(
-            lambda: context.create_graph(source, progress=kill), ZeResult.ERROR_MODULE_BUILD_FAILURE
+            lambda: context.create_graph(source, progress=hit_workers), ZeResult.ERROR_MODULE_BUILD_FAILURE
         )
 
-    assert f"signal {signal.SIGKILL.value}" in error.info.found
-    assert "compiler" in error.info.object
-    Loaded(context, digits)
-    assert daemon.engine().restarts == 0
-
-
-def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
-    daemon: Daemon, context: Context, slow: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "LONG_ANSWER_S", 1.0)
-    stopped: list[int] = []
-
-    def stop(_stage: str, _done: float) -> None:
-        if not stopped:
-            stopped.extend(daemon.status().compiler_pids)
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
-
-    with GraphSource.from_ir(slow) as source:
-        error = failure(
-            lambda: context.create_graph(source, progress=stop), ZeResult.ERROR_MODULE_BUILD_FAILURE
-        )
-
-    assert "compiler: it has said nothing for 1 s" in str(error)
+    if sent == signal.SIGKILL:
+        assert f"signal {signal.SIGKILL.value}" in error.info.found
+        assert "compiler" in error.info.object
+    else:
+        assert "compiler: it has said nothing for 1 s" in str(error)
     monkeypatch.setattr(connection, "LONG_ANSWER_S", 600.0)
     Loaded(context, digits)
-    for pid in stopped:
+    assert daemon.engine().restarts == 0
+    for pid in hit:
         wait_gone(pid)
-
-
-def test_an_idle_worker_may_die(daemon: Daemon, context: Context, digits: Path) -> None:
-    Loaded(context, digits)
-    for pid in daemon.status().compiler_pids:
-        os.kill(pid, signal.SIGKILL)
-        wait_gone(pid)
-    wait_until(lambda: all(_lives(pid) for pid in daemon.status().compiler_pids))
-
-    Loaded(context, digits)
 
 
 @pytest.mark.timeout(120)
@@ -107,18 +86,11 @@ def test_a_job_outlives_all_workers_that_had_died_before_they_began_it(
     assert not set(workers) & set(daemon.status().compiler_pids)
 
 
-def _lives(pid: int) -> bool:
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
 class _Enough(Exception):
     pass
 
 
-@pytest.mark.parametrize("stage", ["receive", "read", "check"])
+@pytest.mark.parametrize("stage", ["receive", "check"])
 def test_raising_in_the_progress_cancels_the_compilation(
     daemon: Daemon, context: Context, slow: Path, digits: Path, stage: str
 ) -> None:
@@ -146,7 +118,7 @@ def test_other_compilations_go_on_when_one_is_cancelled(
 
     def stop(_now: str, _done: float) -> None:
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         raise _Enough
 
     def compile_slow() -> None:
@@ -157,25 +129,11 @@ def test_other_compilations_go_on_when_one_is_cancelled(
         elsewhere = other.devices[0].create_context()
         thread = threading.Thread(target=compile_slow)
         thread.start()
-        assert began.wait(10)
+        assert began.wait(30)
         second = threading.Thread(target=lambda: done.append(Loaded(elsewhere, digits)))
         second.start()
         go_on.set()
-        thread.join(20)
-        second.join(20)
+        thread.join(60)
+        second.join(60)
         assert len(done) == 1
         run(elsewhere.create_command_queue(), done[0].commands, barrier(elsewhere))
-
-
-def test_more_compilations_than_workers_are_all_done(daemon: Daemon, digits: Path) -> None:
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        loaded: list[Loaded] = []
-        threads = [threading.Thread(target=lambda: loaded.append(Loaded(context, digits))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert len(loaded) == 8
-        assert daemon.engine().images == 1
-        assert len(daemon.status().compiler_pids) <= 4

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,24 +14,24 @@ import pytest
 
 from softnpu.driver import GraphSource
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.supervisor.child import ChildProgram
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.waiting import Stopwatch, wait_gone, wait_until, waits_for_frame
+from tests.support.waiting import wait_gone, wait_until, waits_for_frame
 from tests.support.wire import Wire
-
-_POOL = "softnpu.emulator.supervisor.compilers"
 
 
 def workers(daemon: Daemon) -> set[int]:
     """All compiler processes, the spare with them."""
-    found = set()
+    pids = set()
     for child in psutil.Process(daemon.pid).children():
         try:
             if "softnpu.emulator.compiler" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
-                found.add(child.pid)
+                pids.add(child.pid)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return pids
 
 
 def spare(daemon: Daemon) -> int:
@@ -89,21 +89,27 @@ def client(daemon: Daemon, digits: Path) -> Iterator[Client]:
         yield client
 
 
-def test_a_spare_is_ready_before_anybody_compiles_and_has_no_openvino(daemon: Daemon) -> None:
+@pytest.mark.quick
+def test_the_programs_that_the_supervisor_starts_by_name_exist() -> None:
+    for program in ChildProgram:
+        assert importlib.util.find_spec(f"{program}.__main__") is not None, program
+
+
+def test_a_spare_is_ready_before_anybody_compiles_and_takes_all_jobs_in_a_row(
+    daemon: Daemon, client: Client
+) -> None:
     pid = spare(daemon)
     assert workers(daemon) == {pid}
     assert daemon.status().compiler_pids == ()
     assert not has_openvino(pid)
-
-
-def test_the_first_compilation_takes_the_spare(daemon: Daemon, client: Client) -> None:
-    pid = spare(daemon)
-    client.compile()
+    for _ in range(5):
+        client.compile()
     assert daemon.status().compiler_pids == (pid,)
+    assert len(workers(daemon)) <= 2
 
 
 def test_while_the_spare_is_busy_another_one_is_started(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 3})
+    daemon = start_daemon(tuning=Tuning(compilers=3))
     first = spare(daemon)
     with Client(daemon, digits) as client:
         os.kill(first, signal.SIGSTOP)  # busy for as long as the test wants
@@ -113,35 +119,40 @@ def test_while_the_spare_is_busy_another_one_is_started(start_daemon: StartDaemo
         client.compile()
         os.kill(first, signal.SIGCONT)
         client.finish(number)
-
-
-def test_jobs_in_a_row_start_no_other_worker(daemon: Daemon, client: Client) -> None:
-    for _ in range(5):
-        client.compile()
-    assert len(daemon.status().compiler_pids) == 1
-    assert len(workers(daemon)) <= 2
-
-
-def test_a_worker_that_has_openvino_loaded_is_preferred_to_the_spare(
-    start_daemon: StartDaemon, digits: Path
-) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 2})
-    first = spare(daemon)
-    with Client(daemon, digits) as client:
-        os.kill(first, signal.SIGSTOP)
-        number = client.begin()
-        wait_until(lambda: len(workers(daemon)) == 2, what="the next spare")
-        os.kill(first, signal.SIGCONT)
-        client.finish(number)
+        used = set(daemon.status().compiler_pids)
+        assert len(used) == 2
         for _ in range(3):
             client.compile()
-        assert daemon.status().compiler_pids == (first,)
+        assert set(daemon.status().compiler_pids) == used, "those with OpenVINO loaded come first"
+
+
+def test_a_spare_that_dies_is_replaced_later_and_later_and_the_log_says_it_once(
+    start_daemon: StartDaemon, digits: Path
+) -> None:
+    daemon = start_daemon(tuning=Tuning(spare_delay_s=0.0, spare_retry_s=0.1))
+    for _ in range(3):
+        pid = spare(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_gone(pid)
+    wait_until(lambda: workers(daemon), what="a spare after all")
+    assert daemon.log.count("before it did anything") == 1
+    assert "the next spare is started in 0.1 s" in daemon.log
+
+    daemon.stop()
+    daemon = start_daemon(tuning=Tuning(spare_delay_s=60.0, compilers=1))
+    pid = spare(daemon)
+    os.kill(pid, signal.SIGKILL)
+    wait_gone(pid)
+    with Client(daemon, digits) as client:
+        for number in [client.begin() for _ in range(3)]:
+            client.finish(number)  # a compilation starts its worker itself
+    assert len(workers(daemon)) == 1, "with one worker at most there is no spare beside it"
 
 
 def test_a_worker_that_has_compiled_ends_and_a_fresh_spare_stays(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_IDLE_S": 0.2})
+    daemon = start_daemon(tuning=Tuning(compiler_idle_s=0.2))
     with Client(daemon, digits) as client:
         first = spare(daemon)
         client.compile()
@@ -149,32 +160,6 @@ def test_a_worker_that_has_compiled_ends_and_a_fresh_spare_stays(
     pid = spare(daemon)
     assert workers(daemon) == {pid}
     assert not has_openvino(pid)
-
-
-def test_a_spare_that_dies_is_replaced_later_and_later_and_told_once(daemon: Daemon) -> None:
-    killed = 0
-    watch = Stopwatch()
-    while watch.seconds < 2.0:
-        for pid in workers(daemon):
-            os.kill(pid, signal.SIGKILL)
-            wait_gone(pid)
-            killed += 1
-        time.sleep(0.01)  # a process that starts has no event to wait for
-    # after 0, 0.5 and 1.5 s
-    assert 2 <= killed <= 3
-    assert daemon.log.count("before it did anything") == 1
-    wait_until(lambda: workers(daemon), what="a spare after all")
-
-
-def test_without_any_spare_a_compilation_starts_its_worker_itself(
-    start_daemon: StartDaemon, digits: Path
-) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_SPARE_AFTER_S": 60.0})
-    pid = spare(daemon)
-    os.kill(pid, signal.SIGKILL)
-    wait_gone(pid)
-    with Client(daemon, digits) as client:
-        client.compile()
 
 
 def test_a_job_given_to_a_worker_that_had_just_died_goes_to_another_one(
@@ -190,20 +175,10 @@ def test_a_job_given_to_a_worker_that_had_just_died_goes_to_another_one(
     assert daemon.status().compiler_pids != (pid,)
 
 
-def test_with_one_worker_at_most_there_is_no_other_spare(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_WORKERS": 1})
-    pid = spare(daemon)
-    with Client(daemon, digits) as client:
-        numbers = [client.begin() for _ in range(3)]
-        for number in numbers:
-            client.finish(number)
-    assert workers(daemon) == {pid}
-
-
 def test_a_machine_without_processes_fails_the_job_and_recovers(
     start_daemon: StartDaemon, digits: Path
 ) -> None:
-    daemon = start_daemon(patches={f"{_POOL}:_FIRST_PAUSE_S": 60.0})
+    daemon = start_daemon(tuning=Tuning(spare_retry_s=60.0))
     pid = spare(daemon)
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
     with Client(daemon, digits) as client:

@@ -15,6 +15,7 @@ from softnpu.driver import CommandQueue, Context, Driver, GraphSource, ZeResult,
 from softnpu.driver.faults import FaultKind, InjectionState
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu
@@ -23,11 +24,7 @@ from tests.support.wire import Wire, WireContext
 from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, fill, run, same
 
 ERRORS = [result for result in ZeResult if result.name.startswith("ERROR_")]
-_QUICK = {
-    "softnpu.emulator.supervisor.watchdog:_LEAST_HANG_S": 0.4,
-    "softnpu.emulator.supervisor.watchdog:_LEAST_START_S": 1.0,
-    "softnpu.emulator.supervisor.compilers:_STALLED_S": 1.0,
-}
+_TUNING = Tuning(min_hang_s=0.4, min_start_s=1.0, compiler_stall_s=1.0)
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def image() -> Array:
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """A daemon whose watchdogs are quicker than those of users."""
-    return start_daemon(tdr_ms=600, patches=_QUICK)
+    return start_daemon(tdr_ms=600, tuning=_TUNING)
 
 
 def only() -> InjectionState:

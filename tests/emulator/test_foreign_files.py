@@ -1,4 +1,4 @@
-"""Sockets where others can put something: a daemon does not serve there, a client does not speak to them.
+"""Files of other users: no daemon serves where they can put something, no client speaks to them there.
 
 The other user is real: files that root has given away, and a child process that gives its rights away.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -64,69 +65,47 @@ def test_a_daemon_does_not_serve_in_the_directory_of_somebody_else(
     assert [path.name for path in folder.iterdir()] == ["npu.sock.log"], "that of the test itself"
 
 
-def test_a_daemon_does_not_serve_where_everybody_can_replace_its_socket(
+def test_a_daemon_serves_in_a_public_directory_only_with_the_sticky_bit(
     start_daemon: StartDaemon, private_dir: Path
 ) -> None:
+    hint = _refused(start_daemon, allow_users=(GUEST,)).hint  # who cannot enter the directory of a test
+    assert "/tmp" not in hint
+    assert "only you or root can write" in hint
     private_dir.chmod(0o777)
     assert "no sticky bit" in _refused(start_daemon).found
-
-
-def test_a_daemon_serves_in_a_directory_with_the_sticky_bit(
-    start_daemon: StartDaemon, public_dir: Path
-) -> None:
-    daemon = start_daemon()
-    assert daemon.socket.parent == public_dir
+    private_dir.chmod(0o1777)
+    start_daemon()
     with Driver.open() as driver:
         check_works(driver.devices[0].create_context())
 
 
-def test_the_lock_of_somebody_else_is_told_as_that(start_daemon: StartDaemon, public_dir: Path) -> None:
-    lock = endpoint.lock_path(public_dir / "npu.sock")
-    lock.touch()
-    _give_away(lock)
-    with lock.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        info = _refused(start_daemon)
-    assert info.object == f"lock file {lock}"
+@pytest.mark.parametrize("kind", ["lock", "socket", "log", "link"])
+def test_a_file_of_somebody_else_is_refused_and_kept(public_dir: Path, kind: str) -> None:
+    place, precious = public_dir / "npu.sock", public_dir / "precious"
+    precious.write_text("precious")
+    path = {"lock": endpoint.lock_path(place), "socket": place}.get(kind, endpoint.log_path(place))
+    if kind == "socket":
+        with endpoint.new_socket() as left:
+            left.bind(str(place))
+    elif kind == "link":
+        path.symlink_to(precious)
+    else:
+        path.touch()
+    _give_away(path)
+    with ExitStack() as stack:
+        if kind == "lock":
+            fcntl.flock(stack.enter_context(path.open("r+b")), fcntl.LOCK_EX)
+        with pytest.raises(Refused) as caught:
+            start_background(DaemonSettings(socket=str(place)))
+
+    info = caught.value.info
+    assert info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    named = {"lock": "lock file", "socket": "socket path"}.get(kind, "log file")
+    assert info.object == f"{named} {path}"
     assert f"user {SOMEBODY}" in info.found
     assert "remove it" in info.hint
-
-
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_a_log_of_somebody_else_is_not_written(public_dir: Path, kind: str) -> None:
-    place = public_dir / "npu.sock"
-    log, precious = endpoint.log_path(place), public_dir / "precious"
-    precious.write_text("precious")
-    if kind == "link":
-        log.symlink_to(precious)
-    else:
-        log.touch()
-    _give_away(log)
-
-    with pytest.raises(Refused) as caught:
-        start_background(DaemonSettings(socket=str(place)))
-
-    assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert caught.value.info.object == f"log file {log}"
-    assert f"user {SOMEBODY}" in caught.value.info.found
+    assert os.path.lexists(path)
     assert precious.read_text() == "precious"
-    assert not place.exists()
-
-
-def test_the_socket_of_somebody_else_is_refused_and_kept(start_daemon: StartDaemon, public_dir: Path) -> None:
-    place = public_dir / "npu.sock"
-    with endpoint.new_socket() as left:
-        left.bind(str(place))
-    _give_away(place)
-    info = _refused(start_daemon)
-    assert f"user {SOMEBODY}" in info.found
-    assert place.is_socket()
-
-
-def test_where_to_share_a_daemon_is_no_place_of_the_first_comer(start_daemon: StartDaemon) -> None:
-    info = _refused(start_daemon, allow_users=(GUEST,))  # which cannot enter the directory of a test
-    assert "/tmp" not in info.hint
-    assert "only you or root can write" in info.hint
 
 
 # ---------------------------------------------------------------- the client
@@ -134,7 +113,7 @@ def test_where_to_share_a_daemon_is_no_place_of_the_first_comer(start_daemon: St
 _SERVE = """
 # as root it binds, as the other user it listens: that is what the kernel tells
 from softnpu.emulator.interface import endpoint
-sock = places.new_socket()
+sock = endpoint.new_socket()
 place = Path(given["socket"])
 sock.bind(str(place))
 os.chown(place, given["owner"], given["owner"])
@@ -166,38 +145,29 @@ def serve(start_python: StartPython, private_dir: Path) -> Callable[..., ClientP
     return start
 
 
-def _said_nothing_to(server: ClientProcess, object: Path) -> str:
-    """The reason why the daemon was refused."""
+@pytest.mark.parametrize("where", ["public directory", "socket of another", "runtime directory"])
+def test_a_client_says_nothing_to_another_user(
+    serve: Callable[..., ClientProcess], private_dir: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    socket, said = private_dir / "npu.sock", f"user {SOMEBODY}"
+    match where:
+        case "public directory":
+            private_dir.chmod(0o1777)
+            server, said = serve(SOMEBODY), f"directory {private_dir}"
+        case "socket of another":
+            private_dir.chmod(0o755)
+            server, said = serve(SOMEBODY, owner=GUEST), f"user {GUEST}"
+        case _:
+            monkeypatch.delenv("SOFTNPU_SOCKET")
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_dir))
+            socket = endpoint.default_socket()
+            server = serve(SOMEBODY, place=socket)
     error = failure(Driver.open, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS)
-    assert error.info.object == f"daemon at {object}"
+    assert error.info.object == f"daemon at {socket}"
     assert f"user {SOMEBODY}" in error.info.found
+    assert said in error.info.found
     assert server.hear() == 0
     server.finish()
-    return error.info.found
-
-
-def test_a_client_says_nothing_to_who_came_first_to_a_public_directory(
-    serve: Callable[..., ClientProcess], public_dir: Path
-) -> None:
-    server = serve(SOMEBODY)
-    assert f"directory {public_dir}" in _said_nothing_to(server, public_dir / "npu.sock")
-
-
-def test_a_client_says_nothing_to_who_serves_the_socket_of_another_user(
-    serve: Callable[..., ClientProcess], private_dir: Path
-) -> None:
-    private_dir.chmod(0o755)
-    server = serve(SOMEBODY, owner=GUEST)
-    assert f"user {GUEST}" in _said_nothing_to(server, private_dir / "npu.sock")
-
-
-def test_a_client_says_nothing_to_another_user_in_a_default_place(
-    serve: Callable[..., ClientProcess], private_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SOFTNPU_SOCKET")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_dir))
-    place = endpoint.default_socket()
-    _said_nothing_to(serve(SOMEBODY, place=place), place)
 
 
 def test_a_client_speaks_to_the_daemon_of_a_user_whose_directory_was_named(
@@ -227,20 +197,16 @@ def test_a_record_is_not_believed_if_its_file_is_another_users(public_dir: Path)
     assert endpoint.read_record(place) is not None
     _give_away(lock)
     assert endpoint.read_record(place) is None, "else 'stop --force' would kill any process"
-
-
-def test_a_lock_file_that_is_a_pipe_is_no_record(public_dir: Path) -> None:
-    os.mkfifo(endpoint.lock_path(public_dir / "npu.sock"))
-    assert endpoint.read_record(public_dir / "npu.sock") is None
+    lock.unlink()
+    os.mkfifo(lock)
+    assert endpoint.read_record(place) is None
 
 
 def test_a_runtime_directory_of_somebody_else_is_not_used(
     private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = private_dir / "theirs"
-    theirs.mkdir()
     monkeypatch.delenv("SOFTNPU_SOCKET")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(theirs))
-    assert theirs in endpoint.default_socket().parents
-    _give_away(theirs)
-    assert theirs not in endpoint.default_socket().parents
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_dir))
+    assert private_dir in endpoint.default_socket().parents
+    _give_away(private_dir)
+    assert private_dir not in endpoint.default_socket().parents

@@ -1,257 +1,406 @@
-"""Requests that no driver would send: each is answered, nothing else happens, and the daemon lives."""
+"""Requests and objects that no driver would use: each is answered, and the daemon serves on."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.common import linux
+from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
+from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.frames import MAX_BODY
+from softnpu.emulator.supervisor.session import _ROUTES
+from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
 from tests.support.waiting import wait_until
-from tests.support.wire import HELLO, Wire, WireContext
+from tests.support.wire import NOTHING, Wire, WireContext, WireModel, WireQueue
+
+_LONG = "\0" * 60_000  # its repr is four times as long, more than a frame holds
+_HUGETLB = 4
+_TOP = 2**64 - 1
 
 
 @pytest.fixture
-def daemon(shared_daemon: Daemon) -> Daemon:
+def daemon(shared_daemon: Daemon, other_wire: Wire) -> Daemon:
+    """Another session still works at the end."""
+    assert other_wire
     return shared_daemon
 
 
-_LONG = "\0" * 60_000  # its repr is four times as long, more than a frame holds
-
-
 @pytest.fixture
-def model(private_dir: Path) -> Iterator[tuple[int, int]]:
-    """A model without weights: the descriptor of its XML, and the length."""
-    xml = write_chain(private_dir, 16, 4).read_bytes()
-    fd = linux.sealed_copy("xml", xml)
-    yield fd, len(xml)
-    os.close(fd)
+def wire(daemon: Daemon, wire: Wire) -> Wire:
+    assert daemon.alive
+    return wire
 
 
-def _graph(context: WireContext, length: int) -> msg.GraphCreate:
-    return msg.GraphCreate(context=context.handle, name="chain", xml_length=length)
+# ---------------------------------------------------------------- fields
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        msg.QueueCreate(context=0, slots=4, priority=_LONG),
-        msg.MemAlloc(context=0, kind=_LONG, size=1),
+@pytest.mark.quick
+def test_every_request_of_a_session_has_one_entry_in_the_table() -> None:
+    connection = {"Hello", "Status", "Stop", "Inject", "InjectStatus", "InjectClear"}
+    assert {request.__name__ for request in _ROUTES} == {
+        request.__name__ for request in msg.Request.__args__
+    } - connection
+
+
+@pytest.mark.quick
+def test_a_refusal_that_quotes_a_long_text_fits_its_frame(wire: Wire, wire_context: WireContext) -> None:
+    context = wire_context.handle
+    for request in (
+        msg.QueueCreate(context=context, slots=4, priority=_LONG),
+        msg.MemAlloc(context=context, kind=_LONG, size=1),
         msg.Status(must=(_LONG,)),
-    ],
-    ids=["priority", "kind", "must"],
-)
-def test_a_refusal_that_quotes_a_long_text_fits_its_frame(daemon: Daemon, request_: msg.Message) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
-        if "context" in fields:
-            fields["context"] = context.handle
-        info = wire.info(type(request_)(**fields))
-        assert len(info.found) < 2000
-        wire.ask(msg.Status(), msg.StatusIs)
+    ):
+        assert len(wire.info(request).found) < 2000
+    tag = b"x" * (MAX_BODY - 6)
+    answer = wire.answer(wire.send_body(b"\x81\xa1t\xda" + len(tag).to_bytes(2, "big") + tag))
+    assert isinstance(answer, msg.Failed)
 
 
-def test_a_long_unknown_tag_is_refused(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        tag = b"x" * (MAX_BODY - 6)
-        answer = wire.answer(wire.send_body(b"\x81\xa1t\xda" + len(tag).to_bytes(2, "big") + tag))
-        assert isinstance(answer, msg.Failed)
-        wire.ask(msg.Status(), msg.StatusIs)
-
-
+@pytest.mark.quick
 def test_a_long_role_in_the_handshake_is_refused(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
         assert wire.info(msg.Hello(major=1, minor=0, client="x", role=_LONG)).result
         assert wire.closed()
-    assert daemon.engine().state == "ready"
 
 
-def test_long_client_names_do_not_spoil_the_status(daemon: Daemon) -> None:
-    wires = [Wire(daemon.socket) for _ in range(3)]
-    for wire in wires:
-        wire.ask(msg.Hello(major=1, minor=0, client="é" * 30_000), msg.Welcome)
-
-    assert daemon.status().session_count == 3
+def test_names_of_clients_spoil_neither_status_nor_log(daemon: Daemon) -> None:
+    before = daemon.status().session_count
+    names = ["é" * 30_000, "x\n2026 ERROR forged: line", *["\U0001f600" * 64] * 200]
+    wires = [Wire(daemon.socket) for _ in names]
+    for wire, name in zip(wires, names, strict=True):
+        wire.ask(msg.Hello(major=1, minor=0, client=name), msg.Welcome)
+    assert daemon.status().session_count == before + len(names)
     for wire in wires:
         wire.close()
+    assert "\n2026 ERROR forged" not in daemon.log
 
 
-@pytest.mark.parametrize(
-    ("request_", "result"),
-    [
-        (msg.ContextCreate(device=1), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.ContextCreate(device=-1), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.ContextCreate(device=2**64 - 1), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.ContextDestroy(context=0), ZeResult.ERROR_INVALID_NULL_HANDLE),
-        (msg.ContextDestroy(context=2**64 - 1), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.ContextMemory(context=-1), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.MemFree(memory=(2**63,)), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.QueueDestroy(queue=0x0300000100000000), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.GraphInitialize(graph=0x0400000100000000), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.GraphDestroy(graph=0), ZeResult.ERROR_INVALID_NULL_HANDLE),
-    ],
-    ids=lambda value: repr(value)[:60],
-)
-def test_handles_that_name_nothing_are_refused(
-    daemon: Daemon, request_: msg.Message, result: ZeResult
-) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        assert wire.info(request_).result == result
+@pytest.mark.quick
+def test_handles_and_sizes_that_cannot_be_are_refused(wire: Wire, wire_context: WireContext) -> None:
+    invalid, null = ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_INVALID_NULL_HANDLE
+    requests: list[tuple[msg.Message, ZeResult]] = [
+        *((msg.ContextCreate(device=device), invalid) for device in (1, -1, 2**64 - 1)),
+        (msg.ContextDestroy(context=0), null),
+        (msg.ContextDestroy(context=2**64 - 1), invalid),
+        (msg.ContextMemory(context=-1), invalid),
+        (msg.MemFree(memory=(2**63,)), invalid),
+        (msg.QueueDestroy(queue=0x0300000100000000), invalid),
+        (msg.GraphInitialize(graph=0x0400000100000000), invalid),
+        (msg.GraphDestroy(graph=0), null),
+        (
+            msg.MemAlloc(context=wire_context.handle, kind="magic", size=64),
+            ZeResult.ERROR_INVALID_ENUMERATION,
+        ),
+        *(
+            (msg.QueueCreate(context=wire_context.handle, slots=slots), ZeResult.ERROR_INVALID_SIZE)
+            for slots in (-1, 0, 1, 3, 100, 8192, 2**63, 2**64 - 1)
+        ),
+    ]
+    for request, result in requests:
+        assert wire.info(request).result == result, request
+    for number in (0, 1, 99, 2**32, -1):
+        wire.ask(msg.Cancel(request=number), msg.Ok)
 
 
-@pytest.mark.parametrize("slots", [-1, 0, 1, 3, 100, 8192, 2**63, 2**64 - 1])
-def test_queues_of_impossible_size_are_refused(daemon: Daemon, slots: int) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        info = wire.info(msg.QueueCreate(context=context.handle, slots=slots))
-    assert info.result == ZeResult.ERROR_INVALID_SIZE
-    assert str(slots) in info.found
+def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_it(wire: Wire) -> None:
+    short = len(msg.encode(msg.CompilerOptions(device=0, option="x" * 65_000)))
+    question = msg.CompilerOptions(device=0, option="x" * (65_000 + MAX_BODY - short))
+    assert len(msg.encode(question)) == MAX_BODY
+    numbers = [wire.send(question) for _ in range(8)]
+    for number in numbers:
+        answer = wire.answer(number)
+        assert isinstance(answer, msg.Failed)
+        assert answer.info.result == ZeResult.ERROR_INVALID_SIZE
+    wire.ask(msg.CompilerOptions(device=0), msg.CompilerOptionsAre)
 
 
-def test_a_context_destroyed_while_a_queue_of_it_is_on_its_way_out(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        for _ in range(20):
-            context = WireContext(wire)
-            queue = context.queue()
-            wire.send(msg.QueueDestroy(queue=queue.handle))
-            wire.answer(wire.send(msg.ContextDestroy(context=context.handle)))
-    wait_until(lambda: daemon.memory_used() == 0)
+# ---------------------------------------------------------------- objects that end while they are used
 
 
-def test_a_client_that_leaves_while_its_queue_is_on_its_way_out(daemon: Daemon) -> None:
+def test_a_queue_and_what_it_needs_may_end_together(wire: Wire, daemon: Daemon) -> None:
     for _ in range(20):
-        with Wire(daemon.socket) as wire:
-            wire.hello()
-            queue = WireContext(wire).queue()
-            wire.send(msg.QueueDestroy(queue=queue.handle))
-    wait_until(lambda: daemon.memory_used() == 0)
-
-
-def test_a_ring_freed_while_its_queue_is_on_its_way_out(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
         context = WireContext(wire)
-        queue = context.queue()
-        destroyed = wire.send(msg.QueueDestroy(queue=queue.handle))
-        wire.send(msg.MemFree(memory=(queue.ring.handle,)))
-        wire.answer(destroyed)
-        assert wire.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 0
-
-
-def test_the_ring_of_a_live_queue_cannot_be_freed(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        queue = WireContext(wire).queue()
-        info = wire.info(msg.MemFree(memory=(queue.ring.handle,)))
+        wire.send(msg.QueueDestroy(queue=context.queue().handle))
+        wire.answer(wire.send(msg.ContextDestroy(context=context.handle)))
+        with Wire(daemon.socket) as leaving:
+            leaving.hello()
+            leaving.send(msg.QueueDestroy(queue=WireContext(leaving).queue().handle))
+    context = WireContext(wire)
+    queue = context.queue()
+    destroyed = wire.send(msg.QueueDestroy(queue=queue.handle))
+    wire.send(msg.MemFree(memory=(queue.ring.handle,)))
+    wire.answer(destroyed)
+    assert context.request_memory().allocated == 0
+    info = wire.info(msg.MemFree(memory=(context.queue().ring.handle,)))
     assert info.result == ZeResult.ERROR_HANDLE_OBJECT_IN_USE
 
 
-def test_handles_of_another_session_name_nothing(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as mine, Wire(daemon.socket) as other:
-        mine.hello()
-        other.hello()
-        memory = WireContext(mine).alloc(64)
-        context = WireContext(other)
-        info = other.info(msg.MemFree(memory=(memory.handle,)))
-        assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
-        queue = context.queue()
-        buffer = context.alloc(4096, "control")
-        assert buffer.handle != memory.handle
-        assert queue.wait(queue.submit(memory.handle + 5, 64)) == ZeResult.ERROR_INVALID_ARGUMENT
-
-
-def test_a_graph_destroyed_while_it_is_loaded_answers_both(daemon: Daemon, model: tuple[int, int]) -> None:
-    fd, length = model
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        graph = wire.ask(_graph(context, length), msg.GraphCreated, [fd]).graph
-        loading = wire.send(msg.GraphInitialize(graph=graph))
-        destroying = wire.send(msg.GraphDestroy(graph=graph))
-        answers = dict([wire.receive(), wire.receive()])
+@pytest.mark.parametrize("destroyed", ["graph", "context"])
+def test_what_is_destroyed_while_its_graph_is_loaded_answers_both(
+    wire: Wire, daemon: Daemon, wire_context: WireContext, chain: WireModel, destroyed: str
+) -> None:
+    graph = chain.create(wire_context)
+    loading = wire.send(msg.GraphInitialize(graph=graph))
+    requests = {
+        "graph": msg.GraphDestroy(graph=graph),
+        "context": msg.ContextDestroy(context=wire_context.handle),
+    }
+    destroying = wire.send(requests[destroyed])
+    answers = dict([wire.receive(), wire.receive()])
     assert set(answers) == {loading, destroying}
     assert isinstance(answers[destroying], msg.Ok)
     assert daemon.engine().images == 0
 
 
-def test_a_context_destroyed_while_its_graph_is_loaded_answers_both(
-    daemon: Daemon, model: tuple[int, int]
+def test_a_context_destroyed_while_a_graph_of_it_is_loaded_that_others_share(
+    wire: Wire, other_wire: Wire, wire_context: WireContext, chain: WireModel
 ) -> None:
-    fd, length = model
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        graph = wire.ask(_graph(context, length), msg.GraphCreated, [fd]).graph
-        loading = wire.send(msg.GraphInitialize(graph=graph))
-        destroying = wire.send(msg.ContextDestroy(context=context.handle))
-        answers = dict([wire.receive(), wire.receive()])
-    assert set(answers) == {loading, destroying}
+    theirs = chain.create(WireContext(other_wire))
+    loading = wire.send(msg.GraphInitialize(graph=chain.create(wire_context)))
+    destroying = wire.send(msg.ContextDestroy(context=wire_context.handle))
+    assert {number for number, _ in (wire.receive(), wire.receive())} == {loading, destroying}
+    other_wire.ask(msg.GraphInitialize(graph=theirs), msg.GraphInitialized)
+    other_wire.ask(msg.GraphDestroy(graph=theirs), msg.Ok)
 
 
-@pytest.mark.parametrize("count", [0, 2, 3, 16])
 def test_a_graph_with_a_wrong_number_of_descriptors_is_refused(
-    daemon: Daemon, model: tuple[int, int], count: int
+    wire: Wire, daemon: Daemon, wire_context: WireContext, chain: WireModel
 ) -> None:
-    fd, length = model
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        before = daemon.fd_count
-        info = wire.info(_graph(context, length), [fd] * count)
+    before = daemon.base_fd_count()
+    for count in (0, 2, 3, 16):
+        info = wire.info(chain.request(wire_context), chain.fds * count)
         assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
         assert f"{count} descriptors" in info.found
-        wait_until(lambda: daemon.fd_count == before)
+    wait_until(lambda: daemon.base_fd_count() <= before, what="descriptors closed")
 
 
-def test_a_compilation_goes_on_under_one_number_only(daemon: Daemon, model: tuple[int, int]) -> None:
-    fd, length = model
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        context = WireContext(wire)
-        body = msg.encode(_graph(context, length))
-        for _ in range(2):
-            wire.channel.send(77, body, [fd])
-        answers: list[msg.Answer] = []
-        while len(answers) < 2:
-            number, answer = wire.receive()
-            assert number == 77
-            if not isinstance(answer, msg.Progress):
-                answers.append(answer)
+def test_a_compilation_goes_on_under_one_number_only(
+    wire: Wire, wire_context: WireContext, chain: WireModel
+) -> None:
+    body = msg.encode(chain.request(wire_context))
+    for _ in range(2):
+        wire.channel.send(77, body, chain.fds)
+    answers: list[msg.Answer] = []
+    while len(answers) < 2:
+        number, answer = wire.receive()
+        assert number == 77
+        if not isinstance(answer, msg.Progress):
+            answers.append(answer)
     assert {type(answer) for answer in answers} == {msg.Failed, msg.GraphCreated}
 
 
-def test_a_cancel_of_nothing_is_harmless(daemon: Daemon) -> None:
+# ---------------------------------------------------------------- memory and rings
+
+
+def _sealed(seals: int, flags: int = 0, size: int = 1 << 21) -> int:
+    fd = os.memfd_create("hostile", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC | flags)
+    os.ftruncate(fd, size)
+    linux.seal(fd, seals)
+    return fd
+
+
+def _for_reading() -> int:
+    writable = _sealed(linux.SEALS_FIXED_SIZE)
+    readable = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY)
+    os.close(writable)
+    return readable
+
+
+@pytest.mark.parametrize("kind", ["sealed", "for reading", "huge pages"])
+def test_memory_that_cannot_be_mapped_for_writing_is_not_imported(
+    wire: Wire, wire_context: WireContext, kind: str
+) -> None:
+    try:
+        if kind == "for reading":
+            fd = _for_reading()
+        elif kind == "sealed":
+            fd = _sealed(linux.SEALS_IMMUTABLE)
+        else:
+            fd = _sealed(linux.SEALS_FIXED_SIZE, _HUGETLB)  # which the machine lacks
+    except OSError as error:
+        pytest.skip(f"this kernel has no huge pages: {error}")
+    info = wire.info(msg.MemImport(context=wire_context.handle, kind="host"), [fd])
+    os.close(fd)
+    assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "cannot be mapped for writing" in info.found
+    assert wire_context.request_memory().allocated == 0
+
+
+def test_a_region_of_one_row_may_have_any_pitch(wire_context: WireContext) -> None:
+    memory, buffer, queue = wire_context.alloc(64), wire_context.alloc(4096, "control"), wire_context.queue()
+    memory.write(b"abcdefgh")
+    for pitch in (8, 2**63, _TOP):
+        region = cmd.CopyRegion(MemoryAt(memory.handle, 32), pitch, MemoryAt(memory.handle, 0), pitch, 8, 1)
+        assert queue.run(cmd.encode_buffer([cmd.encode_command(region)]), buffer) == 0
+        assert memory.read(8, 32) == b"abcdefgh"
+
+
+def _has_completed(queue: WireQueue, count: int) -> bool:
+    return queue.completed == count
+
+
+def test_looking_at_a_broken_ring_is_charged_to_its_session(
+    wire_context: WireContext, daemon: Daemon
+) -> None:
+    """Otherwise its session would have had the least time, and come before all others."""
+    queue = wire_context.queue()
+    queue.set_tail(_TOP)
+    wait_until(lambda: queue.lost)
+    before = daemon.engine().busy_ns
+    for tail in (0, 5, _TOP, 1, *range(100, 300)):
+        queue.set_tail(tail)
+        wait_until(partial(_has_completed, queue, tail))
+    wait_until(lambda: daemon.engine().busy_ns > before + 100_000)
+
+
+def test_a_ring_that_was_overwritten_stays_lost_when_the_engine_dies(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(tdr_ms=200)
     with Wire(daemon.socket) as wire:
         wire.hello()
-        for number in (0, 1, 99, 2**32, -1):
-            wire.ask(msg.Cancel(request=number), msg.Ok)
+        context = WireContext(wire)
+        buffer, overwritten, aborted = context.alloc(4096, "control"), context.queue(), context.queue()
+        overwritten.set_tail(1000)
+        wait_until(lambda: overwritten.lost)
+        overwritten.tail = 1000
+        never = cmd.encode_buffer([cmd.encode_command(cmd.EventWait(MemoryAt(buffer.handle, 2048)))])
+        assert aborted.run(never, buffer) == ZeResult.ERROR_DEVICE_LOST
+        for queue in (overwritten, aborted):
+            queue.ring.write(bytes(8), records.RING_RESULT)
+            queue.ring.write(bytes(4), records.RING_LOST)
+        daemon.kill_engine()
+        daemon.wait_restarted(1)
+        for queue in (overwritten, aborted):
+            assert queue.run(NOTHING, buffer) == ZeResult.ERROR_DEVICE_LOST
+            assert queue.lost
 
 
-def test_the_status_page_of_the_welcome_is_for_reading_only(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
+def test_a_tail_that_never_rests_takes_nobody_else_the_device(
+    wire_context: WireContext, other_wire: Wire
+) -> None:
+    restless = wire_context.queue()
+    child = os.fork()
+    if not child:
+        try:
+            linux.die_with_parent(os.getppid())
+            number = 17
+            while True:
+                number = number * 5 % 2**64
+                restless.ring.write(struct.pack("=Q", number), records.RING_TAIL)
+                if number % 16 == 5:
+                    os.eventfd_write(restless.context.doorbell, 1)
+        finally:
+            os._exit(1)
+    try:
+        context = WireContext(other_wire)
+        queue, buffer = context.queue(), context.alloc(4096, "control")
+        for _ in range(50):
+            assert queue.run(NOTHING, buffer) == 0
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+# ---------------------------------------------------------------- descriptors
+
+
+def _unread_stream() -> tuple[int, socket.socket]:
+    """A TCP socket whose closing waits a minute for bytes that nobody reads, and its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    sender.setblocking(False)
+    try:
+        while True:
+            sender.send(bytes(1 << 20))
+    except BlockingIOError:
+        sender.setblocking(True)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    return sender.detach(), receiver
+
+
+@pytest.mark.parametrize(("count", "waits"), [(1, True), (17, True), (17, False)])
+def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
+    daemon: Daemon, count: int, waits: bool
+) -> None:
+    descriptors = daemon.base_fd_count()
+    fd, receiver = _unread_stream()
+    with receiver:
+        hostile = Wire(daemon.socket)
+        hostile.hello()
+        frame = b"SNPU" + struct.pack("<HHII", 1, count, 5, 0)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd) * count)]
+        hostile.socket.sendmsg([frame], rights)
+        os.close(fd)
+        if waits:
+            hostile.receive()
+        hostile.close()
+        assert daemon.engine().state == "ready"
+        wait_until(lambda: daemon.base_fd_count() <= descriptors)
+
+
+def test_the_status_page_of_the_welcome_is_for_reading_only(wire: Wire) -> None:
+    page = wire.take_fd()
+    with pytest.raises(PermissionError):
+        linux.map_shared(page, os.fstat(page).st_size)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(page, b"x")
+
+
+# ---------------------------------------------------------------- graphs that end engines
+
+
+def test_a_graph_that_ends_every_engine_which_loads_it_is_given_up(
+    start_daemon: StartDaemon, chain: WireModel
+) -> None:
+    """It was loaded well once; then something about it changes, and each engine that loads it again dies."""
+    daemon = start_daemon(failpoints="engine.load=kill:*:1")
+    with Wire(daemon.socket) as wire, Wire(daemon.socket) as innocent:
         wire.hello()
-        page = wire.take_fd()
-        with pytest.raises(PermissionError):
-            linux.map_shared(page, os.fstat(page).st_size)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.write(page, b"x")
+        innocent.hello()
+        graph = chain.create(WireContext(wire))
+        wire.ask(msg.GraphInitialize(graph=graph), msg.GraphInitialized)
+        context = WireContext(innocent)
+
+        daemon.kill_engine()
+        daemon.wait_restarted(5)  # after the engine that was killed four more loaded it and died
+        context.check_works()
+        assert daemon.engine().offences == 0
+
+        answer = wire.answer(wire.send(msg.GraphInitialize(graph=graph)))
+        assert isinstance(answer, msg.Failed)
+        assert answer.info.result == ZeResult.ERROR_DEVICE_LOST
+        daemon.wait_restarted(7)
+        context.check_works()
+        assert daemon.engine().offences == 1
 
 
-def test_the_name_of_a_client_cannot_forge_log_lines(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.ask(msg.Hello(major=1, minor=0, client="x\n2026 ERROR forged: line"), msg.Welcome)
-    assert "\n2026 ERROR forged" not in daemon.log
-    assert HELLO.client == "by hand"
+def test_a_graph_behind_one_that_ends_the_engine_is_loaded_all_the_same(
+    start_daemon: StartDaemon, chain: WireModel, private_dir: Path
+) -> None:
+    """Only the graph that was being loaded is to blame, not those that wait for their turn."""
+    daemon = start_daemon(failpoints="engine.load=kill:2")
+    with (
+        Wire(daemon.socket) as wire,
+        Wire(daemon.socket) as innocent,
+        WireModel(write_chain(private_dir, 16, 5)) as other,
+    ):
+        wire.hello()
+        innocent.hello()
+        loads = []
+        for model, each in ((chain, wire), (other, innocent)):
+            graph = model.create(WireContext(each))
+            loads.append((each, msg.GraphInitialize(graph=graph)))
+        first, second = (each.send(request) for each, request in loads)
+        assert isinstance(wire.answer(first), msg.Failed)
+        assert isinstance(innocent.answer(second), msg.GraphInitialized)

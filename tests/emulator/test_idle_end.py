@@ -15,7 +15,8 @@ import pytest
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_IDLE_S
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
@@ -27,7 +28,6 @@ with Driver.open() as driver:
     say([driver.daemon_pid, driver.devices[0].create_context().alloc_host(64).size])
     hear()
 """
-_SUPERVISOR = "softnpu.emulator.supervisor.supervisor"
 _SERVED = "served by the daemon with pid"
 
 
@@ -67,14 +67,14 @@ def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientPro
     return start
 
 
-def _serves(client: ClientProcess) -> int:
+def _serves(client: ClientProcess, served: list[int]) -> int:
     """The pid of the daemon that a client has reached; it has worked there, and everything has ended."""
-    pid, size = client.hear()
+    pid, size = served
     assert size == 64
     client.tell()
     client.finish()
     wait_gone(pid)
-    return int(pid)
+    return pid
 
 
 def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
@@ -84,7 +84,7 @@ def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
     client = come()
     os.kill(daemon.pid, signal.SIGCONT)
 
-    assert _serves(client) == daemon.pid
+    assert _serves(client, client.hear()) == daemon.pid
 
 
 @pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
@@ -100,31 +100,18 @@ def test_who_comes_later_reaches_the_next_daemon(
     client = come()
     os.kill(daemon.pid, how)
 
-    assert _serves(client) != daemon.pid
     assert daemon.process.wait(DEADLINE_S) == (0 if how == signal.SIGCONT else -how)
+    served = client.hear()
+    record = endpoint.read_record(daemon.socket)
+    assert record is not None, "the last daemon has left the files of the next one alone"
+    assert record.pid == served[0] != daemon.pid
+    assert endpoint.accepts(daemon.socket)
+    assert _serves(client, served) == record.pid
     assert not (private_dir / "npu.sock").exists(), "the last one has removed what was its own"
 
 
-def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
-    stopped_at: Callable[[str], Daemon], come: Callable[[], ClientProcess]
-) -> None:
-    daemon = stopped_at("supervisor.end")
-    client = come()
-    os.kill(daemon.pid, signal.SIGCONT)
-    pid, _ = client.hear()
-    wait_gone(daemon.pid)
-
-    record = endpoint.read_record(daemon.socket)
-    assert record is not None
-    assert record.pid == pid
-    assert endpoint.accepts(daemon.socket)
-    client.tell()
-    client.finish()
-    wait_gone(pid)
-
-
 def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(patches={f"{_SUPERVISOR}:_CLOSE_S": 60.0})
+    daemon = start_daemon(tuning=Tuning(close_s=60.0))
     engine = psutil.Process(daemon.engine().engine_pid)
     engine.suspend()
     os.kill(daemon.pid, signal.SIGTERM)
@@ -139,7 +126,7 @@ def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemo
 
 
 def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(idle_timeout_s=0.1, patches={f"{_SUPERVISOR}:_FIRST_CLIENT_S": 3600.0})
+    daemon = start_daemon(idle_timeout_s=0.1, tuning=Tuning(first_client_s=3600.0))
     with pytest.raises(AssertionError, match="still lives"):
         wait_gone(daemon.pid, 0.5)
     daemon.status()

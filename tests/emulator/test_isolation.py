@@ -22,8 +22,8 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import HandleKind
 from tests.support.daemon import Daemon
-from tests.support.models import Array, on_cpu, write_chain
-from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
+from tests.support.models import Array, on_cpu
+from tests.support.wire import Wire, WireContext, WireMemory, WireModel, WireQueue
 from tests.support.work import Loaded, same
 
 _SECRET = b"\xa7" * 4096
@@ -72,31 +72,29 @@ def _buffer(*commands: cmd.Command) -> bytes:
 def victim(daemon: Daemon, digits: Path) -> Iterator[_Victim]:
     image = np.random.default_rng(3).random((1, 1, 8, 8), dtype=np.float32)
     with Driver.open(daemon.socket) as driver, Wire(daemon.socket) as wire:
+        wire.hello()
         contexts = [driver.devices[0].create_context() for _ in range(4)]
         loaded = Loaded(contexts[-1], digits)
-        wire.hello()
         for _ in range(3):
             WireContext(wire)
         context = WireContext(wire)
-        found = _Victim(
+        victim = _Victim(
             driver, loaded, image, on_cpu(digits, image), wire, context, context.alloc(4096, "control")
         )
-        found.memory = [context.alloc(4096) for _ in range(40)]
-        found.queues = [context.queue() for _ in range(6)]
-        for memory in found.memory:
+        victim.memory = [context.alloc(4096) for _ in range(40)]
+        victim.queues = [context.queue() for _ in range(6)]
+        for memory in victim.memory:
             memory.write(_SECRET)
-        found.check()
-        yield found
-        found.check()
+        victim.check()
+        yield victim
+        victim.check()
 
 
 @pytest.fixture
-def thief(victim: _Victim, daemon: Daemon) -> Iterator[Wire]:
+def thief(victim: _Victim, wire: Wire) -> Wire:
     """A younger session, which has one context only."""
     assert victim.queues
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        yield wire
+    return wire
 
 
 def _requests(victim: _Victim) -> list[msg.Message]:
@@ -133,7 +131,6 @@ def test_no_request_reaches_the_objects_of_another_session(victim: _Victim, thie
         assert info.result == ZeResult.ERROR_INVALID_ARGUMENT, (request, info)
         assert "unknown handle" in info.found, (request, info)
         tried.add(type(request))
-        victim.check()
     named = {
         request
         for request in msg.Request.__args__
@@ -176,10 +173,12 @@ def _commands(theirs: int, mine: int, graph: int) -> list[cmd.Command]:
 
 
 def test_no_command_reaches_the_memory_or_a_graph_of_another_session(victim: _Victim, thief: Wire) -> None:
-    context = WireContext(thief)
+    context, sibling = WireContext(thief), WireContext(thief).alloc(4096)
     mine, buffer, queue = context.alloc(4096), context.alloc(4096, "control"), context.queue()
+    sibling.write(_SECRET)
     tried = set()
-    for theirs in (victim.memory[-1].handle, victim.memory[20].handle):
+    # contexts of one session are separate as well
+    for theirs in (victim.memory[-1].handle, victim.memory[20].handle, sibling.handle):
         for command in _commands(theirs, mine.handle, _handle(HandleKind.GRAPH, 0)):
             result = queue.run(_buffer(command), buffer)
             expected = ZeResult.ERROR_INVALID_ARGUMENT
@@ -188,18 +187,20 @@ def test_no_command_reaches_the_memory_or_a_graph_of_another_session(victim: _Vi
             assert result == expected, (command, hex(result))
             tried.add(type(command))
     assert mine.read() == bytes(4096), "nothing of the other has come here"
+    assert sibling.read() == _SECRET
     assert tried == set(cmd.Command.__args__) - {cmd.Barrier}
 
 
 def test_no_inference_reads_or_writes_the_memory_of_another_session(
-    victim: _Victim, thief: Wire, private_dir: Path
+    victim: _Victim, thief: Wire, chain: WireModel
 ) -> None:
-    xml = write_chain(private_dir, 8, 2)
     context = WireContext(thief)
-    fd = linux.sealed_copy("xml", xml.read_bytes())
-    order = msg.GraphCreate(context=context.handle, name="chain", xml_length=xml.stat().st_size)
-    graph = thief.ask(order, msg.GraphCreated, [fd]).graph
-    os.close(fd)
+    number = thief.send(chain.request(context), chain.fds)
+    for guess in range(number + 2):
+        victim.wire.ask(msg.Cancel(request=guess), msg.Ok)  # reaches no compilation of another session
+    created = thief.answer(number)
+    assert isinstance(created, msg.GraphCreated)
+    graph = created.graph
     thief.ask(msg.GraphInitialize(graph=graph), msg.GraphInitialized)
     source, target = context.alloc(4096), context.alloc(4096)
     queue, buffer = context.queue(), context.alloc(4096, "control")
@@ -233,33 +234,6 @@ def test_no_slot_of_a_ring_reaches_another_session(victim: _Victim, thief: Wire)
     assert queue.wait(queue.submit(buffer, len(commands))) == 0
 
 
-def test_contexts_of_one_session_are_apart_as_well(daemon: Daemon) -> None:
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        one, two = WireContext(wire), WireContext(wire)
-        theirs = one.alloc(4096)
-        theirs.write(_SECRET)
-        mine, buffer, queue = two.alloc(4096), two.alloc(4096, "control"), two.queue()
-        for command in _commands(theirs.handle, mine.handle, _handle(HandleKind.GRAPH, 0)):
-            assert queue.run(_buffer(command), buffer) != 0, command
-        assert theirs.read() == _SECRET
-        assert mine.read() == bytes(4096)
-
-
-def test_a_cancel_reaches_no_compilation_of_another_session(daemon: Daemon, private_dir: Path) -> None:
-    xml = write_chain(private_dir, 8, 2).read_bytes()
-    fd = linux.sealed_copy("xml", xml)
-    with Wire(daemon.socket) as mine, Wire(daemon.socket) as other:
-        mine.hello()
-        other.hello()
-        context = WireContext(mine)
-        number = mine.send(msg.GraphCreate(context=context.handle, name="x", xml_length=len(xml)), [fd])
-        for guess in range(number + 2):
-            other.ask(msg.Cancel(request=guess), msg.Ok)
-        assert isinstance(mine.answer(number), msg.GraphCreated)
-    os.close(fd)
-
-
 def _strange_descriptors(victim: _Victim) -> Iterator[tuple[str, int]]:
     """Descriptors that are no exportable memory; the caller closes them."""
     yield "doorbell", os.dup(victim.context.doorbell)
@@ -285,23 +259,5 @@ def test_descriptors_that_are_no_memory_are_refused_and_harm_nobody(
             ZeResult.ERROR_INVALID_ARGUMENT,
             ZeResult.ERROR_UNSUPPORTED_SIZE,
         ), (name, answer)
-        victim.check()
     assert daemon.engine().engine_pid == pid
     assert thief.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 0
-
-
-def test_only_what_was_exported_is_shared(daemon: Daemon) -> None:
-    with Driver.open(daemon.socket) as one, Driver.open(daemon.socket) as two:
-        mine, theirs = one.devices[0].create_context(), two.devices[0].create_context()
-        private = mine.alloc_host(4096)
-        private.view()[:] = 0x77
-        shared = mine.alloc_host(4096, export=True)
-        fd = mine.export_memory(shared)
-        assert os.fstat(fd).st_size == 4096, "a segment of its own: nothing else lies in it"
-        taken = theirs.import_memory(fd)
-        os.close(fd)
-        taken.view()[:] = 0x55
-        assert (shared.view() == 0x55).all()
-        assert (private.view() == 0x77).all()
-        shared.destroy()
-        assert (taken.view() == 0x55).all(), "it is the importer's as well"

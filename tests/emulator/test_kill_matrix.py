@@ -33,9 +33,7 @@ from tests.support.tour import TOUR
 from tests.support.waiting import Stopwatch, wait_gone, wait_until
 from tests.support.work import Loaded, barrier, check_works, run, same
 
-_WATCHDOG = "softnpu.emulator.supervisor.watchdog"
-_POOL = "softnpu.emulator.supervisor.compilers"
-_QUICK = {f"{_WATCHDOG}:_LEAST_HANG_S": 0.5, f"{_WATCHDOG}:_LEAST_START_S": 1.5, f"{_POOL}:_STALLED_S": 1.0}
+_TUNING = Tuning(min_hang_s=0.5, min_start_s=1.5, compiler_stall_s=1.0)
 _ANSWER_S = 60.0  # what a client may take on a machine with two cores that many share
 _WAYS = ("kill", "stop", "abort", "memory", "descriptors")
 _LONG_STEPS = {"context", "queue", "record", "signal", "import", "export", "free", "allocate"}
@@ -149,7 +147,7 @@ def test_a_client_that_dies(
 def test_an_engine_that_dies(
     start_daemon: StartDaemon, start_python: StartPython, digits: Path, point: str, way: str
 ) -> None:
-    daemon = start_daemon(failpoints=f"{point}={way}:1", patches=_QUICK)
+    daemon = start_daemon(failpoints=f"{point}={way}:1", tuning=_TUNING)
     daemon.tracebacks_expected = way in ("memory", "descriptors")
     client = start_python(TOUR, socket=str(daemon.socket), xml=str(digits))
     outcome = _outcome(client)
@@ -178,7 +176,7 @@ def test_an_engine_that_dies(
 def test_a_compiler_that_dies(
     start_daemon: StartDaemon, start_python: StartPython, digits: Path, point: str, way: str
 ) -> None:
-    daemon = start_daemon(failpoints=f"{point}={way}:1:{int(point != 'compiler.connect')}", patches=_QUICK)
+    daemon = start_daemon(failpoints=f"{point}={way}:1:{int(point != 'compiler.connect')}", tuning=_TUNING)
     daemon.tracebacks_expected = way in ("memory", "descriptors")
     if point == "compiler.connect":
         first = _outcome(start_python(TOUR, socket=str(daemon.socket), xml=str(digits)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from softnpu.driver import Driver, ZeResult
-from softnpu.emulator.common import linux
 from softnpu.emulator.daemon import LineLimit
 from softnpu.emulator.engine.context import _SESSION_BYTES, EngineContext
 from softnpu.emulator.engine.images import EngineImage
@@ -24,35 +23,14 @@ from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.supervisor.limits import Quota, ResourceLimits, option_name
 from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
-from tests.support.models import write_chain
 from tests.support.waiting import wait_until
-from tests.support.wire import HELLO, Wire, WireContext
-from tests.support.work import check_works
+from tests.support.wire import HELLO, Wire, WireContext, WireModel
 
 MIB = 1 << 20
-_ONE_WORKER: dict[str, float] = {"softnpu.emulator.supervisor.compilers:_WORKERS": 1}
-
-
-@pytest.fixture
-def model(private_dir: Path) -> Iterator[Model]:
-    """A model without weights."""
-    xml = write_chain(private_dir, 16, 4).read_bytes()
-    fd = linux.sealed_copy("xml", xml)
-    yield Model(fd, len(xml))
-    os.close(fd)
-
-
-class Model(NamedTuple):
-    """The descriptor of a model's XML, and its length."""
-
-    fd: int
-    length: int
-
-    def order(self, context: WireContext, name: str = "chain") -> msg.GraphCreate:
-        return msg.GraphCreate(context=context.handle, name=name, xml_length=self.length)
 
 
 def _mine(daemon: Daemon) -> UserStatus:
@@ -109,13 +87,12 @@ def _drop_context(answer: msg.ContextCreated) -> msg.Message:
 _OF_A_USER = [
     _Kind("user_memory", 4 * MIB, _DEVICE, _alloc(MIB), msg.MemAllocated, _free),
     _Kind("user_handles", 9, _HOST, _alloc(64), msg.MemAllocated, _free),
-    _Kind("user_handles", 5, _HOST, _context, msg.ContextCreated, _drop_context),
     _Kind("user_queues", 3, _HOST, _queue, msg.QueueCreated, _drop_queue),
     _Kind("user_segments", 6, _HOST, _alloc(64, exportable=True), msg.MemAllocated, _free),
 ]
 _OF_A_SESSION = [
     _Kind("session_contexts", 3, _HOST, _context, msg.ContextCreated, _drop_context),
-    _Kind("session_allocations", 4, _HOST, _alloc(64), msg.MemAllocated, _free),
+    _Kind("session_allocations", 6, _HOST, _alloc(64), msg.MemAllocated, _free),
     _Kind("session_queues", 3, _HOST, _queue, msg.QueueCreated, _drop_queue),
     _Kind("session_segments", 4, _HOST, _alloc(64, exportable=True), msg.MemAllocated, _free),
 ]
@@ -137,22 +114,22 @@ def _held(daemon: Daemon, session: int) -> msg.SessionStatus:
     return next(entry for entry in daemon.status().sessions if entry.session == session)
 
 
-@pytest.mark.parametrize("kind", _OF_A_SESSION, ids=lambda kind: kind.field)
-def test_a_session_is_refused_what_is_beyond_its_limit(start_daemon: StartDaemon, kind: _Kind) -> None:
-    daemon = start_daemon(limits=ResourceLimits(**{kind.field: kind.limit}))
-    with Wire(daemon.socket) as wire, Wire(daemon.socket) as other:
-        session = wire.hello().session
-        other.hello()
-        context = WireContext(wire)
-        got, info = _fill(wire, context, kind)
-        _check(info, kind.result, kind.limit, option_name(kind.field))
+def test_a_session_is_refused_what_is_beyond_its_limits(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(limits=ResourceLimits(**{kind.field: kind.limit for kind in _OF_A_SESSION}))
+    for kind in _OF_A_SESSION:
+        with Wire(daemon.socket) as wire, Wire(daemon.socket) as other:
+            session = wire.hello().session
+            other.hello()
+            context = WireContext(wire)
+            got, info = _fill(wire, context, kind)
+            _check(info, kind.result, kind.limit, option_name(kind.field))
 
-        before = _held(daemon, session)
-        wire.info(kind.ask(context))
-        assert _held(daemon, session) == before, "a refusal has no effect"
-        wire.ask(kind.give(got.pop()), msg.Ok)
-        wire.ask(kind.ask(context), kind.answer)
-        assert isinstance(other.answer(other.send(kind.ask(WireContext(other)))), kind.answer)
+            before = _held(daemon, session)
+            wire.info(kind.ask(context))
+            assert _held(daemon, session) == before, "a refusal has no effect"
+            wire.ask(kind.give(got.pop()), msg.Ok)
+            wire.ask(kind.ask(context), kind.answer)
+            assert isinstance(other.answer(other.send(kind.ask(WireContext(other)))), kind.answer)
 
 
 @pytest.mark.parametrize("kind", _OF_A_USER, ids=lambda kind: f"{kind.field}-{kind.answer.__name__}")
@@ -181,100 +158,94 @@ def test_many_sessions_of_a_user_are_refused_together(start_daemon: StartDaemon,
         two.ask(kind.ask(second), kind.answer)
 
 
-def test_graphs_of_a_user_have_a_limit(start_daemon: StartDaemon, model: Model) -> None:
-    daemon = start_daemon(limits=ResourceLimits(user_graphs=2, session_graphs=3))
+def test_graphs_and_compilations_have_limits(start_daemon: StartDaemon, chain: WireModel) -> None:
+    daemon = start_daemon(limits=ResourceLimits(user_graphs=2, session_compiles=3, user_compiles=4))
     with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
         one.hello()
         two.hello()
         first, second = WireContext(one), WireContext(two)
-        graph = one.ask(model.order(first), msg.GraphCreated, [model.fd]).graph
-        two.ask(model.order(second), msg.GraphCreated, [model.fd])
-        _check(two.info(model.order(second), [model.fd]), _HOST, 2, "user-graphs")
-
+        graph = chain.create(first)
+        other = chain.create(second)
+        _check(two.info(chain.request(second), chain.fds), _HOST, 2, "user-graphs")
         one.ask(msg.GraphDestroy(graph=graph), msg.Ok)
-        two.ask(model.order(second), msg.GraphCreated, [model.fd])
+        assert chain.create(second)
         assert _mine(daemon).graphs == 2
+        two.ask(msg.GraphDestroy(graph=other), msg.Ok)
 
-
-def test_compilations_of_a_session_and_of_a_user_have_a_limit(
-    start_daemon: StartDaemon, model: Model
-) -> None:
-    daemon = start_daemon(limits=ResourceLimits(session_compiles=3, user_compiles=4))
-    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
-        one.hello()
-        two.hello()
-        first, second = WireContext(one), WireContext(two)
-        started = [one.send(model.order(first, f"a{number}"), [model.fd]) for number in range(3)]
-        _check(one.info(model.order(first, "x"), [model.fd]), _HOST, 3, "session-compiles")
-        started_two = two.send(model.order(second, "b"), [model.fd])
-        _check(two.info(model.order(second, "y"), [model.fd]), _HOST, 4, "user-compiles")
-        for number in (started[1], started[2]):
+        queries = [
+            msg.GraphQuery(context=c.handle, name="q", xml_length=chain.length) for c in (first, second)
+        ]
+        started = [one.send(queries[0], chain.fds) for _ in range(3)]
+        _check(one.info(queries[0], chain.fds), _HOST, 3, "session-compiles")
+        started_two = two.send(queries[1], chain.fds)
+        _check(two.info(queries[1], chain.fds), _HOST, 4, "user-compiles")
+        for number in started[1:]:
             one.ask(msg.Cancel(request=number), msg.Ok)
-        two.send(model.order(second, "c"), [model.fd])
-        assert isinstance(two.answer(started_two), msg.GraphCreated)
+        two.send(queries[1], chain.fds)
+        assert isinstance(two.answer(started_two), msg.GraphQueried)
     wait_until(lambda: daemon.status().users[0].compiles == 0, what="abandoned jobs are given back")
 
 
-def test_connections_of_a_user_have_a_limit(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(limits=ResourceLimits(user_connections=4))
-    with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(4)]
-        for wire in wires:
+@pytest.mark.parametrize(
+    ("settings", "option", "greeted"),
+    [
+        ({"limits": ResourceLimits(user_connections=3)}, "--limit user-connections", True),
+        ({"limits": ResourceLimits(user_handshakes=2)}, "--limit user-handshakes", False),
+        ({"max_clients": 3}, "--max-clients", True),
+    ],
+    ids=["connections", "handshakes", "all users"],
+)
+def test_connections_have_limits(
+    start_daemon: StartDaemon, settings: dict[str, Any], option: str, greeted: bool
+) -> None:
+    daemon = start_daemon(tuning=Tuning(handshake_s=2.0), **settings)
+    with Wire(daemon.socket) as innocent, ExitStack() as stack:
+        innocent.hello()
+        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(2)]
+        for wire in wires if greeted else []:
             wire.hello()
         with Wire(daemon.socket) as late:
             number, answer = late.receive()
             assert number == 0
             assert isinstance(answer, msg.Failed)
-            _check(answer.info, ZeResult.ERROR_NOT_AVAILABLE, 4, "user-connections")
+            assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
+            assert option in answer.info.hint
             assert late.closed()
-        wires[0].close()
-        wait_until(lambda: wires[1].ask(msg.Status(), msg.StatusIs).users[0].connections == 3)
-        stack.enter_context(Wire(daemon.socket)).hello()
-        assert isinstance(wires[1].answer(wires[1].send(_alloc(64)(WireContext(wires[1])))), msg.MemAllocated)
+        WireContext(innocent).alloc(64)
+        if greeted:
+            wires[0].close()
+            wait_until(lambda: innocent.ask(msg.Status(), msg.StatusIs).users[0].connections == 2)
+            stack.enter_context(Wire(daemon.socket)).hello()
+        else:
+            assert all(wire.closed() for wire in wires), "no hello in time"
 
 
 def test_sessions_of_a_user_have_a_limit_and_monitors_still_see(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(limits=ResourceLimits(user_sessions=2))
-    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
+    daemon = start_daemon(limits=ResourceLimits(user_sessions=1))
+    with Wire(daemon.socket) as one:
         one.hello()
-        two.hello()
         with Wire(daemon.socket) as late:
-            _check(late.info(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 2, "user-sessions")
+            _check(late.info(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 1, "user-sessions")
             assert late.closed()
-        assert daemon.status().session_count == 2
-        one.close()
-        wait_until(lambda: daemon.status().session_count == 1)
-        with Wire(daemon.socket) as late:
-            late.hello()
+        assert daemon.status().session_count == 1
+    wait_until(lambda: daemon.status().session_count == 0)
+    with Wire(daemon.socket) as late:
+        late.hello()
 
 
-def test_connections_that_say_nothing_have_a_limit(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(limits=ResourceLimits(user_handshakes=8))
-    with Wire(daemon.socket) as innocent, ExitStack() as stack:
-        innocent.hello()
-        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(8)]
-        with Wire(daemon.socket) as late:
-            _, answer = late.receive()
-            assert isinstance(answer, msg.Failed)
-            _check(answer.info, ZeResult.ERROR_NOT_AVAILABLE, 8, "user-handshakes")
-        wires[0].hello()
-        WireContext(innocent).alloc(64)
-        stack.enter_context(Wire(daemon.socket)).hello()
-        for wire in wires[1:]:
-            assert wire.closed(), "no hello within 5 s"
-    assert _mine(daemon).connections == 1
-
-
-def test_connections_of_all_users_have_a_limit(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(max_clients=2)
-    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
-        one.hello()
-        two.hello()
-        with Wire(daemon.socket) as late:
-            _, answer = late.receive()
-            assert isinstance(answer, msg.Failed)
-            assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
-            assert "--max-clients" in answer.info.hint
+def test_a_flood_of_compilations_lets_another_session_through(
+    start_daemon: StartDaemon, chain: WireModel
+) -> None:
+    daemon = start_daemon(tuning=Tuning(compilers=1))
+    with Wire(daemon.socket) as greedy, Wire(daemon.socket) as other:
+        greedy.hello()
+        other.hello()
+        context = WireContext(greedy)
+        for number in range(40):
+            greedy.send(chain.request(context, f"model {number}"), chain.fds)
+        chain.create(WireContext(other))
+        assert daemon.status().users[0].compiles >= 20, "it did not wait for all of the others"
+    wait_until(lambda: daemon.status().users[0].compiles == 0)
 
 
 def test_what_a_killed_client_had_is_its_users_again(
@@ -300,6 +271,10 @@ def test_what_a_killed_client_had_is_its_users_again(
         monitor.hello("monitor")
         (held,) = monitor.ask(msg.Status(), msg.StatusIs).users
         assert held.memory_used > 10 * MIB
+        daemon.kill_engine()
+        daemon.wait_restarted(1)
+        (after,) = monitor.ask(msg.Status(), msg.StatusIs).users
+        assert after == held, "an engine reset changes nothing of what a user has"
         assert (held.sessions, held.connections, held.queues, held.graphs) == (1, 2, 5, 1)
         assert held.handles >= 1 + 10 + 5 + 1
 
@@ -315,69 +290,14 @@ def test_what_a_killed_client_had_is_its_users_again(
         context.alloc_host(15 * MIB)
 
 
-def test_everything_of_a_context_is_given_back_with_it(start_daemon: StartDaemon, digits: Path) -> None:
-    daemon = start_daemon()
-    with Driver.open(daemon.socket) as driver:
-        for _ in range(3):
-            context = driver.devices[0].create_context()
-            check_works(context)
-            context.alloc_host(3 * MIB)
-            context.create_command_queue()
-            context.destroy()
-        wait_until(lambda: _mine(daemon).memory_used == 0)
-        user = _mine(daemon)
-        assert (user.handles, user.queues, user.graphs, user.compiles) == (0, 0, 0, 0)
-        assert (user.sessions, user.connections, user.refusals) == (1, 2, 0)
-    assert digits.exists()
+def test_a_limit_that_cannot_work_is_refused_by_name() -> None:
+    for name in ResourceLimits.__struct_fields__:
+        with pytest.raises(Refused) as caught:
+            DaemonSettings(socket="x", limits=ResourceLimits(**{name: -1})).check()
+        assert option_name(name) in caught.value.info.object
 
 
-def test_an_engine_reset_changes_nothing_of_what_a_user_holds(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        kept = context.alloc_host(3 * MIB)
-        before = _mine(daemon)
-        daemon.kill_engine()
-        daemon.wait_restarted(1)
-        after = _mine(daemon)
-        assert (after.memory_used, after.handles) == (before.memory_used, before.handles)
-        kept.destroy()
-        assert _mine(daemon).memory_used == before.memory_used - 3 * MIB
-
-
-def test_a_flood_of_compilations_lets_another_session_through(
-    start_daemon: StartDaemon, model: Model
-) -> None:
-    daemon = start_daemon(patches=_ONE_WORKER)
-    with Wire(daemon.socket) as greedy, Wire(daemon.socket) as other:
-        greedy.hello()
-        other.hello()
-        mine, its = WireContext(greedy), WireContext(other)
-        for number in range(40):
-            greedy.send(model.order(mine, f"model {number}"), [model.fd])
-        other.ask(model.order(its), msg.GraphCreated, [model.fd])
-        waiting = daemon.status().users[0].compiles
-        assert waiting >= 20, "it did not wait for all of the others"
-    wait_until(lambda: daemon.status().users[0].compiles == 0)
-
-
-def test_the_defaults_are_far_from_what_honest_programs_need() -> None:
-    limits = ResourceLimits()
-    assert limits.user_sessions >= 1064 + 64
-    assert limits.user_connections > limits.user_sessions, "monitors come in when sessions do not"
-    for name in ("contexts", "allocations", "queues", "graphs", "compiles"):
-        session = getattr(limits, f"session_{name}")
-        user = getattr(limits, f"user_{name}", limits.user_handles)
-        assert user >= 4 * session, name
-
-
-@pytest.mark.parametrize("name", ResourceLimits.__struct_fields__)
-def test_a_limit_that_cannot_work_is_refused_by_name(name: str) -> None:
-    with pytest.raises(Refused) as caught:
-        DaemonSettings(socket="x", limits=ResourceLimits(**{name: -1})).check()
-    assert option_name(name) in caught.value.info.object
-
-
+@pytest.mark.quick
 def test_a_quota_refuses_exactly_what_is_beyond_it() -> None:
     quota = Quota(10, "user-things", "things", "user 7", "thing")
     quota.check(10)
@@ -401,6 +321,7 @@ def test_the_limits_on_the_command_line(private_dir: Path) -> None:
     assert "user-queues" in softnpu(*place, "--limit", "user-queues=0").complaint
 
 
+@pytest.mark.quick
 def test_the_log_takes_a_bounded_number_of_lines() -> None:
     def record(second: float, level: int = logging.INFO) -> logging.LogRecord:
         made = logging.LogRecord("x", level, "", 0, "client %d", (7,), None)
@@ -436,6 +357,11 @@ def _engine_context(share: Share) -> EngineContext:
 def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     share = Share()
     contexts = [_engine_context(share) for _ in range(8)]
+    normal = _program(4096, inferences=64)
+    contexts[0].remember(7, 0, normal)
+    contexts[0].remember(7, 0, normal)
+    assert contexts[0].program(7, 0, bytes(4096)) is normal
+    assert share.kept_bytes == 16 * 4096 + 64 * 4096
     for context in contexts:
         for offset in range(200):
             context.remember(7, offset, _program(256 * 1024))
@@ -446,16 +372,6 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     for context in contexts:
         context.close()
     assert share.kept_bytes == 0
-
-
-def test_a_program_of_normal_size_is_kept() -> None:
-    context = _engine_context(Share())
-    program = _program(4096, inferences=64)
-    context.remember(7, 0, program)
-    context.remember(7, 0, program)
-    assert context.program(7, 0, bytes(4096)) is program
-    assert context.share.kept_bytes == 16 * 4096 + 64 * 4096
-    context.close()
 
 
 @pytest.mark.parametrize("gone", ["a handle that it uses", "its buffer", "its context"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -18,17 +17,16 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator import access
-from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from softnpu.emulator.supervisor.users import Peer, Users
+from softnpu.emulator.supervisor.users import Users
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, DaemonRefused
 from tests.support.models import on_cpu
 from tests.support.waiting import wait_until
-from tests.support.wire import Wire, WireContext
 from tests.support.work import check_works
 
 GUEST, STRANGER, GROUP = 65533, 65532, 65531
@@ -38,8 +36,9 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start pr
 _BECOME = """
 # what is imported later may lie where this user cannot read
 import numpy.random, socket
+from softnpu.driver import faults
 import softnpu.driver.graph_creation, softnpu.driver.graph_source, softnpu.driver.launch
-from softnpu.emulator.interface import messages as msg, places
+from softnpu.emulator.interface import endpoint, messages as msg
 from softnpu.emulator.interface.channel import Channel
 
 def become(uid, groups):
@@ -107,39 +106,7 @@ def _place(folder: Path, users: tuple[int, ...] = (), groups: tuple[int, ...] = 
     return place
 
 
-@pytest.fixture
-def open_daemon(start_daemon: StartDaemon, public_dir: Path) -> Iterator[Daemon]:
-    """A daemon that lets nobody in, whose socket somebody has opened to all by hand."""
-    daemon = start_daemon()
-    assert daemon.socket.parent == public_dir
-    daemon.socket.chmod(0o666)
-    yield daemon
-    assert daemon.alive
-
-
 # ---------------------------------------------------------------- who may connect
-
-
-def test_the_socket_is_its_owners_alone(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
-    for path in (daemon.socket, daemon.socket.with_name(daemon.socket.name + ".lock")):
-        info = path.stat()
-        assert stat.S_IMODE(info.st_mode) == 0o600
-        assert info.st_uid == os.getuid()
-
-
-@needs_root
-def test_a_stranger_is_refused_by_name_of_user_and_option(
-    open_daemon: Daemon, start_python: StartPython
-) -> None:
-    client = _as_user(start_python, "say(outcome(lambda: Driver.open(place)))", open_daemon, STRANGER)
-    refused = client.hear()
-    assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS", refused
-    for word in (f"user {STRANGER}", f"--allow-user {STRANGER}", f"user {os.getuid()}"):
-        assert word in refused["text"]
-    with Driver.open(open_daemon.socket) as driver:
-        check_works(driver.devices[0].create_context())
-    assert [user.uid for user in open_daemon.status().users] == [os.getuid()]
 
 
 @needs_root
@@ -169,18 +136,6 @@ def test_an_allowed_user_infers_and_no_other_user_reaches_the_socket(
 
 
 @needs_root
-def test_a_member_of_an_allowed_group_is_let_in(
-    start_daemon: StartDaemon, public_dir: Path, start_python: StartPython
-) -> None:
-    daemon = start_daemon(socket=str(_place(public_dir, groups=(GROUP,))), allow_groups=(GROUP,))
-    code = "say(outcome(lambda: Driver.open(place).devices[0].create_context() and 'in'))"
-    member = _as_user(start_python, code, daemon, GUEST, groups=[7, GROUP])
-    assert member.hear() == {"value": "in"}
-    other = _as_user(start_python, code, daemon, STRANGER, groups=[7])
-    assert "error" in other.hear()
-
-
-@needs_root
 def test_a_place_that_an_allowed_user_cannot_come_to_is_refused(
     start_daemon: StartDaemon, private_dir: Path
 ) -> None:
@@ -194,15 +149,24 @@ def test_a_place_that_an_allowed_user_cannot_come_to_is_refused(
 
 
 @needs_root
-def test_the_next_daemon_lets_in_whom_it_allows_and_not_whom_the_last_did(
+def test_who_is_allowed_is_let_in_by_user_or_group_by_this_daemon_and_not_the_last(
     start_daemon: StartDaemon, public_dir: Path, start_python: StartPython
 ) -> None:
+    code = "say(outcome(lambda: Driver.open(place, autostart=False) and 'in'))"
     place = str(_place(public_dir))
     start_daemon(socket=place, allow_users=(GUEST,)).stop()
-    daemon = start_daemon(socket=place, allow_users=(STRANGER,))
-    code = "say(outcome(lambda: Driver.open(place, autostart=False) and 'in'))"
+    daemon = start_daemon(socket=place, allow_users=(STRANGER,), allow_groups=(GROUP,))
     assert _as_user(start_python, code, daemon, STRANGER).hear() == {"value": "in"}
     assert "error" in _as_user(start_python, code, daemon, GUEST).hear()
+    assert _as_user(start_python, code, daemon, GUEST, groups=[7, GROUP]).hear() == {"value": "in"}
+
+    for path in (daemon.socket.parent, daemon.socket):
+        os.removexattr(path, "system.posix_acl_access")
+        path.chmod(0o777)  # somebody has opened it by hand: the daemon still asks the kernel who connects
+    refused = _as_user(start_python, code, daemon, GUEST).hear()
+    assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS", refused
+    for word in (f"user {GUEST}", f"--allow-user {GUEST}", f"user {os.getuid()}"):
+        assert word in refused["text"]
 
 
 def test_a_file_system_without_access_lists_is_refused(
@@ -219,24 +183,31 @@ def test_a_file_system_without_access_lists_is_refused(
     assert not (private_dir / "shared").exists()
 
 
+@pytest.mark.quick
 def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     users = Users(ResourceLimits(), 1 << 30, (GUEST,), ())
     left, right = socket.socketpair()
     with left, right:
         for uid, commands in ((1000, True), (0, True), (GUEST, False)):
-            assert users.admit(Peer(1, uid, uid), left).commands == commands
+            assert users.admit(Credentials(1, uid, uid), left).commands == commands
         with pytest.raises(Refused) as caught:
-            users.admit(Peer(1, STRANGER, STRANGER), left)
+            users.admit(Credentials(1, STRANGER, STRANGER), left)
         assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert users.admit(Peer(1, GUEST, GUEST), left).memory.limit == (3 << 30) // 4
+    guest = users.admit(Credentials(1, GUEST, GUEST), left)
+    assert guest.memory.limit == (3 << 30) // 4
+    with pytest.raises(Refused) as caught:
+        guest.check_commands("request Stop")
+    info = caught.value.info
+    assert (info.object, info.found) == ("request Stop", f"user {GUEST}")
+    assert "user 1000" in info.expected
 
 
 # ---------------------------------------------------------------- what a guest may do
 
 
 @needs_root
-def test_a_guest_cannot_stop_the_daemon_and_sees_only_itself(
+def test_a_guest_cannot_command_the_daemon_and_sees_only_itself(
     shared: Daemon, start_python: StartPython
 ) -> None:
     with Driver.open(shared.socket) as mine:
@@ -249,15 +220,19 @@ def test_a_guest_cannot_stop_the_daemon_and_sees_only_itself(
             state = driver.status()
             say([[s.uid for s in state.sessions], [u.uid for u in state.users], state.session_count])
             say(outcome(driver.stop_daemon))
+            say(outcome(lambda: faults.inject("reset", socket=place)))
+            say(outcome(lambda: faults.status(place)))
+            say(outcome(lambda: faults.clear(None, place)))
             say(outcome(lambda: driver.status().server and context.alloc_host(64).size))
             """,
             shared,
             GUEST,
         )
         assert guest.hear() == [[GUEST], [GUEST], 1]
-        refused = guest.hear()
-        assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS"
-        assert f"user {GUEST}" in refused["text"]
+        for _ in range(4):
+            refused = guest.hear()
+            assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS"
+            assert f"user {GUEST}" in refused["text"]
         assert guest.hear() == {"value": 64}, "its session goes on"
         state = shared.status()
         assert sorted(session.uid for session in state.sessions) in ([0], [0, GUEST])
@@ -302,7 +277,7 @@ def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, start_python: 
     guest = _as_user(
         start_python,
         """
-        sock = places.new_socket()
+        sock = endpoint.new_socket()
         sock.connect(str(place))
         channel = Channel(sock)
         channel.send(1, msg.encode(msg.Hello(major=1, minor=0, client="guest")))
@@ -326,50 +301,6 @@ def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, start_python: 
         assert "error" in tried, "it may only read"
 
 
-@needs_root
-def test_the_cache_directory_of_a_guest_is_not_used(
-    shared: Daemon, start_python: StartPython, digits: Path, public_dir: Path
-) -> None:
-    cache = public_dir / "cache"
-    cache.mkdir(mode=0o700)
-    guest = _as_user(
-        start_python,
-        """
-        driver = Driver.open(place)
-        say(len(infer(driver.devices[0].create_context())))
-        """,
-        shared,
-        GUEST,
-        xml=str(digits),
-        cache=str(cache),
-    )
-    assert guest.hear(60.0)
-    assert os.listdir(cache) == []
-    with Wire(shared.socket) as wire:
-        wire.hello()
-        assert WireContext(wire).alloc(64).handle
-
-
-@needs_root
-def test_a_guest_that_is_killed_leaves_nothing(
-    shared: Daemon, start_python: StartPython, digits: Path
-) -> None:
-    descriptors = shared.base_fd_count()
-    guest = _as_user(
-        start_python,
-        "driver = Driver.open(place)\nsay(infer(driver.devices[0].create_context()))\nhear()",
-        shared,
-        GUEST,
-        xml=str(digits),
-    )
-    assert guest.hear(60.0)
-    assert shared.memory_used() > 0
-    guest.process.kill()
-    wait_until(lambda: shared.memory_used() == 0, what="its memory back")
-    wait_until(lambda: shared.base_fd_count() <= descriptors, what="its descriptors closed")
-    assert [user.uid for user in shared.status().users] == [0]
-
-
 # ---------------------------------------------------------------- the command line
 
 
@@ -388,18 +319,3 @@ def test_the_command_line_lets_users_in_by_name_or_number(public_dir: Path) -> N
     unknown = softnpu("daemon", "--socket", place, "--allow-user", "no-such-user").complaint
     assert "no-such-user" in unknown
     assert "--allow-user" in unknown
-
-
-def test_the_refusal_of_a_request_names_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    users = Users(ResourceLimits(), 1 << 30, (GUEST,), ())
-    left, right = socket.socketpair()
-    with left, right:
-        guest = users.admit(Peer(1, GUEST, GUEST), left)
-    with pytest.raises(Refused) as caught:
-        guest.check_commands("request Stop")
-    info = caught.value.info
-    assert info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert (info.object, info.found) == ("request Stop", f"user {GUEST}")
-    assert "user 1000" in info.expected
-    assert msg.Stop.__name__ == "Stop"

@@ -57,16 +57,14 @@ def test_a_queue_waits_for_another_that_waits_for_its_turn(
         assert np.all(memory.view() == 0x5A)
 
 
-def test_a_wait_for_nothing_is_still_given_up(start_daemon: StartDaemon) -> None:
+def test_a_wait_for_nothing_is_given_up_though_another_queue_works(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(tdr_ms=_TDR_MS)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         queue, other = context.create_command_queue(), context.create_command_queue()
-        memory = context.alloc_host(4096)
         waiting = execute(queue, waits(context, context.create_event()))
-        commands = fill(context, memory, 3)
-        watch = Stopwatch()
-        while not queue.lost and watch.seconds < 20:
+        commands = fill(context, context.alloc_host(4096), 3)
+        while not queue.lost:
             run(other, commands)
         with pytest.raises(ZeError, match="without progress"):
             waiting.host_synchronize(LONG)

@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """One whose compilers neither end nor begin while they are measured."""
-    return start_daemon(patches=STEADY)
+    return start_daemon(tuning=STEADY)
 
 
 @pytest.fixture

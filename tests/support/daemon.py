@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -37,9 +36,9 @@ class DaemonRefused(AssertionError):
 
 
 class Daemon:
-    """A running daemon. `stop` is its orderly end, `kill` the other one."""
+    """A running daemon. `open_files`: its limit of descriptors, if not 0."""
 
-    def __init__(self, settings: DaemonSettings, patches: dict[str, float] | None = None) -> None:
+    def __init__(self, settings: DaemonSettings, open_files: int = 0) -> None:
         self.socket = Path(settings.socket)
         self.settings = settings
         self.log_path = endpoint.log_path(self.socket)
@@ -53,7 +52,7 @@ class Daemon:
                     str(_PROGRAM),
                     msgspec.json.encode(settings).decode(),
                     str(write_end),
-                    json.dumps(patches or {}),
+                    str(open_files),
                     str(os.getpid()),
                 ],
                 pass_fds=(write_end,),

@@ -1,13 +1,10 @@
-"""A daemon as a foreground program that dies with the test: `daemon_main.py SETTINGS READY-FD PATCHES`.
+"""A daemon in the foreground that dies with the test: `daemon_main.py SETTINGS READY-FD OPEN-FILES PARENT`.
 
-PATCHES is a JSON object of `module:NAME` to number: constants that a test cannot wait for, set before the
-daemon starts.
+OPEN-FILES is the hard limit of its descriptors; 0 leaves it as it is.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import resource
 import sys
@@ -22,18 +19,10 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 
 def main(arguments: list[str]) -> int:
     """Serves until it is told to stop; 3 and the fault on the ready descriptor when refused."""
-    settings, ready, patches, parent = arguments
+    settings, ready, open_files, parent = arguments
     linux.die_with_parent(int(parent))
-    for place, value in json.loads(patches).items():
-        module, _, name = place.partition(":")
-        if module == "rlimit":
-            limit = getattr(resource, name)
-            resource.setrlimit(limit, (value, value))
-            continue
-        target = importlib.import_module(module)
-        if not hasattr(target, name):
-            raise AttributeError(f"{module} has no {name} to patch")
-        setattr(target, name, value)
+    if int(open_files):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
     decoded = msgspec.json.decode(settings, type=DaemonSettings)
     try:
         decoded.check()

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import endpoint, frames, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -21,6 +22,7 @@ from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from tests.support.waiting import DEADLINE_S, wait_until
 
 M = TypeVar("M", bound=msg.Message)
+NOTHING = cmd.encode_buffer([cmd.encode_command(cmd.Barrier())])
 HELLO = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client="by hand")
 
 
@@ -124,6 +126,36 @@ class WireContext:
 
     def queue(self, slots: int = 16) -> WireQueue:
         return WireQueue(self, slots)
+
+    def request_memory(self) -> msg.ContextMemoryIs:
+        """What the daemon says that the context has."""
+        return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryIs)
+
+    def check_works(self) -> None:
+        """A new queue of this context executes."""
+        assert self.queue().run(NOTHING, self.alloc(4096, "control")) == 0
+
+
+class WireModel:
+    """A model whose XML lies in sealed memory; `request` needs the descriptors `fds`."""
+
+    def __init__(self, xml: Path) -> None:
+        data = xml.read_bytes()
+        self.length = len(data)
+        self.fds = [linux.sealed_copy("xml", data)]
+
+    def __enter__(self) -> WireModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fds[0])
+
+    def request(self, context: WireContext, name: str = "chain") -> msg.GraphCreate:
+        return msg.GraphCreate(context=context.handle, name=name, xml_length=self.length)
+
+    def create(self, context: WireContext, name: str = "chain") -> int:
+        """Creates a graph; its handle."""
+        return context.wire.ask(self.request(context, name), msg.GraphCreated, self.fds).graph
 
 
 class WireMemory:

@@ -23,7 +23,7 @@ from softnpu.driver.command_list import MemoryRef
 from tests.support.models import Array
 
 SECOND = 1_000_000_000
-LONG = 20 * SECOND
+LONG = 60 * SECOND
 
 
 def recorded(context: Context, *records: Callable[[CommandList], None]) -> CommandList:

@@ -1,0 +1,32 @@
+"""Times and counts of the supervisor that no operator changes; tests shorten them."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds where the name says so.
+
+    `handshake_s`: a connection without a Hello is closed. `first_client_s`: a daemon that ends when idle
+    waits at least so long for its first client. `close_s`: then children that do not end are killed.
+    `compilers`: most workers at once. One ends after `compiler_idle_s` without a job; it is killed after
+    `compiler_stall_s` without progress. The spare starts `spare_delay_s` after it was needed, and
+    `spare_retry_s` after a failure, twice that after each more.
+    `min_hang_s`, `min_start_s`: the watchdog acts after no less than this time without progress, in a command
+    and in a start or a load. `ban_window_s`: how long a reset counts against its process.
+    """
+
+    handshake_s: float = 5.0
+    first_client_s: float = 5.0
+    close_s: float = 2.0
+    compilers: int = max(1, min(4, os.cpu_count() or 1))
+    compiler_idle_s: float = 10.0
+    compiler_stall_s: float = 10.0
+    spare_delay_s: float = 0.5
+    spare_retry_s: float = 0.5
+    min_hang_s: float = 1.0
+    min_start_s: float = 10.0
+    ban_window_s: float = 60.0

@@ -1,0 +1,42 @@
+"""Fixtures of clients by hand, on the daemon that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+from tests.support.models import write_chain
+from tests.support.wire import Wire, WireContext, WireModel
+
+
+@pytest.fixture
+def wire(shared_daemon: Daemon) -> Iterator[Wire]:
+    """A session by hand."""
+    with Wire(shared_daemon.socket) as wire:
+        wire.hello()
+        yield wire
+
+
+@pytest.fixture
+def other_wire(shared_daemon: Daemon) -> Iterator[Wire]:
+    """Another session by hand, which nothing may disturb."""
+    with Wire(shared_daemon.socket) as wire:
+        wire.hello()
+        yield wire
+        WireContext(wire).check_works()
+
+
+@pytest.fixture
+def wire_context(wire: Wire) -> WireContext:
+    """A context of the session by hand."""
+    return WireContext(wire)
+
+
+@pytest.fixture
+def chain(private_dir: Path) -> Iterator[WireModel]:
+    """A small model without weights."""
+    with WireModel(write_chain(private_dir, 16, 4)) as model:
+        yield model
