@@ -69,8 +69,8 @@ class Runner:
                     return  # dropped by an order that was read on the way, and that was answered
             if queue.lost is not None:
                 info = queue.lost
-            elif queue.condemned == submission.sequence and queue.verdict is not None:
-                info = queue.verdict
+            elif queue.condemned == submission.sequence and queue.condemned_info is not None:
+                info = queue.condemned_info
             elif submission.is_cancelled() and queue.pending_effect() is None:
                 # with half of an effect done by a dead engine it comes too late: the other half follows
                 info = cancelled_fault()
