@@ -220,8 +220,8 @@ report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report
 
 # ---------------------------------------------------------------- queue states
 #
-# One record of 128 bytes a queue, in memory that only supervisor and engine map: what the next engine needs to
-# continue where a dead one stopped. Written by the engine. The liveness words follow the last record.
+# One record of 128 bytes a queue, in memory that only supervisor and engine map: what the next engine needs
+# to continue where a dead one stopped. Written by the engine. The liveness words follow the last record.
 
 QUEUE_STATE_SIZE = 128
 QUEUE_STATES = 16384

@@ -13,7 +13,7 @@ from softnpu.driver import CommandList, Context, Driver, Event, ZeError, ZeResul
 from softnpu.driver.faults import FaultKind
 from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.faults import EngineFaults
+from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
@@ -396,20 +396,20 @@ def _wait_for(event: Event, commands: CommandList) -> None:
 
 def test_an_engine_asks_only_as_long_as_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "active", None)
-    counts, engine = InjectionCounters.new(4), EngineFaults(2000)
+    counts, engine = InjectionCounters.new(4), InjectedFaults(2000)
     injection = Injection(kind=FaultKind.FAIL)
     order = link.InjectionAdd(id=1, slot=2, counters=4, injection=injection)
 
     engine.add(order, os.dup(counts.fd))
     assert failpoints.active is not None
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is not None, "it has not hit yet"
     assert counts.hit(2, injection)
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is None
 
     engine.add(order, os.dup(counts.fd))
     engine.drop(link.InjectionDrop(id=1))
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is None
     counts.close()

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from softnpu.driver import ZeResult
-from softnpu.emulator.engine.context import _SESSION_BYTES
+from softnpu.emulator.engine.program_cache import SESSION_BYTES
 from softnpu.emulator.interface import endpoint, frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.client import _UNREAD_BYTES
@@ -338,7 +338,7 @@ def test_a_storm(daemon: Daemon, start_python: StartPython, digits: Path, storm:
         assert client.hear(90.0) == "done"
         client.finish()
         wait_until(lambda: daemon.engine().contexts == 1)
-        assert _memory(daemon.engine().engine_pid) < before + _SESSION_BYTES + 2 * _GROWTH
+        assert _memory(daemon.engine().engine_pid) < before + SESSION_BYTES + 2 * _GROWTH
 
 
 def _dedented(*parts: str) -> str:
