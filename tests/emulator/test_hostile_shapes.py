@@ -16,7 +16,7 @@ from softnpu.driver import Context, Graph, ZeError, ZeResult
 from softnpu.emulator.common import linux
 from tests.support.daemon import Daemon
 from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, on_cpu, relu, sampled, total
-from tests.support.waiting import Stopwatch, wait_until
+from tests.support.waiting import wait_until
 from tests.support.work import LONG, execute, failure, recorded
 
 _MOST = 2**31 - 1
@@ -65,45 +65,33 @@ def works(run: Execution) -> None:
     np.testing.assert_array_equal(run.output("y"), np.maximum(x, 0))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
+def test_a_shape_outside_the_bounds_is_refused_and_writes_nothing(context: Context, graph: Graph) -> None:
+    run = Execution(context, graph)
+    for shape in [
         (1, 16), (9, 16), (0, 16), (3, 15), (3, 17), (-1, 16), (8, -16), (-2, -16), (_MOST, 16), (3, _MOST),
         (_MOST, _MOST), (-_MOST - 1, -_MOST - 1), (0, 0),
-    ],
-)  # fmt: skip
-def test_a_shape_outside_the_bounds_is_refused_and_writes_nothing(
-    context: Context, graph: Graph, shape: tuple[int, int]
-) -> None:
-    run = Execution(context, graph)
-    run.tell("x", shape)
-    text = refused(run)
-    assert "input 'x'" in text
-    assert str(list(shape)) in text
-    assert "[2..8,16]" in text
-    assert set(run.memory["y"].view(np.uint8)) == {0xAA}
-    assert set(run.memory[f"{SHAPE}y"].view(np.uint8)) == {0xAA}
+    ]:  # fmt: skip
+        run.tell("x", shape)
+        text = refused(run)
+        assert all(part in text for part in ("input 'x'", str(list(shape)), "[2..8,16]")), text
+        assert set(run.memory["y"].view(np.uint8)) == {0xAA}
+        assert set(run.memory[f"{SHAPE}y"].view(np.uint8)) == {0xAA}
     works(run)
 
 
-@pytest.mark.parametrize("shape", [(8, 16), (_MOST, _MOST), (1, 129), (129, 1), (2**16, 2**16), (2**30, 4)])
-def test_a_shape_that_needs_more_than_the_memory_is_refused(
-    context: Context, tmp_path: Path, shape: tuple[int, int]
+def test_a_shape_that_is_negative_or_needs_more_than_the_memory_is_refused(
+    context: Context, tmp_path: Path
 ) -> None:
     run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4 * 127, "y": 4096})
-    run.tell("x", shape)
-    assert "at most the 508 bytes" in refused(run)
-    works_again = np.ones((127, 1), np.float32)
-    run.put("x", works_again)
+    for shape in [(8, 16), (_MOST, _MOST), (1, 129), (129, 1), (2**16, 2**16), (2**30, 4)]:
+        run.tell("x", shape)
+        assert "at most the 508 bytes" in refused(run)
+    for shape in [(-1, 5), (-1, -5), (5, -1)]:
+        run.tell("x", shape)
+        assert str(list(shape)) in refused(run)
+    run.put("x", np.ones((127, 1), np.float32))
     run.run()
     assert run.told("y") == [127, 1]
-
-
-@pytest.mark.parametrize("shape", [(-1, 5), (-1, -5), (5, -1)])
-def test_a_negative_dimension_is_none(context: Context, tmp_path: Path, shape: tuple[int, int]) -> None:
-    run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4096, "y": 4096})
-    run.tell("x", shape)
-    assert str(list(shape)) in refused(run)
 
 
 def test_memory_at_the_end_of_an_allocation_is_no_memory(context: Context, tmp_path: Path) -> None:
@@ -197,10 +185,8 @@ def test_a_shape_that_changes_all_the_time_is_right_or_refused(
     flipper = os.fork()
     if not flipper:
         _flip(words)
-    watch = Stopwatch()
     try:
         while min(ended.values()) < 300:
-            assert watch.seconds < 60, ended
             result = ended_with(run)
             assert result in {0, ZeResult.ERROR_INVALID_ARGUMENT}
             assert result or run.told("y") in ([4, 8], [16, 2])
