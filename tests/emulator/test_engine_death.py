@@ -71,6 +71,7 @@ def test_a_device_whose_engines_never_get_ready_is_given_up(start_daemon: StartD
     assert "log" in error.info.hint
 
 
+@pytest.mark.quick
 def test_killed_while_idle_it_comes_back_and_nobody_notices(
     daemon: Daemon, context: Context, digits: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_an_engine_that_dies_before_it_runs_anything_condemns_nobody(
         assert same(long.loaded.outputs, on_cpu(xml, matrix))
 
 
+@pytest.mark.quick
 def test_a_fence_that_was_reset_is_not_signalled_again(daemon: Daemon, context: Context) -> None:
     queue = context.create_command_queue()
     fence = execute(queue, barrier(context))

@@ -21,6 +21,7 @@ from tests.support.waiting import DEADLINE_S, wait_gone
 from tests.support.work import LONG, barrier, execute, run
 
 
+@pytest.mark.quick
 def test_rules_are_understood() -> None:
     rules = failpoints.parse("engine.running=kill, client.map=memory:3:2,engine.load=sleep(20):*")
     assert [(r.point, r.action, r.value, r.times, r.after) for r in rules.values()] == [
@@ -30,6 +31,7 @@ def test_rules_are_understood() -> None:
     ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("text", "named"),
     [

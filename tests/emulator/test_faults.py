@@ -51,6 +51,7 @@ def only() -> FaultState:
 # ------------------------------------------------------------ submissions
 
 
+@pytest.mark.quick
 def test_reset_loses_nothing(daemon: Daemon, context: Context, digits: Path, image: Array) -> None:
     queue, loaded = context.create_command_queue(), Loaded(context, digits)
     faults.inject("reset", after=1)
@@ -122,6 +123,7 @@ def test_stall_is_aborted_without_a_reset(daemon: Daemon, context: Context) -> N
     assert (engine.restarts, engine.hangs, engine.aborted, engine.offences) == (0, 1, 1, 1)
 
 
+@pytest.mark.quick
 def test_lost(daemon: Daemon, context: Context) -> None:
     queue, memory = context.create_command_queue(), context.alloc_host(64)
     faults.inject("lost")

@@ -153,6 +153,7 @@ def test_an_output_over_its_own_shape_tensor_is_refused(context: Context, graph:
     assert bytes(memory.view()) == before
 
 
+@pytest.mark.quick
 def test_an_output_and_its_shape_may_lie_where_the_input_and_its_shape_do(
     context: Context, graph: Graph
 ) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from softnpu.emulator.engine.scheduler import LEVELS, SLICE_NS, Scheduler, Share
 
+pytestmark = pytest.mark.quick
+
 _MS = 1_000_000
 BACKGROUND, LOW, NORMAL, HIGH = range(LEVELS)
 

@@ -328,6 +328,7 @@ def test_rows_copied_onto_each_other_are_right(
         device.daemon.wait_restarted(1)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "copies",
     [

@@ -12,6 +12,8 @@ import pytest
 from softnpu.emulator.common import linux
 from softnpu.emulator.engine.staging import Note, Staging, moved
 
+pytestmark = pytest.mark.quick
+
 _PAGE = 4096
 
 

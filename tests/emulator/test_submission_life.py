@@ -100,6 +100,7 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
         assert fence.host_synchronize(LONG)
 
 
+@pytest.mark.quick
 def test_cancelling_means_the_submission_that_the_fence_was_given_to_last(context: Context) -> None:
     queue, gate, memory = context.create_command_queue(), context.create_event(), context.alloc_host(64)
     memory.view()[:] = 0

@@ -23,6 +23,8 @@ from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
 from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
 
+pytestmark = pytest.mark.quick
+
 WORLD = World({"x": (Command("signal", "event"),)})
 SLOT = Slot(1, "x", "fence", TICKET)
 FAULT = ErrorInfo(result=ZeResult.ERROR_UNKNOWN, object="submission", found="it failed")
