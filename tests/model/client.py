@@ -51,6 +51,11 @@ class Client:
         self.queues = {name: Queue(name) for name in world.queues}
         self._tickets = itertools.count(1)
         self._works: dict[str, str] = {}  # the list of each submission
+        self._fences: dict[tuple[str, str], Fence] = {}
+
+    def fence(self, queue: str, place: str) -> Fence:
+        """The fence of a queue at a place."""
+        return self._fences.setdefault((queue, place), Fence(queue, place))
 
     # ------------------------------------------------------------ submitting
 
