@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.model.checker import Model, Process
-from tests.model.client import Client, check_all_told
+from tests.model.client import Client, check_all_reported
 from tests.model.engine import Engine, stream, watchdog
 from tests.model.operations import Steps, Violation, load, wait
 from tests.model.world import FAILED, LOST, RESET, SUCCESS, Command, World
@@ -38,7 +38,7 @@ class Scenario:
             processes=(*others, Engine(world).process()),
             deaths=self.deaths,
             hides=not streams,
-            at_end=check_all_told,
+            at_end=check_all_reported,
         )
 
 
@@ -160,13 +160,13 @@ SCENARIOS = {
         ),
     ),
     "begun early": Scenario(  # it ends by an injected fault; then the same list again
-        replace(_INFERENCES, struck={"y": FAILED}),
+        replace(_INFERENCES, injections={"y": FAILED}),
         (
             "submit A x; submit B@fence y; wait B@fence; write in.y 2;"
             "submit B@fence y; wait B@fence; synchronize A",
         ),
     ),
-    "a dropped signal": Scenario(World({"x": (COPY,)}, struck={"x": LOST}), (_ONE,), deaths=2),
+    "a dropped signal": Scenario(World({"x": (COPY,)}, injections={"x": LOST}), (_ONE,), deaths=2),
     "destroyed while it runs early": Scenario(
         replace(_INFERENCES, looks=True),
         ("submit A x; submit B y; destroy B; write out.y mine; synchronize A; holds out.y mine",),

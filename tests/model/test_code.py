@@ -103,7 +103,7 @@ def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue
 
     queue.note_injected(ZeResult.ERROR_DEVICE_LOST)
 
-    assert recorded.log == ["A.doomed", "A.doom", "A.doomed"]
+    assert recorded.log == ["A.injected", "A.injected result", "A.injected"]
 
 
 # ---------------------------------------------------------------- what the model has found
