@@ -17,7 +17,7 @@ import openvino as ov
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.blob.weights import Placement, offsets_in_space, placed
+from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
@@ -212,7 +212,7 @@ class LoadedImage:
         if check and reference is not None:
             outside = [actual[constant.offset] for constant in reference.outside]
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
-        xml = placed(bytes(reader.read(Section.IR)), actual)
+        xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
@@ -250,7 +250,7 @@ def load(message: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
     """Load an image from its descriptors, which are closed here. Raises `Refused`."""
     try:
         blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
-        section = BlobReader(blob).place(Section.WEIGHTS)
+        section = BlobReader(blob).extent(Section.WEIGHTS)
         sources = fds[len(fds) - len(message.weights) :]
         space = WeightSpace(
             message.weights, sources, "graph", None if section is None else (fds[0], *section)
@@ -286,7 +286,7 @@ def _releasing_pages(space: WeightSpace) -> Iterator[None]:
 
     def release() -> None:
         while not done.wait(_RELEASE_INTERVAL_S):
-            space.let_go()
+            space.release_pages()
 
     thread = threading.Thread(target=release, name="weights")
     thread.start()
@@ -295,7 +295,7 @@ def _releasing_pages(space: WeightSpace) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        space.let_go()
+        space.release_pages()
 
 
 def timed_load(message: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:

@@ -68,7 +68,7 @@ class InjectedFaults:
                 os.close(fd)
             self._injections[message.id] = message
         self.messages += 1
-        failpoints.stay_awake(True)
+        failpoints.keep_active(True)
 
     def drop(self, message: link.InjectionDrop) -> None:
         """End an injection; what it has decided stays."""
@@ -89,7 +89,7 @@ class InjectedFaults:
             if self._counters is not None and not self._injections:
                 self._counters.close()
                 self._counters = None
-        failpoints.stay_awake(bool(self._injections or self._decisions or self._dropped))
+        failpoints.keep_active(bool(self._injections or self._decisions or self._dropped))
 
     # ------------------------------------------------------------ submissions
 

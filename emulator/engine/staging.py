@@ -101,7 +101,7 @@ class Staging:
             os.ftruncate(self._fd, 0)
             return
         mapping = self._map_file(size)
-        self._free.take(_LARGEST, _PAGE)
+        self._free.allocate(_LARGEST, _PAGE)
         end, kept = 0, {}
         for page in sorted(pages):
             start, length = page * _PAGE, self._length(page, size)
@@ -111,7 +111,7 @@ class Staging:
                 _free_range(mapping, self._returned, end, start - end)
             kept[page], end = self._piece(start, length), start + length
         _release(mapping, end, size - end)
-        self._free.give(end, _LARGEST - end)
+        self._free.free(end, _LARGEST - end)
         self._pending = [
             (queue, value, kept[page])
             for queue, value in notes
@@ -151,9 +151,9 @@ class Staging:
     def take(self, size: int) -> Piece:
         """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError`."""
         while self._returned:
-            self._free.give(*self._returned.popleft())
+            self._free.free(*self._returned.popleft())
         length = -(-(size + _DATA) // _PAGE) * _PAGE
-        start = self._free.take(length, _PAGE)
+        start = self._free.allocate(length, _PAGE)
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
         try:
@@ -162,7 +162,7 @@ class Staging:
             if start + length > self._size:
                 self._map_file(max(start + length, 2 * self._size))
         except OSError as error:
-            self._free.give(start, length)
+            self._free.free(start, length)
             raise MemoryError(f"staging: {size} bytes, {error}") from error
         assert self._map is not None
         _HEADER.pack_into(self._map, start, _MAGIC, length)

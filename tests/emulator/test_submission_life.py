@@ -42,7 +42,7 @@ def _signals(context: Context, event: Event, *before: Callable[[CommandList], No
 
 
 def _await_end(queue: CommandQueue, sequence: int) -> None:
-    wait_until(lambda: queue.progress.has_ended(sequence))
+    wait_until(lambda: queue.describe().completed >= sequence)
 
 
 def _kill_stopped(pid: int) -> None:

@@ -14,11 +14,11 @@ from softnpu.driver.faults import FaultKind
 from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.faults import InjectedFaults
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.environment import ENV_INJECT
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_INJECT
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.injection_counts import InjectionCounters
 from softnpu.emulator.supervisor.settings import DaemonSettings
@@ -42,7 +42,7 @@ def hits(context: Context, operations: int) -> list[int]:
     return found
 
 
-def state_of(number: int) -> FaultState:
+def state_of(number: int) -> InjectionState:
     """What `status` says of one."""
     return next(state for state in faults.status() if state.id == number)
 

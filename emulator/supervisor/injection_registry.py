@@ -16,11 +16,11 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
-    FaultState,
     Inject,
     InjectClear,
     Injected,
     InjectedAre,
+    InjectionState,
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation, kind_of
@@ -227,11 +227,11 @@ class Faults:
         assert self._counts is not None
         return _USED_UP if self._counts.is_exhausted(entry.place, entry.injection) else _ACTIVE
 
-    def _told(self, entry: _Entry) -> FaultState:
+    def _told(self, entry: _Entry) -> InjectionState:
         assert self._counts is not None
         injection = entry.injection
         matched, hits = self._counts.read(entry.place)
-        return FaultState(
+        return InjectionState(
             id=entry.id,
             kind=injection.kind.value,
             state=self._state(entry),
