@@ -1,4 +1,4 @@
-"""The compute core of one device: a process that executes command buffers out of the clients' rings.
+"""The engine of one device: a process that executes command buffers from the clients' rings.
 
-It may be killed at any moment; that is the device's engine reset.
+It may be killed at any moment, which is an engine reset of the device.
 """

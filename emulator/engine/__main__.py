@@ -1,4 +1,4 @@
-"""An engine as a program: `python -m softnpu.emulator.engine CHANNEL-FD PARENT-PID`."""
+"""The engine's program: `python -m softnpu.emulator.engine CHANNEL-FD PARENT-PID`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softnpu.emulator.links import engine as link
 
 
 def main(arguments: list[str]) -> int:
-    """Serves one device until the supervisor closes the channel."""
+    """Serve one device until the supervisor closes the channel."""
     linux.die_with_parent(int(arguments[1]))
     # Ctrl-C in a terminal reaches the whole process group: the supervisor decides when we end
     signal.signal(signal.SIGINT, signal.SIG_IGN)

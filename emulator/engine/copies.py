@@ -1,8 +1,8 @@
-"""COPY and COPY_REGION: long ones in parts, and those whose ranges overlap so that they happen once.
+"""COPY and COPY_REGION: long ones run in parts, overlapping ones exactly once.
 
-A copy that overwrites its source cannot be begun again. Its data go through staging, which outlives the
-engine: staged, noted, copied from there (`staging`). Whether ranges overlap is a matter of the file that they
-lie in, and not of addresses: a client may have mapped it twice.
+A copy that overwrites its source cannot begin again after an engine reset. Its data go through staging, which
+outlives the engine: staged, noted, copied from there (`staging`). Ranges are compared by file and not by
+address, because a client may have mapped a file twice.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from functools import partial
 import numpy as np
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.context import Bytes, EngineContext, Memory
+from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.hazards import Hazards
+from softnpu.emulator.engine.memory import Bytes, Memory
 from softnpu.emulator.engine.staging import Note, moved
-from softnpu.emulator.engine.steps import Step, Turn
+from softnpu.emulator.engine.steps import Parts, RunningSubmission, Step
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -24,64 +25,66 @@ PART_BYTES = 8 * 1024 * 1024
 """Longer copies and fills are done in parts of this size, as the real driver cuts them."""
 
 
-def copy(context: EngineContext, turn: Turn, hazards: Hazards, command: cmd.Copy) -> Step:
+def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.Copy) -> Step:
     """COPY: `size` bytes, as if all were read before one is written."""
     target, source, size = command.target, command.source, command.size
-    to, origin = context.place(target, size), context.place(source, size)
+    to, origin = space.resolve(target, size), space.resolve(source, size)
     written = to.array[target.offset : target.offset + size]
     read = origin.array[source.offset : source.offset + size]
     read_at, write_at = origin.offset + source.offset, to.offset + target.offset
     hazards.write(to.mapping.identity, write_at, write_at + size)
     hazards.read(origin.mapping.identity, read_at, read_at + size)
     if 0 < abs(write_at - read_at) < size and to.mapping.identity == origin.mapping.identity:
-        return OverlappingCopy(context, turn, written, read, write_at > read_at)
+        return OverlappingCopy(space, running, written, read, write_at > read_at)
     if size > PART_BYTES:
         return partial(_copy_in_parts, written, read)
     return partial(np.copyto, written, read)
 
 
-def copy_region(context: EngineContext, turn: Turn, hazards: Hazards, command: cmd.CopyRegion) -> Step:
+def copy_region(
+    space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.CopyRegion
+) -> Step:
     """COPY_REGION: rows, as if all were read before one is written."""
     width, rows = command.width, command.rows
-    to, target = _rows(context, command.target, command.target_pitch, width, rows)
-    origin, source = _rows(context, command.source, command.source_pitch, width, rows)
+    to, target = _rows(space, command.target, command.target_pitch, width, rows)
+    origin, source = _rows(space, command.source, command.source_pitch, width, rows)
     written = to.range(command.target.offset, extent(command.target_pitch, width, rows))
     read = origin.range(command.source.offset, extent(command.source_pitch, width, rows))
     hazards.write(*written)
     hazards.read(*read)
-    if written.meets(read):
+    if written.overlaps(read):
         shift = (written.start - read.start) % command.target_pitch
         beside = (
             command.target_pitch == command.source_pitch and width <= shift <= command.target_pitch - width
         )
         if not beside:  # other columns of the same rows do not overlap
-            return OverlappingRegions(context, turn, target, source)
+            return OverlappingRegions(space, running, target, source)
     if target.size <= PART_BYTES:
         return partial(np.copyto, target, source)
     return partial(_copy_rows_in_parts, target, source)
 
 
 def extent(pitch: int, width: int, rows: int) -> int:
-    """Bytes from the first to the last of rows that start a pitch apart."""
+    """Return the bytes from the first to the last of rows that start a pitch apart."""
     return pitch * (rows - 1) + width
 
 
 class OverlappingCopy:
-    """A copy of a range onto itself, part by part: from its end if the target lies behind the source."""
+    """Copies a range onto itself, part by part: from its end if the target lies behind the source."""
 
-    __slots__ = ("_context", "_source", "_starts", "_target", "_turn")
+    __slots__ = ("_running", "_source", "_space", "_starts", "_target")
 
     def __init__(
-        self, context: EngineContext, turn: Turn, target: Bytes, source: Bytes, behind: bool
+        self, space: AddressSpace, running: RunningSubmission, target: Bytes, source: Bytes, behind: bool
     ) -> None:
-        self._context = context
-        self._turn = turn
+        self._space = space
+        self._running = running
         self._target = target
         self._source = source
         starts = range(0, target.size, PART_BYTES)
         self._starts: Sequence[int] = starts[::-1] if behind else starts
 
-    def __call__(self) -> object:
+    def __call__(self) -> Parts | None:
         parts = self._parts()
         if len(self._starts) > 1:
             return parts
@@ -90,65 +93,65 @@ class OverlappingCopy:
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._turn.pending_effect()
+        value = self._running.pending_effect()
         note = Note(None, 0) if value is None else Note.read(value)
         for number in range(note.number, len(self._starts)):
             start = self._starts[number]
             part = self._target[start : start + PART_BYTES]
             if value is not None and note.piece is not None and number == note.number:
-                staged = self._context.staging.find(value, part.size)
+                staged = self._space.staging.find(value, part.size)
             else:
-                piece = self._context.scratch(min(self._target.size, PART_BYTES))
+                piece = self._space.scratch(min(self._target.size, PART_BYTES))
                 staged = piece.array[: part.size]
                 np.copyto(staged, self._source[start : start + PART_BYTES])
-                self._turn.note_effect(piece.note(number))
+                self._running.note_effect(piece.note(number))
             _deliver(part, staged)
             if len(self._starts) > 1:
                 # others may run now, and use the same staging
-                self._turn.note_effect(moved(number + 1))
+                self._running.note_effect(moved(number + 1))
                 yield
 
 
 class OverlappingRegions:
-    """A copy of rows that lie between, or in, the rows that are copied: in any order, so all are staged."""
+    """Copies rows to rows that overlap them: no order of copying is safe, so all are staged."""
 
-    __slots__ = ("_context", "_source", "_target", "_turn")
+    __slots__ = ("_running", "_source", "_space", "_target")
 
-    def __init__(self, context: EngineContext, turn: Turn, target: Bytes, source: Bytes) -> None:
-        self._context = context
-        self._turn = turn
+    def __init__(self, space: AddressSpace, running: RunningSubmission, target: Bytes, source: Bytes) -> None:
+        self._space = space
+        self._running = running
         self._target = target
         self._source = source
 
-    def __call__(self) -> object:
+    def __call__(self) -> Parts | None:
         if self._target.size > PART_BYTES:
             return self._parts()
-        value = self._turn.pending_effect()
+        value = self._running.pending_effect()
         if value is not None:
-            staged = self._context.staging.find(value, self._target.size)
+            staged = self._space.staging.find(value, self._target.size)
         else:
-            piece = self._context.scratch(self._target.size)
+            piece = self._space.scratch(self._target.size)
             staged = piece.array[: self._target.size]
             np.copyto(staged.reshape(self._target.shape), self._source)
-            self._turn.note_effect(piece.note())
+            self._running.note_effect(piece.note())
         _deliver(self._target, staged.reshape(self._target.shape))
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._turn.pending_effect()
+        value = self._running.pending_effect()
         if value is None:
-            piece = self._context.staging.take(self._target.size)
+            piece = self._space.staging.take(self._target.size)
             staged = piece.array[: self._target.size].reshape(self._target.shape)
             yield from _copy_rows_in_parts(staged, self._source)
-            self._turn.note_effect(piece.note())
+            self._running.note_effect(piece.note())
         elif Note.read(value).piece is None:
-            return  # all of it is done
+            return  # it is done
         else:
-            staged = self._context.staging.find(value, self._target.size).reshape(self._target.shape)
+            staged = self._space.staging.find(value, self._target.size).reshape(self._target.shape)
         if failpoints.active is not None:
             failpoints.hit("engine.staged")
         yield from _copy_rows_in_parts(self._target, staged)
-        self._turn.note_effect(moved(1))  # the piece ends with this copy
+        self._running.note_effect(moved(1))  # the piece ends with this copy
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
 
@@ -178,10 +181,8 @@ def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
         yield
 
 
-def _rows(
-    context: EngineContext, at: cmd.MemoryAt, pitch: int, width: int, rows: int
-) -> tuple[Memory, Bytes]:
-    """A view of `rows` rows of `width` bytes that start `pitch` bytes apart, and the allocation."""
+def _rows(space: AddressSpace, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> tuple[Memory, Bytes]:
+    """Return the allocation, and a view of `rows` rows of `width` bytes that start `pitch` bytes apart."""
     if not 0 < width <= pitch or not rows:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,
@@ -190,8 +191,8 @@ def _rows(
             expected="rows, and a width of at most the pitch",
         )
     size = extent(pitch, width, rows)
-    memory = context.place(at, size)
+    memory = space.resolve(at, size)
     view = memory.array[at.offset : at.offset + size]
-    # the pitch of a single row leads nowhere, and may be larger than any address
+    # the pitch of a single row is not used, and may be larger than any address
     steps = (pitch if rows > 1 else width, 1)
     return memory, np.lib.stride_tricks.as_strided(view, (rows, width), steps)

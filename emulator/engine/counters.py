@@ -1,6 +1,7 @@
-"""The engine's part of the status page.
+"""Writes the engine's part of the status page.
 
-Who was told of the end of a submission finds it in the page: its counters are written out before its signal.
+The counters of a submission are written before its fence is signalled, so a client that sees the signal sees
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OVERLAPPED = int(StatusWord.OVERLAPPED)
 
 
 class Counters:
-    """Counters of one device; they go on from what an earlier engine of this daemon counted."""
+    """The counters of one device, continued from those of an earlier engine of this daemon."""
 
     def __init__(self, page_fd: int, devices: int, device: int) -> None:
         buffer = linux.map_shared(page_fd, records.status_size(devices))
@@ -39,19 +40,19 @@ class Counters:
         self._due_ns = 0
 
     def tick(self, now_ns: int) -> None:
-        """A sign of life, if the last one is a millisecond ago."""
+        """Write heartbeat and counters, at most once a millisecond."""
         if now_ns >= self._due_ns:
             self.write(now_ns)
 
     def write(self, now_ns: int | None = None) -> None:
-        """A sign of life, and the counters of the work that is not at its end yet."""
+        """Write the heartbeat, and the counters of work that has not ended yet."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         self._words[_HEARTBEAT] = now
         self.publish()
         self._due_ns = now + _EVERY_NS
 
     def publish(self) -> None:
-        """Writes out what changes with every submission; the rest is written when it changes."""
+        """Write what changes with every submission; the rest is written when it changes."""
         words = self._words
         words[_SUBMISSIONS] = self.submissions
         words[_COMMANDS] = self.commands
@@ -59,17 +60,17 @@ class Counters:
         words[_BUSY] = self.busy_ns
 
     def count_fault(self) -> None:
-        """One more submission has failed."""
+        """Count a failed submission."""
         self._words[_FAULTS] += 1
 
     def count_staged(self, size: int) -> None:
-        """Bytes that were copied because a tensor could not be used in place."""
+        """Count bytes that were copied because a tensor could not be used in place."""
         self._words[_STAGED] += size
 
     def count_overlapped(self) -> None:
-        """One more inference has begun before its turn."""
+        """Count an inference that started before its turn."""
         self._words[_OVERLAPPED] += 1
 
     def count_tiles(self, tile_ns: int) -> None:
-        """Nanoseconds of an inference, times its tiles."""
+        """Count the nanoseconds of an inference, times its tiles."""
         self._words[_TILE_BUSY] += tile_ns

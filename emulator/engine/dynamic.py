@@ -1,7 +1,7 @@
-"""Inferences whose shapes the client tells: arguments with dynamic dimensions and their shape tensors.
+"""Arguments with dynamic dimensions, whose shapes lie in shape tensors.
 
 A shape tensor is client memory. It is copied once for an execution, the copy is checked against the bounds
-and against the memory that was bound, and only the copy is used.
+and the memory that was bound, and only the copy is used.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
-from softnpu.emulator.engine.context import Bytes
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine.executor import Binding, LoadedImage, type_of
+from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import Origin
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -27,26 +28,25 @@ _LARGEST = 2**31 - 1
 class DynamicArgument:
     """An argument with dynamic dimensions: the memory that was bound for it, and its shape tensor."""
 
-    __slots__ = ("_bounds", "_told", "argument", "item", "memory", "name", "position", "type")
+    __slots__ = ("_bounds", "_shape_tensor", "argument", "item", "memory", "name", "position", "type")
 
-    def __init__(self, meta: GraphMeta, argument: ArgumentMeta, position: int, memory: Bytes, told: Bytes):
+    def __init__(
+        self, meta: GraphMeta, argument: ArgumentMeta, position: int, memory: Bytes, shape_tensor: Bytes
+    ):
         self.argument = argument
         self.position = position
         self.memory = memory
         self.name = f"graph '{meta.name}', {'input' if argument.input else 'output'} '{argument.name}'"
         self.type = type_of(argument)
         self.item = int(self.type.size)
-        self._told: npt.NDArray[np.int32] = told.view(np.int32)
+        self._shape_tensor: npt.NDArray[np.int32] = shape_tensor.view(np.int32)
         self._bounds = [
             (dim.get_min_length(), dim.get_max_length()) for dim in ov.PartialShape(argument.partial_shape)
         ]
 
     def shape(self) -> Shape:
-        """What the client says now; refuses what is outside the bounds or the memory.
-
-        The result is `ERROR_INVALID_ARGUMENT`.
-        """
-        shape = tuple(reversed(self._told.copy().tolist()))
+        """Read the shape; refuse one outside the bounds or the memory with `ERROR_INVALID_ARGUMENT`."""
+        shape = tuple(reversed(self._shape_tensor.copy().tolist()))
         for dim, (low, high) in zip(shape, self._bounds, strict=True):
             if dim < low or 0 <= high < dim:
                 raise refuse(
@@ -66,17 +66,17 @@ class DynamicArgument:
         return shape
 
     def tensor(self, shape: Shape) -> ov.Tensor:
-        """The memory as a tensor of a shape that was checked."""
+        """Return the memory as a tensor of a checked shape."""
         if not math.prod(shape):
             return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO takes no tensor on no bytes
         return ov.Tensor(self.memory[: math.prod(shape) * self.item], ov.Shape(shape), self.type)
 
-    def tell(self, shape: Shape) -> None:
-        """Writes a shape for the client."""
-        self._told[:] = [min(dim, _LARGEST) for dim in reversed(shape)]
+    def write_shape(self, shape: Shape) -> None:
+        """Write the shape for the client."""
+        self._shape_tensor[:] = [min(dim, _LARGEST) for dim in reversed(shape)]
 
-    def misfit(self, shape: Shape) -> Refused | None:
-        """Why a result cannot go to the client; None if it can. The result is `ERROR_INVALID_SIZE`."""
+    def size_error(self, shape: Shape) -> Refused | None:
+        """Return `ERROR_INVALID_SIZE` if the memory is too small for a result of this shape, else None."""
         size = math.prod(shape) * self.item
         if size <= self.memory.nbytes and max(shape, default=0) <= _LARGEST:
             return None
@@ -89,7 +89,7 @@ class DynamicArgument:
         )
 
     def target(self, smallest: Shape) -> Any:
-        """All the memory as a tensor for results; None if it has not even room for the smallest one."""
+        """Return all the memory as a tensor for results; None if not even the smallest one fits."""
         elements = self.memory.nbytes // self.item
         if not elements or math.prod(smallest) > elements:
             return None
@@ -97,12 +97,12 @@ class DynamicArgument:
         tensor.shape = ov.Shape(smallest)
         return tensor
 
-    def loose(self, smallest: Shape) -> Any:
-        """A tensor that takes a result of any size; OpenVINO owns its memory."""
+    def growing_tensor(self, smallest: Shape) -> Any:
+        """Return a tensor in OpenVINO's memory that takes a result of any size."""
         return ov.Tensor(self.type, ov.Shape(smallest))
 
-    def put(self, result: Any) -> None:
-        """Copies a result, which fits, into the memory."""
+    def store(self, result: Any) -> None:
+        """Copy a result that fits into the memory."""
         size = int(result.byte_size)
         if size:
             np.copyto(self.memory[:size], result.data.reshape(-1).view(np.uint8))
@@ -111,15 +111,14 @@ class DynamicArgument:
 class DynamicBinding(Binding):
     """A binding of a graph with dynamic arguments.
 
-    Inputs are used in place, and so are outputs of a static shape with a tensor of their own. Outputs of a
-    dynamic shape OpenVINO computes in memory of its own and copies to where they were put, which is counted.
-    (Left where they are they could be copied by us, but an output that is hardly more than an input is wrong
-    then, 2026.4.)
+    Inputs are used in place, and so are outputs of a static shape with a tensor of their own. OpenVINO
+    computes outputs of a dynamic shape in its own memory and copies them to the tensor that was set, which is
+    counted. (Copying them here instead gives wrong values for an output that only reshapes an input, 2026.4.)
     """
 
     __slots__ = (
+        "_aliases",
         "_compilations",
-        "_followers",
         "_image",
         "_inputs",
         "_name",
@@ -130,13 +129,15 @@ class DynamicBinding(Binding):
         "_targets",
     )
 
-    def __init__(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+    def __init__(
+        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+    ) -> None:
         self._image = image
-        self._bind(views, copied)
+        self._bind(views, count_copied)
 
-    def _bind(self, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+    def _bind(self, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         image = self._image
-        self._start(image, views, copied)
+        self._start(image, views, count_copied)
         self._compilations = image.compilations
         meta = image.meta
         self._name = meta.name
@@ -144,9 +145,9 @@ class DynamicBinding(Binding):
         self._proven = False
         self._inputs: list[DynamicArgument] = []
         self._outputs: list[DynamicArgument] = []
-        self._followers: list[tuple[DynamicArgument, Origin]] = []
-        told = meta.shape_tensors
-        places: dict[tuple[bool, int], Bytes] = {}  # of static arguments
+        self._aliases: list[tuple[DynamicArgument, Origin]] = []
+        shape_tensors = meta.shape_tensors
+        static: dict[tuple[bool, int], Bytes] = {}
         positions = {True: 0, False: 0}
         for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
             if argument.shape_of >= 0:
@@ -155,58 +156,59 @@ class DynamicBinding(Binding):
             positions[argument.input] += 1
             origin = None if argument.input else image.origins.get(position)
             if not argument.is_dynamic:
-                places[argument.input, position] = view
+                static[argument.input, position] = view
                 if origin is None:
-                    self._place(position, argument, view)
+                    self._set_tensor(position, argument, view)
                 else:
-                    self._copy(view, _static(places, origin, meta, argument))
+                    self._copy(view, _static_source(static, origin, meta, argument))
                 continue
-            open_one = DynamicArgument(meta, argument, position, view, views[told[index]])
+            dynamic = DynamicArgument(meta, argument, position, view, views[shape_tensors[index]])
             if origin is not None:
-                self._followers.append((open_one, origin))
+                self._aliases.append((dynamic, origin))
             else:
-                (self._inputs if argument.input else self._outputs).append(open_one)
+                (self._inputs if argument.input else self._outputs).append(dynamic)
         self._smallest = [_smallest(image.compiled, argument.position) for argument in self._outputs]
         self._targets = [
             argument.target(smallest)
             for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
-        self._aim(self._targets)
+        self._set_outputs(self._targets)
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
-        """One inference with the shapes that the client tells now; False if it was cut off: nothing is told.
+        """Run an inference with the current shapes; False if it was cancelled.
 
-        Refuses with `ERROR_INVALID_ARGUMENT` shapes that are outside the bounds or the memory, or do not fit
-        each other, and with `ERROR_INVALID_SIZE` an output that the memory is too small for: all shape
-        tensors have the shapes then, and what outputs hold is void.
+        Refuses with `ERROR_INVALID_ARGUMENT` shapes outside the bounds or the memory, or that do not fit each
+        other, and with `ERROR_INVALID_SIZE` an output that is larger than its memory: then all shape tensors
+        have the shapes, and the content of outputs is undefined.
         """
         if self._compilations != self._image.compilations:
-            self._bind(self.views, self._copied)
+            self._bind(self.views, self._count_copied)
         shapes = [argument.shape() for argument in self._inputs]
         if shapes != self._shapes:
-            self._shapes = []  # until all are set: the next one would take a part of them for its own
+            self._shapes = []  # until all are set: after a failure all must be set again
             for argument, shape in zip(self._inputs, shapes, strict=True):
                 self._request.set_input_tensor(argument.position, argument.tensor(shape))
             self._shapes = shapes
-            self._proven = self._short = False
+            self._proven = self._is_short = False
         if None in self._targets:
-            return self._run_loose(is_cancelled)
+            return self._run_growing(is_cancelled)
         try:
             ended = super().run(is_cancelled)
         except RuntimeError:
-            # perhaps a result that did not fit: OpenVINO sees that last of all, and does not tell its size
-            return self._run_loose(is_cancelled)
+            # perhaps a result that did not fit: OpenVINO finds that out last, and does not give its size
+            return self._run_growing(is_cancelled)
         if ended:
             self._proven = True
             self._deliver(self._targets)
         return ended
 
-    def _run_loose(self, is_cancelled: Callable[[], bool]) -> bool:
-        """One inference with results of any size, which go to the client if they fit."""
+    def _run_growing(self, is_cancelled: Callable[[], bool]) -> bool:
+        """Run with results of any size, and copy them to the client if they fit."""
         results = [
-            argument.loose(smallest) for argument, smallest in zip(self._outputs, self._smallest, strict=True)
+            argument.growing_tensor(smallest)
+            for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
-        self._aim(results)
+        self._set_outputs(results)
         try:
             ended = super().run(is_cancelled)
         except RuntimeError as error:
@@ -215,39 +217,39 @@ class DynamicBinding(Binding):
                 raise
             raise self._inconsistent(error) from error
         finally:
-            self._aim(self._targets)
+            self._set_outputs(self._targets)
         if ended:
             self._proven = True
             self._deliver(results)
         return ended
 
-    def _aim(self, tensors: Sequence[Any]) -> None:
-        """Has the outputs written to these tensors."""
+    def _set_outputs(self, tensors: Sequence[Any]) -> None:
+        """Set the tensors of the outputs."""
         for argument, tensor in zip(self._outputs, tensors, strict=True):
             if tensor is not None:
                 self._request.set_output_tensor(argument.position, tensor)
 
     def _deliver(self, results: Sequence[Any]) -> None:
-        """Shapes of all outputs, then the content of those that are not in their memory yet."""
-        found = [*zip(self._outputs, results, self._targets, strict=True)]
-        found += [(argument, self._value(origin, results), None) for argument, origin in self._followers]
-        # an array has it as a tuple; to make one of an `openvino.Shape` takes 20 us
-        shapes = [tuple(result.data.shape) for _, result, _ in found]
-        for (argument, _, _), shape in zip(found, shapes, strict=True):
-            argument.tell(shape)
-        for (argument, _, _), shape in zip(found, shapes, strict=True):
-            misfit = argument.misfit(shape)
-            if misfit is not None:
-                raise misfit
+        """Write the shapes of all outputs, then the content of those that are not in their memory yet."""
+        outputs = [*zip(self._outputs, results, self._targets, strict=True)]
+        outputs += [(argument, self._value(origin, results), None) for argument, origin in self._aliases]
+        # an array has it as a tuple; converting an `openvino.Shape` takes 20 us
+        shapes = [tuple(result.data.shape) for _, result, _ in outputs]
+        for (argument, _, _), shape in zip(outputs, shapes, strict=True):
+            argument.write_shape(shape)
+        for (argument, _, _), shape in zip(outputs, shapes, strict=True):
+            error = argument.size_error(shape)
+            if error is not None:
+                raise error
         copied = 0
-        for argument, result, target in found:
+        for argument, result, target in outputs:
             copied += int(result.byte_size)
             if result is not target:
-                argument.put(result)
-        self._copied(copied)
+                argument.store(result)
+        self._count_copied(copied)
 
     def _value(self, origin: Origin, results: Sequence[Any]) -> Any:
-        """The tensor with the value of an output that has none of its own."""
+        """Return the tensor with the value of an output that has none of its own."""
         if origin.input:
             return self._request.get_input_tensor(origin.position)
         for argument, result in zip(self._outputs, results, strict=True):
@@ -256,44 +258,40 @@ class DynamicBinding(Binding):
         return self._request.get_output_tensor(origin.position)
 
     def _inconsistent(self, error: RuntimeError) -> Refused:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = ", ".join(
+        shapes = ", ".join(
             f"'{argument.argument.name}' {list(shape)}"
             for argument, shape in zip(self._inputs, self._shapes, strict=True)
         )
         return refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
-            f"graph '{self._name}' with {told}",
-            found=lines[-1] if lines else type(error).__name__,
+            f"graph '{self._name}' with {shapes}",
+            found=openvino_errors.reason(error),
             expected="inputs whose shapes fit each other",
         )
 
 
-def bind(image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> Binding:
-    """A request on these places: one view for each argument of the metadata.
-
-    `copied` is told how many bytes an inference had to copy.
-    """
+def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
+    """Bind a request to one view for each argument; `count_copied` gets the bytes an inference copies."""
     if any(argument.is_dynamic for argument in image.meta.arguments):
-        return DynamicBinding(image, views, copied)
-    return Binding(image, views, copied)
+        return DynamicBinding(image, views, count_copied)
+    return Binding(image, views, count_copied)
 
 
-def _static(
-    places: Mapping[tuple[bool, int], Bytes], origin: Origin, meta: GraphMeta, argument: ArgumentMeta
+def _static_source(
+    static: Mapping[tuple[bool, int], Bytes], origin: Origin, meta: GraphMeta, argument: ArgumentMeta
 ) -> Bytes:
-    """The memory with the value of a static output that has no tensor of its own."""
-    if origin not in places:
+    """Return the memory with the value of a static output that has no tensor of its own."""
+    if origin not in static:
         raise refuse(
             ZeResult.ERROR_MODULE_BUILD_FAILURE,
             f"graph '{meta.name}', output '{argument.name}'",
             found=f"shape {list(argument.shape)}, shared with an argument of dynamic dimensions",
             expected="arguments that share a tensor to have one shape",
         )
-    return places[origin]
+    return static[origin]
 
 
 def _smallest(compiled: ov.CompiledModel, position: int) -> Shape:
-    """The smallest shape of an output as OpenVINO infers it now; its transformations may have changed it."""
+    """Return the smallest shape of an output after OpenVINO's transformations, which may have changed it."""
     partial = compiled.outputs[position].partial_shape
     return tuple(dim.get_min_length() for dim in partial)

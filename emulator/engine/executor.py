@@ -1,7 +1,4 @@
-"""The arithmetic: OpenVINO's CPU runtime, bound onto client memory.
-
-The rest of the engine knows four verbs: load an image, bind it to memory, run, cancel.
-"""
+"""Computes with OpenVINO's CPU runtime: loads images, binds client memory, runs and cancels inferences."""
 
 from __future__ import annotations
 
@@ -15,20 +12,19 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine.layers import layer_records
+from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import origins
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
-
-Bytes = npt.NDArray[np.uint8]
 
 _PROPERTIES = (
     "INFERENCE_PRECISION_HINT",
@@ -36,18 +32,18 @@ _PROPERTIES = (
     "INFERENCE_NUM_THREADS",
     "PERF_COUNT",
 )
-_LOOK_MS = 50
-_LOOK_FOR_MORE_MS = 1
-_MOST_STREAMS = 4
+_POLL_MS = 50
+_OVERLAP_POLL_MS = 1
+_MAX_STREAMS = 4
 _SHORT_S = 500e-6
-_LARGE = 64 << 20
-_GIVE_BACK_S = 0.005
+_LARGE_WEIGHTS = 64 << 20
+_RELEASE_INTERVAL_S = 0.005
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
 
 
 def core() -> ov.Core:
-    """The OpenVINO core of this process."""
+    """Return the OpenVINO core of this process."""
     global _core
     with _core_lock:
         if _core is None:
@@ -56,56 +52,67 @@ def core() -> ov.Core:
 
 
 class Binding:
-    """One infer request whose inputs and outputs are client memory. `run` is one inference.
+    """An infer request whose inputs and outputs are client memory.
 
-    Outputs that OpenVINO does not let be set (`shared_tensors`, `LoadedImage.unbound`) are copied at its end;
-    `copied` is told how many bytes.
+    Outputs whose tensor cannot be set (`shared_tensors`, `LoadedImage.unbound`) are copied at the end of an
+    inference; `count_copied` gets the bytes.
     """
 
-    __slots__ = ("_begun", "_copied", "_copies", "_look_ms", "_request", "_short", "_unbound", "views")
+    __slots__ = (
+        "_copies",
+        "_count_copied",
+        "_is_short",
+        "_poll_ms",
+        "_request",
+        "_started",
+        "_unbound",
+        "views",
+    )
 
-    def __init__(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
-        self._start(image, views, copied)
+    def __init__(
+        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+    ) -> None:
+        self._start(image, views, count_copied)
         inputs = len(image.meta.inputs)
         for index, (argument, view) in enumerate(zip(image.meta.arguments, views, strict=True)):
             position = index if argument.input else index - inputs
             origin = None if argument.input else image.origins.get(position)
             if origin is None:
-                self._place(position, argument, view)
+                self._set_tensor(position, argument, view)
             else:
                 self._copy(view, views[origin.position + (0 if origin.input else inputs)])
 
-    def _start(self, image: LoadedImage, views: Sequence[Bytes], copied: Callable[[int], None]) -> None:
+    def _start(self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         self.views = views  # keeps the mappings alive as long as the request may touch them
         self._request = image.compiled.create_infer_request()
-        self._short = self._begun = False
-        self._look_ms = _LOOK_MS
-        self._copied = copied
+        self._is_short = self._started = False
+        self._poll_ms = _POLL_MS
+        self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
         self._unbound = image.unbound
 
-    def overlap(self) -> None:
-        """Others of its image may run beside it: `run` asks often, so that they can begin."""
-        self._look_ms = _LOOK_FOR_MORE_MS
+    def poll_often(self) -> None:
+        """Have `run` poll often, so that other inferences can start beside it."""
+        self._poll_ms = _OVERLAP_POLL_MS
 
-    def begin(self) -> None:
-        """Starts an inference before its turn; `run` then waits for this one. Not for one of under 0.5 ms."""
+    def start_early(self) -> None:
+        """Start an inference that the next `run` waits for; not worth it for one of under 0.5 ms."""
         self._request.start_async()
-        self._begun = True
+        self._started = True
 
-    def call_off(self) -> None:
-        """Ends what `begin` has started; its outputs are void, and not written any more."""
-        if self._begun:
-            self._begun = False
+    def cancel_early(self) -> None:
+        """Cancel what `start_early` started; its outputs are void."""
+        if self._started:
+            self._started = False
             self._cancel()
 
     @property
     def short(self) -> bool:
-        """Whether an inference takes less time than handing it to another thread is worth."""
-        return self._short
+        """Whether an inference is so short that another thread costs more than it saves."""
+        return self._is_short
 
-    def _place(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
-        """Input or output `position` lies in `view` from now on."""
+    def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
+        """Make an input or output use `view`."""
         tensor = ov.Tensor(view, ov.Shape(argument.shape), type_of(argument))
         if argument.input:
             self._request.set_input_tensor(position, tensor)
@@ -115,7 +122,7 @@ class Binding:
             self._request.set_output_tensor(position, tensor)
 
     def _result(self, position: int, argument: ArgumentMeta) -> Bytes:
-        """What OpenVINO has computed in memory of its own."""
+        """Return a result that lies in OpenVINO's memory."""
         result = self._request.get_output_tensor(position).data
         if list(result.shape) != list(argument.shape):
             raise refuse(
@@ -129,7 +136,7 @@ class Binding:
         return data
 
     def _copy(self, output: Bytes, source: Bytes) -> None:
-        """Every inference ends with a copy of `source`, which has this output's value."""
+        """Copy `source`, which has the value of this output, at the end of every inference."""
         if output.nbytes != source.nbytes:
             raise refuse(
                 ZeResult.ERROR_MODULE_BUILD_FAILURE,
@@ -140,59 +147,59 @@ class Binding:
         self._copies.append((output, lambda: source))
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Computes the outputs from the inputs; `RuntimeError` with OpenVINO's reason if it fails.
+        """Compute the outputs from the inputs; raises `RuntimeError` with OpenVINO's reason.
 
-        `given_up` is asked now and then while a long inference runs. It ends it early by its answer: then the
-        result is False, and the outputs are void.
+        `is_cancelled` is called now and then while a long inference runs. Once it returns True the inference
+        ends: the result is False, and the outputs are void.
         """
-        # `infer` computes in this thread, which saves the way to OpenVINO's own one and back: 12 us of 60
-        # with a small network. With a big one on a busy machine its own one is faster: YOLOv8n took 14 ms
-        # there and 20 ms here.
-        if self._short:
+        # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
+        # With a big one on a busy machine OpenVINO's own thread is faster: YOLOv8n took 14 ms there and 20 ms
+        # here.
+        if self._is_short:
             self._request.infer(share_outputs=True)
             if self._copies:
                 self._finish_copies()
             return True
-        begun, self._begun = self._begun, False
+        started, self._started = self._started, False
         start = time.perf_counter()
-        if not begun:
+        if not started:
             self._request.start_async()
         try:
-            while not self._request.wait_for(self._look_ms):
+            while not self._request.wait_for(self._poll_ms):
                 if is_cancelled():
                     self._cancel()
                     return False
         except BaseException:
-            self._cancel()  # nothing may be written once the failure is told
+            self._cancel()  # nothing may be written after the failure is reported
             raise
-        self._request.wait()  # raises what went wrong
-        self._short = not begun and time.perf_counter() - start < _SHORT_S
+        self._request.wait()  # raises the error
+        self._is_short = not started and time.perf_counter() - start < _SHORT_S
         if self._copies:
             self._finish_copies()
         return True
 
     def layers(self) -> tuple[LayerRecord, ...]:
-        """What the last inference spent in each layer; empty unless the image was compiled to profile."""
+        """Return the profile of the last inference; empty unless the image was compiled to profile."""
         return layer_records(self._request.get_profiling_info())
 
     def _finish_copies(self) -> None:
         for output, source in self._copies:
             np.copyto(output, source())
-            self._copied(output.nbytes)
+            self._count_copied(output.nbytes)
 
     def _cancel(self) -> None:
-        """Ends the running inference at the border of a layer; its outputs are void."""
+        """End the running inference at the border of a layer; its outputs are void."""
         self._request.cancel()
-        with contextlib.suppress(RuntimeError):  # it says that it was cancelled
+        with contextlib.suppress(RuntimeError):  # "cancelled"
             self._request.wait()
 
 
 class LoadedImage:
     """A compiled model on the device, shared by all graphs of this content.
 
-    Constants are used where they lie: sources and blob stay mapped as long as the image lives. `check`
+    Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
     compares them with the digests in the blob first, and refuses others by name. `streams`: how many
-    inferences it can do side by side, each with its part of the threads.
+    inferences it runs at once, each with its part of the threads.
     """
 
     def __init__(
@@ -218,16 +225,16 @@ class LoadedImage:
         self.origins = origins(self.compiled)
 
     def renew(self) -> None:
-        """Compile a model with dynamic dimensions again: requests made before must not be used any more.
+        """Compile a model with dynamic dimensions again; requests made before must not be used.
 
-        After an inference that failed OpenVINO's compiled model (2026.4) may refuse right shapes for good, in
-        new requests as well.
+        After a failed inference OpenVINO's compiled model (2026.4) may refuse valid shapes for good, in new
+        requests as well.
         """
         if self._model is not None:
             self._compile(self._model)
 
     def _compile(self, model: ov.Model) -> None:
-        with _kept_light(self._space):
+        with _releasing_pages(self._space):
             self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
         self.compilations += 1
 
@@ -239,24 +246,25 @@ def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
             yield position
 
 
-def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
-    """Loads an image from its descriptors (closed here). Raises `Refused` with the reason."""
+def load(message: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
+    """Load an image from its descriptors, which are closed here. Raises `Refused`."""
     try:
-        blob = memoryview(mmap.mmap(fds[0], order.blob_length, prot=mmap.PROT_READ))
+        blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
         section = BlobReader(blob).extent(Section.WEIGHTS)
-        sources = fds[len(fds) - len(order.weights) :]
-        space = WeightSpace(order.weights, sources, "graph", None if section is None else (fds[0], *section))
+        sources = fds[len(fds) - len(message.weights) :]
+        space = WeightSpace(
+            message.weights, sources, "graph", None if section is None else (fds[0], *section)
+        )
         placement = None
-        if order.placement_length:
-            placement = Placement.decode(os.pread(fds[1], order.placement_length, 0))
-        return LoadedImage(blob, placement, space, order.check)
+        if message.placement_length:
+            placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
+        return LoadedImage(blob, placement, space, message.check)
     except (RuntimeError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise Refused(
             ErrorInfo(
                 result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
                 object="graph",
-                found=f"the engine cannot load it: {reason}",
+                found=f"the engine cannot load it: {openvino_errors.reason(error)}",
                 expected="a model that the device runs",
             )
         ) from error
@@ -266,21 +274,21 @@ def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
 
 
 @contextmanager
-def _kept_light(space: WeightSpace) -> Iterator[None]:
-    """Gives pages of large weights back while OpenVINO makes its own form of them, and at the end.
+def _releasing_pages(space: WeightSpace) -> Iterator[None]:
+    """Release pages of large weights while OpenVINO converts them, and at the end.
 
-    Otherwise both are in memory: twice the weights. What is used as it lies comes back from the file.
+    Otherwise the weights are in memory twice. Pages that are used in place come back from the file.
     """
-    if space.layout.size < _LARGE:
+    if space.layout.size < _LARGE_WEIGHTS:
         yield
         return
     done = threading.Event()
 
-    def give_back() -> None:
-        while not done.wait(_GIVE_BACK_S):
+    def release() -> None:
+        while not done.wait(_RELEASE_INTERVAL_S):
             space.release_pages()
 
-    thread = threading.Thread(target=give_back, name="weights")
+    thread = threading.Thread(target=release, name="weights")
     thread.start()
     try:
         yield
@@ -290,10 +298,10 @@ def _kept_light(space: WeightSpace) -> Iterator[None]:
         space.release_pages()
 
 
-def timed_load(order: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:
-    """`load`, and how many milliseconds it took."""
+def timed_load(message: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:
+    """Load an image; return it and the milliseconds taken."""
     start = time.perf_counter()
-    image = load(order, fds)
+    image = load(message, fds)
     return image, (time.perf_counter() - start) * 1e3
 
 
@@ -303,11 +311,11 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
     # each stream takes its part of the threads, also while it is the only one that works
-    streams = min(_MOST_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    streams = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(streams)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:
-    """Its element type."""
+    """Return the element type of an argument."""
     element_type: ov.Type = getattr(ov.Type, argument.element_type)
     return element_type

@@ -1,6 +1,6 @@
-"""Faults that a user asks for and an engine shows: in submissions, at doorbells, when graphs are loaded.
+"""Injected faults that an engine shows: in submissions, at doorbells, when images are loaded.
 
-Nothing of this runs unless there is an injection: the engine asks where it asks its fail-points.
+Nothing of this runs without an injection: the engine checks for faults where it checks its fail-points.
 """
 
 from __future__ import annotations
@@ -11,39 +11,26 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.steps import BLOCKED, GIVEN_UP
+from softnpu.emulator.engine.program import Program
+from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.steps import BLOCKED, CANCELLED, Pause
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.injection_counts import InjectionCounters
 
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.context import EngineContext
-    from softnpu.emulator.engine.program import Program
-    from softnpu.emulator.engine.queue import EngineQueue
-
 _STEP_S = 0.01
 _SLOW_STEP_S = 0.05
 
-GivenUp = Callable[[], bool]
+IsCancelled = Callable[[], bool]
 
 
 @dataclass
-class _Rule:
-    """An injection, and its place among the counters."""
-
-    id: int
-    place: int
-    injection: Injection
-
-
-@dataclass
-class _Struck:
-    """What becomes of a submission: decided when it begins, valid in all of its slices."""
+class _Decision:
+    """What happens to a submission: decided when it begins, valid in all of its slices."""
 
     sequence: int
     injection: Injection | None
@@ -51,95 +38,99 @@ class _Struck:
 
 
 @dataclass
-class _Unheard:
-    """A submission whose doorbell was not heard, and until when somebody may ring again."""
+class _DroppedDoorbell:
+    """A submission whose doorbell was dropped, and when the device gives up on it."""
 
     sequence: int
-    give_up_ns: int
+    deadline_ns: int
 
 
-class EngineFaults:
-    """The injections of one engine. Their counters are shared with the supervisor and outlive it."""
+class InjectedFaults:
+    """The injections of one engine. Their counters are shared with the supervisor and outlive the engine."""
 
     def __init__(self, tdr_ms: int) -> None:
         self._tdr_ns = tdr_ms * 1_000_000
-        self.orders = 0  # that were obeyed
-        self._rules: dict[int, _Rule] = {}
+        self.messages = 0  # about injections, that were handled
+        self._injections: dict[int, link.InjectionAdd] = {}
         self._lock = threading.Lock()  # images are loaded in a thread of their own
-        self._counts: InjectionCounters | None = None
-        self._struck: WeakKeyDictionary[EngineQueue, _Struck] = WeakKeyDictionary()
-        self._unheard: WeakKeyDictionary[EngineQueue, _Unheard] = WeakKeyDictionary()
+        self._counters: InjectionCounters | None = None
+        self._decisions: WeakKeyDictionary[EngineQueue, _Decision] = WeakKeyDictionary()
+        self._dropped: WeakKeyDictionary[EngineQueue, _DroppedDoorbell] = WeakKeyDictionary()
 
-    # ------------------------------------------------------------ orders
+    # ------------------------------------------------------------ messages
 
-    def add(self, order: link.InjectionAdd, fd: int) -> None:
-        """A new injection; takes the descriptor of the counters."""
+    def add(self, message: link.InjectionAdd, fd: int) -> None:
+        """Add an injection; takes the descriptor of the counters."""
         with self._lock:
-            if self._counts is None:
-                self._counts = InjectionCounters(fd, order.counters)
+            if self._counters is None:
+                self._counters = InjectionCounters(fd, message.counters)
             else:
                 os.close(fd)
-            self._rules[order.id] = _Rule(order.id, order.place, order.injection)
-        self.orders += 1
+            self._injections[message.id] = message
+        self.messages += 1
         failpoints.keep_active(True)
 
-    def drop(self, order: link.InjectionDrop) -> None:
-        """This one is not wanted any more; what it has begun stays as it is."""
-        self.orders += 1
+    def drop(self, message: link.InjectionDrop) -> None:
+        """End an injection; what it has decided stays."""
+        self.messages += 1
         with self._lock:
-            self._rules.pop(order.id, None)
+            self._injections.pop(message.id, None)
 
-    def tidy(self) -> None:
-        """Forgets what can do nothing any more. Without anything left the engine runs as if none had been."""
-        for queue in [queue for queue, struck in self._struck.items() if _over(queue, struck.sequence)]:
-            del self._struck[queue]
-        for queue in [queue for queue, unheard in self._unheard.items() if _over(queue, unheard.sequence)]:
-            del self._unheard[queue]
+    def prune(self) -> None:
+        """Forget what is over; with nothing left the engine runs at full speed again."""
+        for queue in [queue for queue, each in self._decisions.items() if _is_over(queue, each.sequence)]:
+            del self._decisions[queue]
+        for queue in [queue for queue, each in self._dropped.items() if _is_over(queue, each.sequence)]:
+            del self._dropped[queue]
         with self._lock:
-            for rule in list(self._rules.values()):
-                if self._counts is not None and self._counts.is_exhausted(rule.place, rule.injection):
-                    del self._rules[rule.id]
-            if self._counts is not None and not self._rules:
-                self._counts.close()
-                self._counts = None
-        failpoints.keep_active(bool(self._rules or self._struck or self._unheard))
+            for each in list(self._injections.values()):
+                if self._counters is not None and self._counters.is_exhausted(each.slot, each.injection):
+                    del self._injections[each.id]
+            if self._counters is not None and not self._injections:
+                self._counters.close()
+                self._counters = None
+        failpoints.keep_active(bool(self._injections or self._decisions or self._dropped))
 
     # ------------------------------------------------------------ submissions
 
     def run(
-        self, queue: EngineQueue, program: Program, run: Callable[[], object], is_cancelled: GivenUp
-    ) -> object:
-        """Runs a slice of a submission by `run`, with what was asked for; as `Runner` does without."""
-        struck = self._strike_submission(queue)
-        injection = struck.injection
+        self,
+        queue: EngineQueue,
+        program: Program,
+        run: Callable[[], Pause | None],
+        is_cancelled: IsCancelled,
+    ) -> Pause | None:
+        """Run a slice of a submission by `run`, with its fault if it has one."""
+        decision = self._decide(queue)
+        injection = decision.injection
         if injection is None:
             return run()
         self._before(injection, is_cancelled)
         if injection.kind is FaultKind.STALL:
-            return GIVEN_UP
+            return CANCELLED
         start = time.monotonic()
-        waits = run()
-        struck.ran_s += time.monotonic() - start
-        if waits is None and injection.kind is FaultKind.DROP_SIGNAL:
-            # it waits as if for an event: the device gives it up in the end, and all of it has been done
+        pause = run()
+        decision.ran_s += time.monotonic() - start
+        if pause is None and injection.kind is FaultKind.DROP_SIGNAL:
+            # all of it is done, and it waits as if for an event until the device gives up on it
             queue.step = len(program.steps)
             return BLOCKED
-        if waits is None and injection.kind is FaultKind.SLOW:
-            longer_s = injection.seconds + struck.ran_s * (injection.factor - 1.0)
+        if pause is None and injection.kind is FaultKind.SLOW:
+            longer_s = injection.seconds + decision.ran_s * (injection.factor - 1.0)
             return _linger(queue, len(program.steps), longer_s, is_cancelled)
-        return waits
+        return pause
 
-    def _strike_submission(self, queue: EngineQueue) -> _Struck:
-        struck = self._struck.get(queue)
-        if struck is None or struck.sequence != queue.completed + 1:
-            injection = self._strike(Operation.SUBMISSION, queue.context.session)
-            doom = None if injection is None else _doom(injection)
-            if doom is not None:
-                queue.doom(doom)
-            struck = self._struck[queue] = _Struck(queue.completed + 1, injection)
-        return struck
+    def _decide(self, queue: EngineQueue) -> _Decision:
+        decision = self._decisions.get(queue)
+        if decision is None or decision.sequence != queue.completed + 1:
+            injection = self._match(Operation.SUBMISSION, queue.context.session)
+            result = None if injection is None else _certain_result(injection)
+            if result is not None:
+                queue.note_injected(result)
+            decision = self._decisions[queue] = _Decision(queue.completed + 1, injection)
+        return decision
 
-    def _before(self, injection: Injection, is_cancelled: GivenUp) -> None:
+    def _before(self, injection: Injection, is_cancelled: IsCancelled) -> None:
         match injection.kind:
             case FaultKind.HANG:
                 _hang()
@@ -158,42 +149,41 @@ class EngineFaults:
 
     # ------------------------------------------------------------ doorbells
 
-    def overhears(self, context: EngineContext, asleep: list[EngineQueue]) -> bool:
-        """Whether this ring of a doorbell is not heard. `asleep`: queues that nobody else looks at."""
+    def drops_doorbell(self, session: int, asleep: list[EngineQueue]) -> bool:
+        """Whether a doorbell is dropped; `asleep` are queues with work that the engine does not poll."""
         if not asleep:
             return False
-        if self._strike(Operation.DOORBELL, context.session) is None:
+        if self._match(Operation.DOORBELL, session) is None:
             for queue in asleep:
-                self._unheard.pop(queue, None)
+                self._dropped.pop(queue, None)
             return False
-        give_up_ns = time.monotonic_ns() + self._tdr_ns
+        deadline_ns = time.monotonic_ns() + self._tdr_ns
         for queue in asleep:
-            if queue not in self._unheard:
-                self._unheard[queue] = _Unheard(queue.completed + 1, give_up_ns)
+            if queue not in self._dropped:
+                self._dropped[queue] = _DroppedDoorbell(queue.completed + 1, deadline_ns)
         return True
 
-    def is_cancelled(self) -> list[tuple[EngineQueue, ErrorInfo]]:
-        """Queues whose doorbell was not heard for so long that the device gives up on them."""
+    def take_overdue(self) -> list[tuple[EngineQueue, ErrorInfo]]:
+        """Return the queues on which the device gives up because their doorbell was dropped."""
         now = time.monotonic_ns()
-        late = [queue for queue, unheard in self._unheard.items() if unheard.give_up_ns <= now]
-        found = [queue for queue in late if not _over(queue, self._unheard[queue].sequence)]
+        late = [queue for queue, dropped in self._dropped.items() if dropped.deadline_ns <= now]
+        overdue = [queue for queue in late if not _is_over(queue, self._dropped[queue].sequence)]
         for queue in late:
-            del self._unheard[queue]
-        what = f"injected fault: its doorbell was not heard for {self._tdr_ns // 1_000_000} ms"
+            del self._dropped[queue]
         info = ErrorInfo(
             result=ZeResult.ERROR_DEVICE_LOST,
             object="command queue",
-            found=what,
-            expected="a doorbell that is heard",
+            found=f"injected fault: its doorbell was dropped for {self._tdr_ns // 1_000_000} ms",
+            expected="a doorbell that arrives",
             hint="create a new queue",
         )
-        return [(queue, info) for queue in found]
+        return [(queue, info) for queue in overdue]
 
     # ------------------------------------------------------------ loads
 
-    def load(self) -> None:
-        """A graph is about to be loaded, in the loader's thread."""
-        injection = self._strike(Operation.LOAD, 0)
+    def before_load(self) -> None:
+        """Show the fault of loading an image, in the loader's thread."""
+        injection = self._match(Operation.LOAD, 0)
         if injection is None:
             return
         if injection.kind is FaultKind.LOAD_CRASH:
@@ -202,22 +192,22 @@ class EngineFaults:
 
     # ------------------------------------------------------------
 
-    def _strike(self, operation: Operation, session: int) -> Injection | None:
-        """Counts an operation; the injection that it is hit by. The oldest that hits is the only one."""
+    def _match(self, operation: Operation, session: int) -> Injection | None:
+        """Count an operation, and return the oldest injection that hits it."""
         with self._lock:
-            for rule in self._rules.values():
-                injection = rule.injection
+            for each in self._injections.values():
+                injection = each.injection
                 if injection.facts.operation is not operation:
                     continue
                 if injection.sessions and session not in injection.sessions:
                     continue
-                if self._counts is not None and self._counts.hit(rule.place, injection):
+                if self._counters is not None and self._counters.hit(each.slot, injection):
                     return injection
         return None
 
 
-def _doom(injection: Injection) -> int | None:
-    """How a submission that it hits ends in any case, also if the engine dies before; None: not by itself."""
+def _certain_result(injection: Injection) -> int | None:
+    """Return the result of a submission that fails even if the engine dies first, else None."""
     match injection.kind:
         case FaultKind.HANG | FaultKind.STALL | FaultKind.DROP_SIGNAL | FaultKind.LOST:
             return ZeResult.ERROR_DEVICE_LOST
@@ -228,12 +218,12 @@ def _doom(injection: Injection) -> int | None:
     return None
 
 
-def _linger(queue: EngineQueue, done: int, longer_s: float, is_cancelled: GivenUp) -> object:
-    """Keeps the device busy; the watchdog sees progress."""
+def _linger(queue: EngineQueue, done: int, longer_s: float, is_cancelled: IsCancelled) -> Pause | None:
+    """Keep the device busy; the watchdog sees progress."""
     end = time.monotonic() + longer_s
     while (left := end - time.monotonic()) > 0:
         if is_cancelled():
-            return GIVEN_UP
+            return CANCELLED
         queue.reached(done, time.monotonic_ns())
         time.sleep(min(left, _SLOW_STEP_S))
     return None
@@ -244,7 +234,7 @@ def _hang() -> None:
         time.sleep(3600)
 
 
-def _over(queue: EngineQueue, sequence: int) -> bool:
+def _is_over(queue: EngineQueue, sequence: int) -> bool:
     return queue.closed or queue.completed >= sequence
 
 

@@ -1,39 +1,40 @@
-"""Which lists must be noted command by command: those that overwrite what they have read.
+"""Finds lists that overwrite what they have read: their progress is noted after each command.
 
-In a list without inferences and events it is noted now and then how far it came, and after an engine's death
-the commands since the last note run again. That changes nothing as long as none of them has overwritten what
-an earlier one of them reads.
+In a list without inferences and events progress is noted now and then, and after an engine reset the commands
+since the last note run again. That changes nothing unless one of them has overwritten what an earlier one
+reads.
 """
 
 from __future__ import annotations
 
-from softnpu.emulator.engine.steps import NOTED_EVERY
+from softnpu.emulator.engine.steps import JOURNAL_EVERY
 
 File = tuple[int, int]
 
 
 class Hazards:
-    """What the commands since the last note have read, by file. `found`: a later one of them overwrites some.
+    """What the commands since the last note have read, by file.
 
-    `any`: whether they have read anything, so that writes matter.
+    `overwritten`: a later one of them overwrites some of it. `any_reads`: they have read something, so that
+    writes matter.
     """
 
-    __slots__ = ("_reads", "any", "found")
+    __slots__ = ("_reads", "any_reads", "overwritten")
 
     def __init__(self) -> None:
-        self.found = self.any = False
+        self.overwritten = self.any_reads = False
         self._reads: dict[File, tuple[int, int, list[tuple[int, int]]]] = {}
 
     def begin(self, step: int) -> None:
-        """The next command is this step. The runner notes after step 0, and then every `NOTED_EVERY`."""
-        if self.any and step & (NOTED_EVERY - 1) == 1:
-            self._forget()
+        """Begin a step. The runner notes progress after step 0, then every `JOURNAL_EVERY`."""
+        if self.any_reads and step & (JOURNAL_EVERY - 1) == 1:
+            self._clear()
 
     def read(self, file: File, start: int, end: int) -> None:
-        """The next command reads these bytes."""
-        if self.found:
+        """Record that the current command reads these bytes."""
+        if self.overwritten:
             return
-        self.any = True
+        self.any_reads = True
         known = self._reads.get(file)
         if known is None:
             self._reads[file] = start, end, [(start, end)]
@@ -44,15 +45,15 @@ class Hazards:
             self._reads[file] = min(low, start), max(high, end), ranges
 
     def write(self, file: File, start: int, end: int) -> None:
-        """The next command writes these bytes; its own reads are told afterwards."""
+        """Record that the current command writes these bytes; call it before `read`."""
         known = self._reads.get(file)
-        # a look at both ends first: most lists copy from one place to another, far from it
+        # both ends first: most lists copy to memory far from what they read
         if known is None or end <= known[0] or start >= known[1]:
             return
         if any(first < end and start < last for first, last in known[2]):
-            self.found = True
-            self._forget()
+            self.overwritten = True
+            self._clear()
 
-    def _forget(self) -> None:
-        self.any = False
+    def _clear(self) -> None:
+        self.any_reads = False
         self._reads.clear()

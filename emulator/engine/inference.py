@@ -1,66 +1,63 @@
-"""One GRAPH_EXECUTE: arguments bound in place or staged, one run, and the profile if it was asked for."""
+"""GRAPH_EXECUTE: binds arguments in place or stages them, runs one inference, writes its profile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.arguments import Arguments
-from softnpu.emulator.engine.context import Bytes, EngineContext, Range
 from softnpu.emulator.engine.dynamic import DynamicBinding, bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
+from softnpu.emulator.engine.memory import Bytes, Range
 from softnpu.emulator.engine.staging import Piece
-from softnpu.emulator.engine.steps import GIVEN_UP, LOADING
+from softnpu.emulator.engine.steps import CANCELLED, LOADING, Pause, RunningSubmission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.steps import Turn
-
 Run = Callable[[], bool]
-"""One inference: whether it came to its end, or was cut off."""
-_MOST_ARGUMENTS = 32  # more are not compared with those of others
+"""One inference; False if it was cancelled."""
+_MAX_ARGUMENTS = 32  # an inference with more does not overlap others
 
 
-def ready(image: EngineImage) -> object:
-    """Whether an image can run: `LOADING`, or None; refuses one that could not be loaded."""
+def check_loaded(image: EngineImage) -> Pause | None:
+    """Return None if an image can run, else `LOADING`; refuse one that could not be loaded."""
     if image.info is not None:
         raise Refused(image.info)
     return LOADING if image.loaded is None else None
 
 
 class Inference:
-    """A step. It binds its infer request when it first runs with the image on the device.
+    """A step. It creates its infer request when it first runs with the image on the device.
 
-    `streams`: how many inferences may run side by side with this one among them; 0 if it runs alone.
+    `streams`: how many inferences may run at once, this one included; 0 if it runs alone.
     """
 
     __slots__ = (
         "_arguments",
         "_binding",
         "_command",
-        "_context",
         "_image",
         "_profile",
         "_reads",
         "_run",
-        "_turn",
+        "_running",
+        "_space",
         "_writes",
         "streams",
     )
 
-    def __init__(self, context: EngineContext, command: cmd.GraphExecute, turn: Turn) -> None:
-        self._context = context
+    def __init__(self, space: AddressSpace, command: cmd.GraphExecute, running: RunningSubmission) -> None:
+        self._space = space
         self._command = command
-        self._turn = turn
-        self._image = context.graph(command.graph)
+        self._running = running
+        self._image = space.graph(command.graph)
         self._arguments: Arguments | None = None  # if some are copied
         self._run: Run | None = None
         self._binding: Binding | None = None
@@ -71,44 +68,44 @@ class Inference:
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
 
-    def __call__(self) -> object:
+    def __call__(self) -> Pause | None:
         run = self._run
         if run is None:
-            if ready(self._image) is LOADING:
+            if check_loaded(self._image) is LOADING:
                 return LOADING
             assert self._image.loaded is not None
             run = self._bind(self._image.loaded)
         arguments = self._arguments
         if arguments is None:
-            return None if run() else GIVEN_UP
+            return None if run() else CANCELLED
         if arguments.piece is not None:
-            return self._run_apart(run, arguments, arguments.piece)
+            return self._run_once(run, arguments, arguments.piece)
         if not self._run_staged(run, arguments):
-            return GIVEN_UP
-        self._turn.count_staged(arguments.staged)
+            return CANCELLED
+        self._running.count_staged(arguments.staged)
         return None
 
-    def _run_apart(self, run: Run, arguments: Arguments, piece: Piece) -> object:
-        """An inference that overwrites what it reads: it runs once, then its results are copied."""
-        staged, note = piece.array, self._turn.pending_effect()
-        if note is not None:  # an engine has died while it copied
-            staged = self._context.staging.find(note, arguments.size)
+    def _run_once(self, run: Run, arguments: Arguments, piece: Piece) -> Pause | None:
+        """Run an inference that overwrites its inputs: once into staging, then copy the results."""
+        staged, note = piece.array, self._running.pending_effect()
+        if note is not None:  # the engine before died while it copied
+            staged = self._space.staging.find(note, arguments.size)
         else:
             try:
                 if not self._run_staged(run, arguments):
-                    return GIVEN_UP
+                    return CANCELLED
             except Refused as error:
                 if error.info.result == ZeResult.ERROR_INVALID_SIZE:
-                    arguments.tell_shapes(staged)
+                    arguments.deliver_shapes(staged)
                 raise
             arguments.check(staged)
-            self._turn.note_effect(piece.note())
+            self._running.note_effect(piece.note())
             if failpoints.active is not None:
                 failpoints.hit("engine.staged")
         copied = arguments.deliver(staged)
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
-        self._turn.count_staged(arguments.staged + copied)
+        self._running.count_staged(arguments.staged + copied)
         return None
 
     def _run_staged(self, run: Run, arguments: Arguments) -> bool:
@@ -122,72 +119,72 @@ class Inference:
 
     def _bind(self, image: LoadedImage) -> Run:
         meta = image.meta
-        places = self._command.arguments
-        if len(places) != len(meta.arguments):
+        bound = self._command.arguments
+        if len(bound) != len(meta.arguments):
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"graph '{meta.name}'",
-                found=f"{len(places)} arguments",
+                found=f"{len(bound)} arguments",
                 expected=f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
-        arguments = Arguments(self._context, self._command, meta)
-        binding = bind(image, arguments.views, self._turn.count_staged)
-        is_cancelled = self._turn.is_cancelled
+        arguments = Arguments(self._space, self._command, meta)
+        binding = bind(image, arguments.views, self._running.count_staged)
+        is_cancelled = self._running.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments
         if self._may_overlap(image, binding):
             self._reads, self._writes = arguments.reads, arguments.writes
             self._binding, self.streams = binding, image.streams
-            binding.overlap()
-            self._run = partial(binding.run, self._turn.look_for_more)
+            binding.poll_often()
+            self._run = partial(binding.run, self._running.poll_overlap)
         elif self._profile is None:
             self._run = partial(binding.run, is_cancelled)
         else:
             self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
         return self._run
 
-    # ------------------------------------------------------------ side by side with others
+    # ------------------------------------------------------------ beside other inferences
 
     @property
     def overlaps(self) -> bool:
         """Whether others may run beside it, and it is long enough to be worth it."""
         return self._binding is not None and not self._binding.short
 
-    def begin(self) -> None:
-        """Starts before its turn."""
+    def start_early(self) -> None:
+        """Start before its turn."""
         assert self._binding is not None
-        self._binding.begin()
+        self._binding.start_early()
 
-    def call_off(self) -> None:
-        """Undoes `begin`, if it was not waited for yet."""
+    def cancel_early(self) -> None:
+        """Cancel what `start_early` started, unless its turn has come."""
         if self._binding is not None:
-            self._binding.call_off()
+            self._binding.cancel_early()
 
-    def disturbs(self, other: Inference) -> bool:
-        """Whether it makes a difference that this one does not wait for the other's end."""
+    def conflicts(self, other: Inference) -> bool:
+        """Whether one of both writes memory that the other uses."""
         return (
-            _meet(self._writes, other._writes)
-            or _meet(self._writes, other._reads)
-            or _meet(self._reads, other._writes)
+            _overlap(self._writes, other._writes)
+            or _overlap(self._writes, other._reads)
+            or _overlap(self._reads, other._writes)
         )
 
     def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
-        """Whether this inference is nothing but one run of an image with streams, on memory that is known."""
+        """Whether this is a plain run of an image with streams on memory that is known in advance."""
         if image.streams < 2 or isinstance(binding, DynamicBinding):
             return False
         copies = self._arguments is not None or self._profile is not None
-        return not copies and len(self._command.arguments) <= _MOST_ARGUMENTS
+        return not copies and len(self._command.arguments) <= _MAX_ARGUMENTS
 
     def _profile_memory(self) -> Bytes | None:
         at = self._command.profiling
         if at is None:
             return None
-        memory = self._context.place(at, profiling.HEADER.size)
-        return self._context.view(at, memory.size - at.offset)
+        memory = self._space.resolve(at, profiling.HEADER.size)
+        return self._space.view(at, memory.size - at.offset)
 
 
-def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    return any(one.meets(other) for one in some for other in others)
+def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
+    return any(one.overlaps(other) for one in some for other in others)
 
 
 def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: Bytes) -> bool:

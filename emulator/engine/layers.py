@@ -1,4 +1,4 @@
-"""What OpenVINO says of the layers of an inference, in the words of the profiling extension."""
+"""Converts OpenVINO's profile of an inference to the records of the profiling extension."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATUS = {
 
 
 def layer_records(infos: Iterable[Any]) -> tuple[LayerRecord, ...]:
-    """One record a layer, in execution order. OpenVINO gives durations only: layers follow each other."""
+    """Return one record a layer, in execution order. OpenVINO gives durations: layers follow each other."""
     records = []
     start = 0
     for number, info in enumerate(infos):
@@ -47,7 +47,7 @@ def layer_records(infos: Iterable[Any]) -> tuple[LayerRecord, ...]:
 
 
 def unit_of(kind: str) -> TaskType:
-    """The unit of the NPU that would run a layer of this type: DPU, DMA, or a software kernel."""
+    """Return the unit of the NPU that would run a layer of this type: DPU, DMA, or a software kernel."""
     if kind in _DPU:
         return TaskType.DPU
     return TaskType.DMA if kind in _DMA else TaskType.SW

@@ -1,4 +1,4 @@
-"""Decoded command buffers: a command becomes one ready call, checked once and run many times."""
+"""Decodes command buffers: each command is checked once and becomes a call that runs many times."""
 
 from __future__ import annotations
 
@@ -6,38 +6,35 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import copies
-from softnpu.emulator.engine.context import Bytes, EngineContext
+from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
 from softnpu.emulator.engine.hazards import Hazards
-from softnpu.emulator.engine.inference import Inference, ready
-from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
+from softnpu.emulator.engine.images import EngineImage
+from softnpu.emulator.engine.inference import Inference, check_loaded
+from softnpu.emulator.engine.memory import Bytes
+from softnpu.emulator.engine.steps import BLOCKED, Pause, RunningSubmission, Step
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import EventRecord
+from softnpu.emulator.platforms import Platform
 
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.engine import Engine
-    from softnpu.emulator.engine.images import EngineImage
-
-_CLOCK_EVERY = 255  # mask of command numbers
+_CLOCK_MASK = 255  # of command numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 
-    `noted`: whether it is noted after each step how far it came, because the next must not be done twice,
-    overwrites what was read, or takes long. `tiles`: the most that one of its inferences occupies.
-    `complete`: False if that may be less than it says, because a graph is still being loaded. `inference`:
-    its only step, if that is one.
+    `noted`: progress is noted after each step, because the next must not be done twice, overwrites what was
+    read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
+    is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
     """
 
     data: bytes
@@ -52,16 +49,18 @@ class Program:
 
 
 class Decoding:
-    """Checks every command of a buffer (a private copy) against the context before any of them runs.
+    """Checks every command of a buffer (a private copy) before any of them runs.
 
-    In parts: 16 MiB may hold two million commands, which takes seconds.
+    It does so in parts: 16 MiB may hold two million commands, which takes seconds.
     """
 
-    def __init__(self, data: bytes, context: EngineContext, engine: Engine, turn: Turn) -> None:
+    def __init__(
+        self, data: bytes, space: AddressSpace, platform: Platform, running: RunningSubmission
+    ) -> None:
         self._data = data
-        self._context = context
-        self._engine = engine
-        self._turn = turn
+        self._space = space
+        self._platform = platform
+        self._running = running
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
@@ -71,14 +70,14 @@ class Decoding:
         self._complete = True
 
     def advance(self, until_ns: int) -> Program | None:
-        """The program, or None if there is more to do at this time; raises `Refused` at a bad command."""
+        """Decode until `until_ns`; return the program, or None if there is more. Raises `Refused`."""
         for number, command in self._commands:
             if command is not None:
                 self._add(number, command)
-            if not number & _CLOCK_EVERY and number and time.monotonic_ns() >= until_ns:
+            if not number & _CLOCK_MASK and number and time.monotonic_ns() >= until_ns:
                 return None
         steps = tuple(self._steps)
-        once = self._events or self._effects or self._hazards.found
+        once = self._events or self._effects or self._hazards.overwritten
         noted = len(steps) > 1 and (once or self._inferences > 0)
         only = steps[0] if len(steps) == 1 else None
         return Program(
@@ -105,50 +104,50 @@ class Decoding:
         self._uses.update(cmd.handles(command))
         if isinstance(command, cmd.GraphExecute):
             self._inferences += 1
-            self._occupy(self._context.graph(command.graph))
+            self._occupy(self._space.graph(command.graph))
         self._events |= isinstance(command, cmd.EventSignal | cmd.EventReset | cmd.EventWait)
         self._effects |= isinstance(step, OverlappingCopy | OverlappingRegions)
 
     def _step(self, command: cmd.Command) -> Step | None:
-        context, hazards = self._context, self._hazards
+        space, running, hazards = self._space, self._running, self._hazards
         match command:
             case cmd.Barrier():
-                return None  # commands of a queue run one after the other: there is nothing to wait for
+                return None  # commands of a queue run one after the other
             case cmd.Fill(at, size, pattern):
-                if hazards.any:
-                    hazards.write(*context.place(at, size).range(at.offset, size))
-                return _fill(context, at, size, pattern)
+                if hazards.any_reads:
+                    hazards.write(*space.resolve(at, size).range(at.offset, size))
+                return _fill(space, at, size, pattern)
             case cmd.Copy():
-                return copies.copy(context, self._turn, hazards, command)
+                return copies.copy(space, running, hazards, command)
             case cmd.Timestamp(at):
-                if hazards.any:
-                    hazards.write(*context.place(at, 8).range(at.offset, 8))
-                word = context.view(at, 8, 8).view(np.uint64)
-                return partial(_write_time, word, self._engine.ns_per_tick)
+                if hazards.any_reads:
+                    hazards.write(*space.resolve(at, 8).range(at.offset, 8))
+                word = space.view(at, 8, 8).view(np.uint64)
+                return partial(_write_time, word, self._platform.timer_ns_per_tick)
             case cmd.EventSignal(at):
-                return partial(_signal, _event(context, at), at, self._engine, self._turn)
+                return partial(_signal, _event(space, at), at, running)
             case cmd.EventReset(at):
-                return partial(_reset, _event(context, at), at, self._turn)
+                return partial(_reset, _event(space, at), at, running)
             case cmd.EventWait(at):
-                return partial(_wait, _event(context, at))
+                return partial(_wait, _event(space, at))
             case cmd.GraphInit(graph):
-                return partial(ready, context.graph(graph))
+                return partial(check_loaded, space.graph(graph))
             case cmd.GraphExecute():
-                return Inference(context, command, self._turn)
+                return Inference(space, command, running)
             case cmd.CopyRegion():
-                return copies.copy_region(context, self._turn, hazards, command)
+                return copies.copy_region(space, running, hazards, command)
 
     def _occupy(self, image: EngineImage) -> None:
-        most = self._engine.tiles
+        most = self._platform.tiles
         if image.loaded is None:
             self._complete, self._tiles = False, most
             return
-        asked = image.loaded.meta.config.get("NPU_TILES", "")
-        self._tiles = max(self._tiles, min(most, int(asked)) if asked.isdigit() and int(asked) else most)
+        tiles = image.loaded.meta.config.get("NPU_TILES", "")
+        self._tiles = max(self._tiles, min(most, int(tiles)) if tiles.isdigit() and int(tiles) else most)
 
 
-def _fill(context: EngineContext, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
-    view = context.view(at, size)
+def _fill(space: AddressSpace, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
+    view = space.view(at, size)
     if size > PART_BYTES:
         return partial(_fill_in_parts, view, pattern)
     return _fill_view(view, pattern)
@@ -171,8 +170,8 @@ def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
         yield
 
 
-def _event(context: EngineContext, at: cmd.MemoryAt) -> EventRecord:
-    memory = context.place(at, SIGNAL_SIZE, 8)
+def _event(space: AddressSpace, at: cmd.MemoryAt) -> EventRecord:
+    memory = space.resolve(at, SIGNAL_SIZE, 8)
     return EventRecord(memory.mapping.shared, memory.offset + at.offset)
 
 
@@ -180,22 +179,22 @@ def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:
     word[0] = int(time.monotonic_ns() / ns_per_tick)
 
 
-def _signal(event: EventRecord, at: cmd.MemoryAt, engine: Engine, turn: Turn) -> None:
-    turn.note_event(at, event.changes)
+def _signal(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
+    running.note_event(at, event.changes)
     event.device_signal()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
-    engine.retry_blocked()
+    running.retry_blocked()
 
 
-def _reset(event: EventRecord, at: cmd.MemoryAt, turn: Turn) -> None:
-    turn.note_event(at, event.changes)
+def _reset(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
+    running.note_event(at, event.changes)
     event.device_reset()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
 
 
-def _wait(event: EventRecord) -> object:
+def _wait(event: EventRecord) -> Pause | None:
     return None if event.signalled else BLOCKED
 
 

@@ -1,44 +1,41 @@
-"""The engine's end of a command queue: takes submissions out of the ring, reports how they ended."""
+"""A command queue in the engine: reads submissions, notes their progress, reports their results."""
 
 from __future__ import annotations
 
 from mmap import mmap
-from typing import TYPE_CHECKING
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine.context import EngineContext
+from softnpu.emulator.engine.memory import Memory
+from softnpu.emulator.engine.program import Decoding, Program
+from softnpu.emulator.engine.steps import Parts
 from softnpu.emulator.interface import commands, records
+from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.ring import DeviceRing
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord
 from softnpu.emulator.links import engine as link
 
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.context import EngineContext, Memory
-    from softnpu.emulator.engine.program import Decoding, Program
-    from softnpu.emulator.engine.steps import Rest
-    from softnpu.emulator.interface.commands import MemoryAt
-
-
 _SEQUENCE_BEFORE, _TICKET_BEHIND = bytes(8), bytes(records.SLOT_SIZE - records.SLOT_TICKET)
 
 
 class Submission:
-    """A private copy of one slot, and where its handles lead once that was looked up.
+    """A private copy of one slot, and what its handles name once they were looked up.
 
-    `content` is the slot without sequence number, ticket and result; `signals` is the fence, once found.
+    `content` is the slot without sequence number, ticket and result.
     """
 
     __slots__ = (
         "buffer",
+        "commands",
         "content",
         "fence",
         "fence_offset",
+        "fence_record",
         "flags",
         "offset",
-        "place",
         "sequence",
-        "signals",
         "size",
         "ticket",
     )
@@ -49,71 +46,77 @@ class Submission:
         self.ticket = ticket
         slot = SLOT.unpack(_SEQUENCE_BEFORE + content + _TICKET_BEHIND)
         _, self.buffer, self.offset, self.size, self.flags, self.fence, self.fence_offset, *_ = slot
-        self.place: tuple[mmap, slice] | None = None
-        self.signals: FenceRecord | None = None
+        self.commands: tuple[mmap, slice] | None = None
+        self.fence_record: FenceRecord | None = None
 
     def is_cancelled(self) -> bool:
-        """Whether the driver asks that it is not begun, or ends early."""
-        return self.signals is not None and self.signals.is_cancelled(self.ticket)
+        """Whether the driver wants it not to begin, or to end early."""
+        return self.fence_record is not None and self.fence_record.is_cancelled(self.ticket)
 
 
 class EngineQueue(DeviceRing):
     """A ring, and how far its next submission has come."""
 
     def __init__(
-        self, context: EngineContext, order: link.QueueAdd, ring: Memory, states: memoryview
+        self, context: EngineContext, message: link.QueueAdd, ring: Memory, states: memoryview
     ) -> None:
-        if ring.size < records.ring_size(order.slots):
+        if ring.size < records.ring_size(message.slots):
             raise refuse(
                 ZeResult.ERROR_INVALID_SIZE,
                 "ring",
                 found=f"{ring.size} bytes",
-                expected=f"{records.ring_size(order.slots)}",
+                expected=f"{records.ring_size(message.slots)}",
             )
-        state = order.state * (link.QUEUE_STATE_SIZE // 8)
+        state = message.state * (link.QUEUE_STATE_SIZE // 8)
         self._state = states[state : state + link.QUEUE_STATE_SIZE // 8]
-        super().__init__(ring.mapping.shared, ring.offset, order.slots, self._state[link.STATE_COMPLETED])
+        super().__init__(ring.mapping.shared, ring.offset, message.slots, self._state[link.STATE_COMPLETED])
         self.context = context
-        self.handle = order.queue
+        self.handle = message.queue
         self.share = context.share
-        self._priority = order.priority
+        self._priority = message.priority
         self.level = 0
-        self.set_background(order.background)
-        self.turbo = order.turbo
-        self.condemned = order.condemned
-        self.verdict = order.verdict
+        self.set_background(message.background)
+        self.turbo = message.turbo
+        self.condemned = message.condemned
+        self.condemned_info = message.condemned_info
         self.closed = False
         self.ran_ns = 0  # when it ran last
-        # a submission that cannot go on yet: its program or what there is of it, the next step, what is left
-        # of that step, and when to give up
-        self.decoding: Decoding | None = None
-        self.blocked: Program | None = None
-        self.step = 0
-        self.rest: Rest | None = None
-        self.give_up_ns = 0
         self.lost: ErrorInfo | None = None
-        self._last: Submission | None = None  # what was copied last: most programs submit the same again
+        # the submission that has begun: its program or what is decoded of it, the next step, what is left of
+        # that step, and when its wait times out
+        self.decoding: Decoding | None = None
+        self.program: Program | None = None
+        self.step = 0
+        self.parts: Parts | None = None
+        self.deadline_ns = 0
+        self._last: Submission | None = None  # most programs submit the same again
+
+    def set_background(self, background: bool) -> None:
+        """Set the level: 1 low, 2 normal, 3 high; 0 while the workload is a background one."""
+        self.level = 0 if background else self._priority + 1
+
+    # ------------------------------------------------------------ after an engine reset
 
     def resume(self) -> None:
-        """After an engine reset: settle what the dead engine began or ended and may not have told.
+        """Settle what a dead engine began or ended without telling the client.
 
-        Once all objects of the device are announced, and before anything runs.
+        Call it once all objects of the device are announced, and before anything runs.
         """
         state = self._state
         reached = state[link.STATE_REACHED]
         if reached >> link.REACHED_BITS == self.completed + 1:
             self.step = reached & link.REACHED_MASK
         self._settle_event()
-        judged = self.condemned == self.completed + 1 and self.verdict is not None
-        # the watchdog that has ended a hanging engine says why in its own words
-        if state[link.STATE_INJECTED] == self.completed + 1 and not judged:
+        has_reason = self.condemned == self.completed + 1 and self.condemned_info is not None
+        # a watchdog that has ended a hanging engine gives the reason itself
+        if state[link.STATE_INJECTED] == self.completed + 1 and not has_reason:
             self.condemned = self.completed + 1
-            self.verdict = _doomed(int(state[link.STATE_INJECTED_RESULT]))
-        # as long as the ring does not say so the slot is that of this submission, and its fence may be untold
+            self.condemned_info = _injected(int(state[link.STATE_INJECTED_RESULT]))
+        # until the ring shows its end the slot is that of this submission, and its fence may not be signalled
         if self.is_published():
             self.wake()
         else:
-            self._tell_fence(self.completed)
+            self._signal_fence(self.completed)
             self.publish()
 
     def _settle_event(self) -> None:
@@ -123,7 +126,7 @@ class EngineQueue(DeviceRing):
         if not handle or state[link.STATE_EFFECT_STEP] != self._step_id():
             return
         try:
-            memory = self.context.memory(handle)
+            memory = self.context.space.memory(handle)
         except Refused:
             return  # the client has freed it: the command will be refused
         event = EventRecord(memory.mapping.shared, memory.offset + state[link.STATE_EFFECT_OFFSET])
@@ -131,40 +134,31 @@ class EngineQueue(DeviceRing):
             self.step += 1
             state[link.STATE_REACHED] = self._step_id()
         else:
-            # another queue may change the event before this one does: an engine after this would count that
+            # another queue may change the event before this one does: a later engine would count that
             state[link.STATE_EFFECT_STEP] = 0
 
-    def _tell_fence(self, sequence: int) -> None:
+    def _signal_fence(self, sequence: int) -> None:
         submission = Submission(*self.copy_slot(sequence))
         if submission.sequence != sequence or not submission.fence:
             return
         try:
             fence = self.fence(submission)
         except Refused:
-            return  # the client has freed it: nobody waits
+            return  # the client has freed it
         fence.signal(submission.ticket, self.result(sequence))
 
-    def set_background(self, background: bool) -> None:
-        """Its level of scheduling: 1 low, 2 normal, 3 high; 0 while its workload is a background one."""
-        self.level = 0 if background else self._priority + 1
-
-    def lose(self, info: ErrorInfo) -> None:
-        """Nothing of this queue runs any more: what waits, and what comes, ends with the fault."""
-        self.lost = info
-        self.set_lost()
-
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ submissions
 
     def next(self) -> Submission:
-        """A copy of the next submission; refuses a ring that cannot be right."""
+        """Return a copy of the next submission; refuse a ring that was overwritten."""
         sequence = self.completed + 1
         waiting = self.waiting()
-        found, content, ticket = self.copy_slot(sequence)
+        stored, content, ticket = self.copy_slot(sequence)
         submission = self._last
         if submission is not None and submission.content == content:
-            submission.sequence, submission.ticket = found, ticket
+            submission.sequence, submission.ticket = stored, ticket
         else:
-            submission = self._last = Submission(found, content, ticket)
+            submission = self._last = Submission(stored, content, ticket)
         if not 0 < waiting <= self.slots or submission.sequence != sequence or submission.flags:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -176,7 +170,7 @@ class EngineQueue(DeviceRing):
         return submission
 
     def peek(self, behind: int) -> Submission | None:
-        """A copy of the submission behind so many others that wait; None if there is none."""
+        """Return a copy of the submission after the next `behind` ones, or None."""
         if not behind < self.waiting() <= self.slots:
             return None
         sequence = self.completed + 1 + behind
@@ -184,12 +178,12 @@ class EngineQueue(DeviceRing):
         return submission if submission.sequence == sequence and not submission.flags else None
 
     def command_buffer(self, submission: Submission) -> bytes:
-        """A private copy of its commands: the client may change the original while they are checked."""
-        if submission.place is not None:
-            buffer, place = submission.place
-            return buffer[place]
+        """Return a private copy of its commands: the client may change the original meanwhile."""
+        if submission.commands is not None:
+            buffer, at = submission.commands
+            return buffer[at]
         offset, size = submission.offset, submission.size
-        memory = self.context.memory(submission.buffer)
+        memory = self.context.space.memory(submission.buffer)
         if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -198,14 +192,14 @@ class EngineQueue(DeviceRing):
                 expected=f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
             )
         start = memory.offset + offset
-        buffer, place = submission.place = memory.mapping.shared.buffer, slice(start, start + size)
-        return buffer[place]
+        buffer, at = submission.commands = memory.mapping.shared.buffer, slice(start, start + size)
+        return buffer[at]
 
     def fence(self, submission: Submission) -> FenceRecord:
-        """The fence that a submission signals, noted in it as `signals`."""
-        if submission.signals is not None:
-            return submission.signals
-        memory = self.context.memory(submission.fence)
+        """Look up the fence that a submission signals, and keep it with the submission."""
+        if submission.fence_record is not None:
+            return submission.fence_record
+        memory = self.context.space.memory(submission.fence)
         if submission.fence_offset > memory.size - records.SIGNAL_SIZE or submission.fence_offset % 8:
             raise refuse(
                 ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
@@ -214,38 +208,49 @@ class EngineQueue(DeviceRing):
                 expected=f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
             )
         fence = FenceRecord(memory.mapping.shared, memory.offset + submission.fence_offset)
-        submission.signals = fence
+        submission.fence_record = fence
         return fence
 
-    def forget_places(self) -> None:
-        """Memory of the context was freed: what was looked up must not keep it mapped, nor be used again."""
+    def drop_lookups(self) -> None:
+        """Forget looked-up memory: some of the context was freed, and must not stay mapped or be used."""
         self._last = None
 
-    # ------------------------------------------------------------ reporting
+    # ------------------------------------------------------------ notes that outlive the engine
 
     def begin(self, now_ns: int) -> None:
-        """Notes in memory that outlives the engine what is about to run."""
+        """Note that the next submission runs."""
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_RUNNING] = self.completed + 1
 
     def reached(self, step: int, now_ns: int) -> None:
-        """Notes that the steps before this one have ended: the next engine does not run them again."""
+        """Note that the steps before this one have ended: the next engine does not run them again."""
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 
+    def suspend(self, step: int) -> None:
+        """Note that the submission does not run now: it is not to blame if the engine dies."""
+        self._state[link.STATE_RUNNING] = 0
+        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+
     def pending_effect(self) -> int | None:
-        """What a dead engine noted for the current step of the submission that runs; None: nothing."""
+        """Return what a dead engine noted for the current step, or None."""
         if self._state[link.STATE_EFFECT_STEP] != self._step_id() or self._state[link.STATE_EFFECT_EVENT]:
             return None
         return self._state[link.STATE_EFFECT_VALUE]
 
     def note_effect(self, value: int) -> None:
-        """Notes a value for the current step, before its effect begins."""
+        """Note a value for the current step, before its effect begins."""
         self._note(value, 0, 0)
 
     def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Notes that the current step changes this event, which has been changed so often before."""
+        """Note that the current step changes this event, and how often it was changed before."""
         self._note(changes, at.memory, at.offset)
+
+    def note_injected(self, result: int) -> None:
+        """Note that the next submission ends with this result, by an injected fault."""
+        self._state[link.STATE_INJECTED] = 0
+        self._state[link.STATE_INJECTED_RESULT] = result
+        self._state[link.STATE_INJECTED] = self.completed + 1
 
     def _note(self, value: int, event: int, offset: int) -> None:
         # an engine that dies between these stores leaves an effect that has not begun, and no note of it
@@ -256,32 +261,23 @@ class EngineQueue(DeviceRing):
         state[link.STATE_EFFECT_OFFSET] = offset
         state[link.STATE_EFFECT_STEP] = self._step_id()
 
-    def doom(self, result: int) -> None:
-        """Notes that the next submission ends with this result, because a user asked for it."""
-        self._state[link.STATE_INJECTED] = 0
-        self._state[link.STATE_INJECTED_RESULT] = result
-        self._state[link.STATE_INJECTED] = self.completed + 1
-
     def _step_id(self) -> int:
         return ((self.completed + 1) << link.REACHED_BITS) | self.step
 
-    def set_aside(self, step: int) -> None:
-        """Notes that the submission does not run for now: it is not to blame if the engine dies."""
-        self._state[link.STATE_RUNNING] = 0
-        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+    # ------------------------------------------------------------ the end of a submission
 
-    def forget(self) -> None:
-        """The submission is over: nothing of it is kept."""
-        self.blocked = None
-        self.step = self.give_up_ns = 0
-        if self.decoding is not None or self.rest is not None:
-            self.decoding = self.rest = None
+    def reset(self) -> None:
+        """Drop what is kept of the submission that has begun."""
+        self.program = None
+        self.step = self.deadline_ns = 0
+        if self.decoding is not None or self.parts is not None:
+            self.decoding = self.parts = None
 
     def finish(self, submission: Submission | None, info: ErrorInfo | None) -> None:
-        """The submission after `completed` has ended: its result, its fence, the ring, the waiters.
+        """End the next submission: store its result, signal its fence, wake the waiters.
 
-        One store makes it over, for this engine and the next: that of `STATE_COMPLETED`. What is seen before
-        means nothing yet, what comes after is told again by the next engine.
+        The store of `STATE_COMPLETED` ends it, for this engine and the next: stores before it have no meaning
+        yet, those after it the next engine repeats.
         """
         sequence = self.completed + 1
         if info is not None:
@@ -292,14 +288,14 @@ class EngineQueue(DeviceRing):
         self._state[link.STATE_COMPLETED] = sequence
         if failpoints.active is not None:
             failpoints.hit("engine.ended")
-        if submission is not None and submission.signals is not None:
-            submission.signals.signal(submission.ticket, result)
+        if submission is not None and submission.fence_record is not None:
+            submission.fence_record.signal(submission.ticket, result)
         if failpoints.active is not None:
             failpoints.hit("engine.signal")
         self.publish()
 
     def abandon(self, info: ErrorInfo) -> None:
-        """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
+        """Lose a queue whose ring was overwritten, and skip what it claims to hold."""
         self._fail(self.completed + 1, info)
         waiting = self.waiting()
         for sequence in range(self.completed + 1, self.completed + 1 + min(waiting, self.slots)):
@@ -308,30 +304,21 @@ class EngineQueue(DeviceRing):
         self._state[link.STATE_COMPLETED] = self.completed
         self.publish()
 
+    def lose(self, info: ErrorInfo) -> None:
+        """End every submission with this error, from now on."""
+        self.lost = info
+        self.set_lost()
+
     def _fail(self, sequence: int, info: ErrorInfo) -> None:
         self.set_failure(sequence, info)
         if info.result == ZeResult.ERROR_DEVICE_LOST:
             self.lose(info)
 
 
-def _doomed(result: int) -> ErrorInfo:
+def _injected(result: int) -> ErrorInfo:
     return ErrorInfo(
         result=result,
         object="submission",
         found="injected fault: it was to fail, and its engine died meanwhile",
         expected="a device without injected faults",
-    )
-
-
-def lost_fault(info: ErrorInfo) -> ErrorInfo:
-    """What becomes of a queue whose ring is broken, for that reason."""
-    return ErrorInfo(
-        result=ZeResult.ERROR_DEVICE_LOST, object=info.object, found=info.found, expected=info.expected
-    )
-
-
-def cancelled_fault() -> ErrorInfo:
-    """The fault of a submission whose driver did not want it any more."""
-    return ErrorInfo(
-        result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
     )

@@ -1,138 +1,176 @@
 """Runs submissions: takes one out of its ring, checks it, runs it for a slice, reports how it ended.
 
-What a submission has done is noted as it goes, in memory that outlives the engine: after a reset it goes on
-with the command that was interrupted, and only that one runs twice.
+Progress is noted in memory that outlives the engine: after a reset a submission continues with the command
+that was interrupted, and only that one runs twice.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import program as programs
-from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault, lost_fault
-from softnpu.emulator.engine.scheduler import SLICE_NS
-from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, NOTED_EVERY, Rest
+from softnpu.emulator.common import failpoints, openvino_errors
+from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.faults import InjectedFaults
+from softnpu.emulator.engine.overlap import Overlap
+from softnpu.emulator.engine.program import Decoding, Program
+from softnpu.emulator.engine.queue import EngineQueue, Submission
+from softnpu.emulator.engine.queue_table import QueueTable
+from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
+from softnpu.emulator.engine.steps import CANCELLED, JOURNAL_EVERY, LOADING, PREEMPTED, Parts, Pause
+from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.platforms import Platform
 
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.context import EngineContext
-    from softnpu.emulator.engine.engine import Engine
-    from softnpu.emulator.interface.commands import MemoryAt
-
-_LOOK_EVERY = NOTED_EVERY - 1  # mask of step numbers: the clock after each of many small copies would show
-_LOOK_NS = 2_000_000
+_CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each of many small copies would cost too much
+_POLL_NS = 2_000_000
 _DECODE_NS = 2_000_000
-_LONG = 64 * 1024  # bytes of commands
-_DECODING_AT_ONCE = 4
-_SHORT_NS = 100_000  # shorter than this is charged as it is: looking at the CPU time takes 0.4 us
-_LEAST_CHARGED = 32
+_LONG_BUFFER = 64 * 1024
+_MAX_DECODING = 4
+_SHORT_NS = 100_000  # shorter times are charged as they are: reading the CPU time takes 0.4 us
+_MIN_CHARGED_PART = 32
+
+
+class EngineLoop(Protocol):
+    """What a submission that runs needs of the engine's loop."""
+
+    alive: bool
+
+    def send(self, report: link.Report) -> None:
+        """Send a report to the supervisor."""
+        ...
+
+    def read_messages(self) -> None:
+        """Handle what the supervisor has sent so far."""
+        ...
+
+    def poll_doorbells(self) -> None:
+        """Poll the rings of clients that rang their doorbell."""
+        ...
 
 
 class Runner:
-    """The submission that runs, if one does."""
+    """Runs one submission at a time."""
 
-    def __init__(self, engine: Engine, tdr_ms: int) -> None:
-        self._engine = engine
-        self._scheduler = engine.scheduler
-        self._counters = engine.counters
-        self._overlap = engine.overlap
+    def __init__(
+        self,
+        loop: EngineLoop,
+        queues: QueueTable,
+        scheduler: Scheduler,
+        counters: Counters,
+        overlap: Overlap,
+        faults: InjectedFaults,
+        platform: Platform,
+        tdr_ms: int,
+    ) -> None:
+        self._loop = loop
+        self._queues = queues
+        self._scheduler = scheduler
+        self._counters = counters
+        self._overlap = overlap
+        self._faults = faults
+        self._platform = platform
         self._tdr_ns = tdr_ms * 1_000_000
-        self._queue: EngineQueue | None = None
+        self._queue: EngineQueue | None = None  # of the submission that runs
         self._submission: Submission | None = None
         self._abort: ErrorInfo | None = None  # why the submission that runs must end: decided once
-        self._farewells: list[link.Report] = []  # of what was dropped while it runs
-        self._look_due_ns = 0
+        self._reports: list[link.Report] = []  # sent when the submission that runs has ended
+        self._poll_due_ns = 0
         self._slice_end_ns = 0
-        self._charged_ns = 0  # until when the time of this slice is in the accounts
-        self._cpu_ns = 0  # of this process, when it was last looked at
+        self._charged_ns = 0  # until when the time of this slice is charged
+        self._cpu_ns = 0  # CPU time of this process at the last charge
 
     # ------------------------------------------------------------ one slice of one submission
 
     def run(self, queue: EngineQueue) -> None:
-        """Runs the next submission of the queue to its end, or until it has to wait or to make room."""
+        """Run the next submission of the queue to its end, or until it waits or is preempted."""
         start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
         try:
             submission = queue.next()
         except Refused as error:
-            self._abandon(queue, lost_fault(error.info))
+            self._abandon(queue, error.info)
             return
         info: ErrorInfo | None = None
         try:
             if submission.fence:
                 queue.fence(submission)
                 if queue.closed:
-                    return  # dropped by an order that was read on the way, and that was answered
+                    return  # dropped by a message that was read meanwhile, and that was answered
             if queue.lost is not None:
                 info = queue.lost
-            elif queue.condemned == submission.sequence and queue.verdict is not None:
-                info = queue.verdict
+            elif queue.condemned == submission.sequence and queue.condemned_info is not None:
+                info = queue.condemned_info
             elif submission.is_cancelled() and queue.pending_effect() is None:
-                # with half of an effect done by a dead engine it comes too late: the other half follows
-                info = cancelled_fault()
+                # once a dead engine has done half of an effect it is too late to cancel: the other half
+                # follows
+                info = _cancelled()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
                 queue.begin(start)
-                waits = self._run_slice(queue, submission, start)
-                if waits is not None and waits is not GIVEN_UP and self._abort is None:
-                    self._put_off(queue, waits)
+                pause = self._run_slice(queue, submission, start)
+                if pause is not None and pause is not CANCELLED and self._abort is None:
+                    self._suspend(queue, pause)
                     return
                 if self._abort is not None:
                     info = self._abort
-                elif waits is GIVEN_UP:
-                    # its queue or this engine is gone: it did not end, and nobody may be told that it has
+                elif pause is CANCELLED:
+                    # its queue or this engine is gone: it did not end, and must not be reported as ended
                     self._charge(queue, time.monotonic_ns())
-                    queue.forget()
+                    queue.reset()
                     return
-                elif (program := queue.blocked) is not None:
+                elif (program := queue.program) is not None:
                     self._counters.commands += program.commands
                     self._counters.inferences += program.inferences
         except Refused as error:
             info = error.info
         except RuntimeError as error:
-            info = _runtime_fault(error)
+            info = _failed_inference(error)
         except MemoryError:
-            info = _memory_fault()
+            info = _out_of_memory()
         now = time.monotonic_ns()
         used = now - self._charged_ns
-        if used < _SHORT_NS and (queue.blocked is None or not queue.blocked.tiles):
+        if used < _SHORT_NS and (queue.program is None or not queue.program.tiles):
             self._counters.busy_ns += used
             self.end(queue, submission, info)
-            self._scheduler.charge(queue, used)  # nobody waits for that
+            self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
         else:
             self._charge(queue, now)
             self.end(queue, submission, info)
 
-    def _abandon(self, queue: EngineQueue, lost: ErrorInfo) -> None:
-        """The ring of the queue is broken."""
+    def _abandon(self, queue: EngineQueue, reason: ErrorInfo) -> None:
+        lost = ErrorInfo(
+            result=ZeResult.ERROR_DEVICE_LOST,
+            object=reason.object,
+            found=reason.found,
+            expected=reason.expected,
+        )
         self.report(queue, lost)
-        self._overlap.settle(queue)
-        queue.forget()
+        self._overlap.cancel(queue)
+        queue.reset()
         queue.abandon(lost)
-        self._charge(queue, time.monotonic_ns())  # else a tail that never rests would be served first
+        # charged, or a tail that always changes would be served first
+        self._charge(queue, time.monotonic_ns())
 
     def end(self, queue: EngineQueue, submission: Submission | None, info: ErrorInfo | None) -> None:
-        """The submission is over: tells everybody who waits for it."""
+        """End the next submission of the queue and signal it."""
         self._counters.submissions += 1
         self._counters.publish()
         if info is not None:
-            self._overlap.settle(queue)
+            self._overlap.cancel(queue)
             self.report(queue, info)
         if not queue.closed:
             queue.finish(submission, info)
-        if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
-            queue.forget()
+        if queue.program is not None or queue.decoding is not None or queue.step or queue.deadline_ns:
+            queue.reset()
 
     def report(self, queue: EngineQueue, info: ErrorInfo) -> None:
-        """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
+        """Count a failure, and report it to the supervisor unless the queue was lost before."""
         self._counters.count_fault()
         if queue.lost is None:
-            self._engine.send(
+            self._loop.send(
                 link.SubmissionFailed(
                     context=queue.context.number,
                     queue=queue.handle,
@@ -141,205 +179,209 @@ class Runner:
                 )
             )
 
-    def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> object:
-        """None when the submission has ended, else why not."""
+    def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> Pause | None:
+        """Return None when the submission has ended, else why it has not."""
         self._slice_end_ns = start + SLICE_NS
         self._queue, self._submission, self._abort = queue, submission, None
         try:
-            program = queue.blocked
+            program = queue.program
             if program is None:
-                program = self._program(queue, submission)
+                program = self._decode(queue, submission)
                 if program is None:
-                    return AGAIN
-                queue.blocked = program
-            self._overlap.claim(queue, program.inference)
+                    return PREEMPTED
+                queue.program = program
+            self._overlap.adopt(queue, program.inference)
             if program.inference is not None and program.inference.overlaps:
-                self._overlap.top_up(queue, program.inference)
+                self._overlap.start_more(queue, program.inference)
             if failpoints.active is not None:
                 return self._run_with_failpoints(queue, program)
             return self._run_steps(queue, program) if program.steps else None
         finally:
             self._queue = self._submission = None  # they would keep the client's memory mapped
-            if (program := queue.blocked) is not None and program.inference is not None:
-                # an inference that had begun early and whose turn ended without it: an injected fault, say
-                program.inference.call_off()
-            while self._farewells:
-                self._engine.send(self._farewells.pop(0))
+            if (program := queue.program) is not None and program.inference is not None:
+                # started early, and its turn ended without it: by an injected fault, say
+                program.inference.cancel_early()
+            while self._reports:
+                self._loop.send(self._reports.pop(0))
 
-    def _run_with_failpoints(self, queue: EngineQueue, program: programs.Program) -> object:
+    def _run_with_failpoints(self, queue: EngineQueue, program: Program) -> Pause | None:
         failpoints.hit("engine.running")
         run = partial(self._run_steps, queue, program)
-        waits = self._engine.faults.run(queue, program, run, self.is_cancelled)
-        if waits is None:
+        pause = self._faults.run(queue, program, run, self.is_cancelled)
+        if pause is None:
             failpoints.hit("engine.completing")
-        return waits
+        return pause
 
-    def _put_off(self, queue: EngineQueue, waits: object) -> None:
-        """The submission goes on later: at once if it only made room, else when something has happened."""
+    def _suspend(self, queue: EngineQueue, pause: Pause) -> None:
+        """Let the submission continue later: in its next turn, or when something has happened."""
         self._charge(queue, time.monotonic_ns())
         if queue.closed:
-            return  # it was destroyed by an order that was read on the way
-        queue.set_aside(queue.step)
-        if waits is not AGAIN:
-            self._engine.block(queue, None if waits is LOADING else time.monotonic_ns() + self._tdr_ns)
+            return  # destroyed by a message that was read meanwhile
+        queue.suspend(queue.step)
+        if pause is PREEMPTED:
+            return
+        # time in which the device was busy does not count: what would signal may have waited for its turn
+        deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
+        self._queues.block(queue, None if pause is LOADING else deadline_ns)
 
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
         self._charged_ns = now
         self._counters.busy_ns += used
-        if (program := queue.blocked) is not None and program.tiles:
+        if (program := queue.program) is not None and program.tiles:
             self._counters.count_tiles(used * program.tiles)
-        self._scheduler.charge(queue, used if used < _SHORT_NS else self._without_others(used))
+        self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
 
-    def _without_others(self, used: int) -> int:
-        """Time in which the machine ran other programs, and not this one, is not the session's."""
+    def _own_time(self, used: int) -> int:
+        """Leave out the time in which the machine ran other programs."""
         before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
-        return max(min(used, self._cpu_ns - before), used // _LEAST_CHARGED)
+        return max(min(used, self._cpu_ns - before), used // _MIN_CHARGED_PART)
 
     # ------------------------------------------------------------ its program
 
-    def _program(self, queue: EngineQueue, submission: Submission) -> programs.Program | None:
-        """The decoded command buffer; None when decoding it takes longer than now is time for.
+    def _decode(self, queue: EngineQueue, submission: Submission) -> Program | None:
+        """Return the decoded command buffer, or None if decoding has to continue later.
 
-        A long one also waits for others of its session: what is half decoded takes many times its size.
+        A half decoded buffer takes many times its size, so few long ones of a session are decoded at once.
         """
         if queue.decoding is None:
             data = queue.command_buffer(submission)
-            program = queue.context.program(submission.buffer, submission.offset, data)
+            program = queue.context.programs.get(submission.buffer, submission.offset, data)
             if program is not None:
                 return program
-            if len(data) > _LONG and self._engine.decoding(queue.share) >= _DECODING_AT_ONCE:
+            if len(data) > _LONG_BUFFER and self._queues.decoding(queue.share) >= _MAX_DECODING:
                 return None
-            queue.decoding = programs.Decoding(data, queue.context, self._engine, self)
+            queue.decoding = Decoding(data, queue.context.space, self._platform, self)
         while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
-            if self._look(queue, queue.step) is not None:
+            if self._checkpoint(queue, queue.step) is not None:
                 return None
         queue.decoding = None
         if program.complete:
-            queue.context.remember(submission.buffer, submission.offset, program)
+            queue.context.programs.add(submission.buffer, submission.offset, program)
         return program
 
-    def _run_steps(self, queue: EngineQueue, program: programs.Program) -> object:
-        """Runs the program from the queue's step on; None at its end, else why it does not go on."""
+    def _run_steps(self, queue: EngineQueue, program: Program) -> Pause | None:
+        """Run the program from the queue's step on; return None at its end."""
         steps, noted = program.steps, program.noted
-        if queue.rest is not None:
-            waits = self._run_rest(queue, queue.rest)
-            if waits is not None:
-                return waits
+        if queue.parts is not None:
+            pause = self._run_parts(queue, queue.parts)
+            if pause is not None:
+                return pause
             queue.reached(queue.step, time.monotonic_ns())  # before the next command notes an effect
         first, last = queue.step, len(steps) - 1
         for index in range(first, len(steps)):
             if noted:
                 queue.step = index
-            waits = steps[index]()
-            if waits is not None:
+            result = steps[index]()
+            if result is not None:
                 if index != first:
-                    queue.step, queue.give_up_ns = index, 0  # it got further: the watchdog counts anew
-                if waits is BLOCKED or waits is LOADING or waits is GIVEN_UP:
-                    return waits
-                assert isinstance(waits, Iterator)
-                waits = self._run_rest(queue, waits)
-                if waits is not None:
-                    return waits
-            if (noted or not index & _LOOK_EVERY) and index != last:
-                waits = self._look(queue, index + 1)
-                if waits is not None:
-                    return waits
+                    queue.step, queue.deadline_ns = index, 0  # it made progress: the watchdog starts again
+                pause = result if isinstance(result, Pause) else self._run_parts(queue, result)
+                if pause is not None:
+                    return pause
+            if (noted or not index & _CHECKPOINT_MASK) and index != last:
+                pause = self._checkpoint(queue, index + 1)
+                if pause is not None:
+                    return pause
         return None
 
-    def _run_rest(self, queue: EngineQueue, rest: Rest) -> object:
-        """A long command, part by part; when it has ended the queue's step is the next one."""
-        queue.rest = rest
-        for _ in rest:
-            waits = self._look(queue, queue.step)
-            if waits is not None:
-                return waits
-        queue.rest = None
+    def _run_parts(self, queue: EngineQueue, parts: Parts) -> Pause | None:
+        """Run a long command part by part; at its end the queue's step is the next one."""
+        queue.parts = parts
+        for _ in parts:
+            pause = self._checkpoint(queue, queue.step)
+            if pause is not None:
+                return pause
+        queue.parts = None
         queue.step += 1
         return None
 
-    # ------------------------------------------------------------ looking up from the work
-
-    def _look(self, queue: EngineQueue, step: int) -> object:
-        """Between two commands: notes how far it came; `GIVEN_UP` or `AGAIN` if it shall not go on now."""
+    def _checkpoint(self, queue: EngineQueue, step: int) -> Pause | None:
+        """Note the progress between two commands; return why the submission does not continue."""
         now = time.monotonic_ns()
         queue.reached(step, now)
-        if now < self._look_due_ns:
-            return GIVEN_UP if queue.closed else None
+        if now < self._poll_due_ns:
+            return CANCELLED if queue.closed else None
         if self.is_cancelled():
-            return GIVEN_UP
-        self._engine.look_for_doorbells()
+            return CANCELLED
+        self._loop.poll_doorbells()
         self._charge(queue, now)
-        better = self._engine.better_claim(queue)
-        if better is None or (better.level == queue.level and now < self._slice_end_ns):
+        best = self._scheduler.pick(self._queues.awake)  # also if it is alone: time on its level goes on
+        if best is None or best is queue or (best.level == queue.level and now < self._slice_end_ns):
             return None
-        queue.step, queue.give_up_ns = step, 0  # it does not wait for anything: the watchdog counts anew
-        return AGAIN
+        queue.step, queue.deadline_ns = step, 0  # it waits for nothing: the watchdog starts again
+        return PREEMPTED
 
-    # ------------------------------------------------------------ what a step may ask (`steps.Turn`)
+    # ------------------------------------------------------------ messages about the submission that runs
 
-    def is_cancelled(self) -> bool:
-        """Whether the submission that runs must end now; reads the orders.
+    def abort(self, message: link.Abort) -> None:
+        """End this submission, if it is still the one that runs."""
+        queue = self._queue
+        if queue is None or queue.completed + 1 != message.sequence:
+            return
+        if queue.handle == message.queue and queue.context.number == message.context:
+            self._abort = message.info
 
-        The memory of a dead client must not wait until a long submission of it has come to its end.
-        """
-        self._look_due_ns = time.monotonic_ns() + _LOOK_NS
-        self._engine.read_orders()
-        submission = self._submission
-        if self._abort is None and submission is not None and submission.is_cancelled():
-            self._abort = cancelled_fault()
-        return self._abort is not None or not self._engine.alive or self._queue is None or self._queue.closed
-
-    def pending_effect(self) -> int | None:
-        """What a dead engine noted for the current step."""
-        assert self._queue is not None
-        return self._queue.pending_effect()
-
-    def note_effect(self, value: int) -> None:
-        """Notes a value for the current step, before its effect begins."""
-        assert self._queue is not None
-        self._queue.note_effect(value)
-
-    def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Notes that the current step changes this event, which has been changed so often before."""
-        assert self._queue is not None
-        self._queue.note_event(at, changes)
-
-    def count_staged(self, size: int) -> None:
-        """Counts bytes that were copied because a tensor could not be used in place."""
-        self._counters.count_staged(size)
-
-    def tell_when_over(self, dropped: EngineQueue | EngineContext, report: link.Report) -> None:
-        """Tells the supervisor that something is dropped, once nothing of it writes any more.
+    def report_dropped(self, report: link.QueueDropped | link.ContextDropped) -> None:
+        """Report that a queue or context is dropped, once nothing of it writes memory any more.
 
         An inference that runs ends at the border of a layer, which may take a while.
         """
         queue = self._queue
-        if queue is not None and (dropped is queue or dropped is queue.context):
-            self._farewells.append(report)
+        runs = queue is not None and queue.context.number == report.context
+        if isinstance(report, link.QueueDropped):
+            runs = runs and queue is not None and queue.handle == report.queue
+        if runs:
+            self._reports.append(report)
         else:
-            self._engine.send(report)
+            self._loop.send(report)
 
-    def look_for_more(self) -> bool:
-        """`is_cancelled`, asked while an inference runs beside which others may; begins them."""
+    # ------------------------------------------------------------ `steps.RunningSubmission`
+
+    def is_cancelled(self) -> bool:
+        # also reads of dead clients: their memory must not wait until a long submission has ended
+        self._poll_due_ns = time.monotonic_ns() + _POLL_NS
+        self._loop.read_messages()
+        submission = self._submission
+        if self._abort is None and submission is not None and submission.is_cancelled():
+            self._abort = _cancelled()
+        return self._abort is not None or not self._loop.alive or self._queue is None or self._queue.closed
+
+    def poll_overlap(self) -> bool:
         if self.is_cancelled():
             return True
-        self._engine.look_for_doorbells()
+        self._loop.poll_doorbells()
         queue = self._queue
-        if queue is not None and queue.blocked is not None and queue.blocked.inference is not None:
-            self._overlap.top_up(queue, queue.blocked.inference)
+        if queue is not None and queue.program is not None and queue.program.inference is not None:
+            self._overlap.start_more(queue, queue.program.inference)
         return False
 
-    def abort(self, order: link.Abort) -> None:
-        """The supervisor wants this submission to end, if it is still the one that runs."""
-        queue = self._queue
-        if queue is None or queue.completed + 1 != order.sequence:
-            return
-        if queue.handle == order.queue and queue.context.number == order.context:
-            self._abort = order.info
+    def retry_blocked(self) -> None:
+        self._queues.retry_blocked()
+
+    def pending_effect(self) -> int | None:
+        assert self._queue is not None
+        return self._queue.pending_effect()
+
+    def note_effect(self, value: int) -> None:
+        assert self._queue is not None
+        self._queue.note_effect(value)
+
+    def note_event(self, at: MemoryAt, changes: int) -> None:
+        assert self._queue is not None
+        self._queue.note_event(at, changes)
+
+    def count_staged(self, size: int) -> None:
+        self._counters.count_staged(size)
 
 
-def _memory_fault() -> ErrorInfo:
+def _cancelled() -> ErrorInfo:
+    return ErrorInfo(
+        result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
+    )
+
+
+def _out_of_memory() -> ErrorInfo:
     return ErrorInfo(
         result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
         object="submission",
@@ -349,11 +391,10 @@ def _memory_fault() -> ErrorInfo:
     )
 
 
-def _runtime_fault(error: RuntimeError) -> ErrorInfo:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _failed_inference(error: RuntimeError) -> ErrorInfo:
     return ErrorInfo(
         result=ZeResult.ERROR_UNKNOWN,
         object="inference",
-        found=lines[-1] if lines else type(error).__name__,
+        found=openvino_errors.reason(error),
         expected="an inference that ends",
     )

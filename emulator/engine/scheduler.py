@@ -1,33 +1,31 @@
 """Which queue runs next, and for how long.
 
-The rule, from the first to the last:
+The rules, in order:
 
-- Levels: high, normal, low, background. The highest level that has work runs.
-- Nobody starves: a level that waits while a higher one runs earns a fifteenth of the time that it sees pass,
-  so it gets a sixteenth of the device. It is spent in whole submissions or slices.
-- Fair share: on a level the session runs that has had the least time there. All contexts and queues of a
-  session have one account. Who comes back from idleness has no claim on time that others had meanwhile.
-- Of the queues of a session it is the one that has waited longest.
-- A submission that has run for a slice makes room at the next command if somebody else has the better claim.
+- Levels: high, normal, low, background. The highest level with work runs.
+- No level starves: while a higher level runs, a waiting one earns credit of a fifteenth of that time, so it
+  gets a sixteenth of the device. It spends the credit in whole submissions or slices.
+- Fair share: on a level the session runs that has used the least time there. All contexts and queues of a
+  session have one account. A session that was idle gets no credit for the time it did not use.
+- Of the queues of a session the one runs that has waited longest.
+- A submission that has run for a slice makes room at the next command if another queue has precedence.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.queue import EngineQueue
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
 LEVELS = 4
 SLICE_NS = 10_000_000
 """How long a submission keeps others of its level waiting, if its commands allow."""
-_EARNED = 15  # a waiting level earns one part of so many that higher ones use
-_MOST_EARNED_NS = 4 * SLICE_NS
-_LAG_NS = SLICE_NS // 10  # how much of what it missed somebody may make up for
+_CREDIT_DIVISOR = 15
+_MAX_CREDIT_NS = 4 * SLICE_NS
+_MAX_LAG_NS = SLICE_NS // 10  # how far behind the minimum of its level a session that was idle may begin
 
 
 class Share:
-    """The account of one session: nanoseconds on each level, bytes of decoded programs."""
+    """The account of one session: nanoseconds used on each level, bytes of decoded programs."""
 
     __slots__ = ("kept_bytes", "spent_ns")
 
@@ -36,68 +34,83 @@ class Share:
         self.spent_ns = [0] * LEVELS
 
 
+class Schedulable(Protocol):
+    """What the scheduler reads of a queue; `ran_ns` is when it ran last."""
+
+    level: int
+    share: Share
+    ran_ns: int
+
+    def pending(self) -> bool:
+        """Whether a submission waits."""
+        ...
+
+
+_Queue = TypeVar("_Queue", bound=Schedulable)
+
+
 class Scheduler:
-    """Picks queues and keeps the accounts. Clock of a level: what the least of those with work has had."""
+    """Picks queues and keeps the accounts."""
 
     def __init__(self) -> None:
-        self._clock_ns = [0] * LEVELS
-        self._earned_ns = [0] * LEVELS
-        self._waiting = 0  # levels that had work at the last look, as bits
+        self._min_spent_ns = [0] * LEVELS  # minimum virtual runtime of the runnable sessions of each level
+        self._credit_ns = [0] * LEVELS
+        self._runnable = 0  # levels with work at the last pick, as bits
 
-    def pick(self, queues: list[EngineQueue]) -> EngineQueue | None:
-        """The queue whose submission runs next; None when no queue has one."""
-        best: EngineQueue | None = None
-        self._waiting = 0
+    def pick(self, queues: list[_Queue]) -> _Queue | None:
+        """Return the queue whose submission runs next, or None if none has work."""
+        best: _Queue | None = None
+        self._runnable = 0
         for queue in queues:
             if not queue.pending():
                 continue
-            self._waiting |= 1 << queue.level
-            if best is None or _goes_before(queue, best):
+            self._runnable |= 1 << queue.level
+            if best is None or _precedes(queue, best):
                 best = queue
         if best is None:
             return None
-        if self._waiting != 1 << best.level:
-            best = self._whose_turn(queues, best)
+        if self._runnable != 1 << best.level:
+            best = self._prefer_credit(queues, best)
         level, spent = best.level, best.share.spent_ns
-        had, clock = spent[level], self._clock_ns[level]
-        if had > clock:
-            self._clock_ns[level] = had
-        elif had < clock - _LAG_NS:
-            spent[level] = clock - _LAG_NS
+        used, least = spent[level], self._min_spent_ns[level]
+        if used > least:
+            self._min_spent_ns[level] = used
+        elif used < least - _MAX_LAG_NS:
+            spent[level] = least - _MAX_LAG_NS
         return best
 
-    def charge(self, queue: EngineQueue, used_ns: int) -> None:
-        """The queue has used so much of the device's time."""
+    def charge(self, queue: Schedulable, used_ns: int) -> None:
+        """Add device time to the account of a queue's session."""
         level = queue.level
         queue.share.spent_ns[level] += used_ns
-        if self._waiting == 1 << level and self._earned_ns[level] >= 0:
-            return  # nobody of another level
-        lower = self._waiting & ((1 << level) - 1)
-        if self._waiting >> (level + 1):
-            self._earned_ns[level] -= used_ns  # it ran on what it had earned
+        if self._runnable == 1 << level and self._credit_ns[level] >= 0:
+            return  # no other level has work
+        lower = self._runnable & ((1 << level) - 1)
+        if self._runnable >> (level + 1):
+            self._credit_ns[level] -= used_ns
         else:
-            self._earned_ns[level] = max(0, self._earned_ns[level])
+            self._credit_ns[level] = max(0, self._credit_ns[level])
         if lower:
             for other in range(level):
                 if lower >> other & 1:
-                    earned = self._earned_ns[other] + used_ns // _EARNED
-                    self._earned_ns[other] = min(earned, _MOST_EARNED_NS)
+                    credit = self._credit_ns[other] + used_ns // _CREDIT_DIVISOR
+                    self._credit_ns[other] = min(credit, _MAX_CREDIT_NS)
 
-    def _whose_turn(self, queues: list[EngineQueue], best: EngineQueue) -> EngineQueue:
-        """`best`, or the best of a lower level that has earned its turn."""
+    def _prefer_credit(self, queues: Iterable[_Queue], best: _Queue) -> _Queue:
+        """Return the best queue of a lower level that has the credit to run now, else `best`."""
         for level in range(best.level):
-            if self._waiting >> level & 1 and self._earned_ns[level] >= SLICE_NS:
-                chosen: EngineQueue | None = None
+            if self._runnable >> level & 1 and self._credit_ns[level] >= SLICE_NS:
+                chosen: _Queue | None = None
                 for queue in queues:
                     if queue.level != level or not queue.pending():
                         continue
-                    if chosen is None or _goes_before(queue, chosen):
+                    if chosen is None or _precedes(queue, chosen):
                         chosen = queue
                 return chosen or best
         return best
 
 
-def _goes_before(queue: EngineQueue, other: EngineQueue) -> bool:
+def _precedes(queue: Schedulable, other: Schedulable) -> bool:
     level = queue.level
     if level != other.level:
         return level > other.level

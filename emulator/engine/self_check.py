@@ -1,8 +1,8 @@
-"""The self-check of a newly loaded image: an inference bound to given memory, and one that is not.
+"""Checks a newly loaded image: compares an inference on bound memory with one on OpenVINO's own tensors.
 
-OpenVINO computes in tensors of its own unless it is given others. On equal inputs both have to give equal
-bits; if not, an output would be read from memory that nobody has written, or computed from the wrong one.
-An option of the daemon, which tests and `softnpu stress` switch on: it costs two inferences a load.
+On equal inputs both have to give equal bits; otherwise an output would be read from memory that was never
+written, or computed from the wrong tensor. It is an option of the daemon, which tests and `softnpu stress`
+switch on, and costs two inferences a load.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine.dynamic import bind
-from softnpu.emulator.engine.executor import Bytes, LoadedImage, type_of
+from softnpu.emulator.engine.executor import LoadedImage, type_of
+from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 
-_DIMENSIONS = (2, 1)  # tried for those that are open; inputs may have to fit each other
-_MOST_BYTES = 64 << 20
-_MOST_MS = 200
+_DIMENSIONS = (2, 1)  # tried for dynamic ones: inputs may have to fit each other
+_MAX_BYTES = 64 << 20
+_MAX_MS = 200
 _RANDOM = {"RandomUniform", "Multinomial"}
 _UNWRITTEN = 0xA5
 _ALIGNMENT = 64
@@ -42,27 +44,27 @@ class Value(NamedTuple):
 
 
 def check(image: LoadedImage) -> None:
-    """Refuses with `ERROR_MODULE_BUILD_FAILURE` an image that computes something else in given memory.
+    """Refuse with `ERROR_MODULE_BUILD_FAILURE` an image that computes something else on bound memory.
 
-    Passes what cannot be compared: a model that takes no random inputs, has inputs of integers (which may be
-    indices: OpenVINO reads whatever lies there), computes random numbers itself, has more than 64 MiB of
-    arguments or takes more than 200 ms.
+    Passes what cannot be compared: a model that fails on random inputs, has integer inputs (which may be
+    indices: OpenVINO reads whatever lies there), computes random numbers, has more than 64 MiB of arguments
+    or takes more than 200 ms.
     """
     meta = image.meta
     if any(not type_of(argument).is_real() for argument in _tensors(meta.inputs)):
-        log.info("self-check of '%s': left out, it has inputs of integers", meta.name)
+        log.info("self-check of '%s': skipped, it has inputs of integers", meta.name)
         return
     if _is_random(image.compiled):
-        log.info("self-check of '%s': left out, it computes random numbers", meta.name)
+        log.info("self-check of '%s': skipped, it computes random numbers", meta.name)
         return
     arguments = _tensors(meta.inputs)
     fixed = [argument.byte_size for argument in _tensors(meta.arguments) if not argument.is_dynamic]
-    if sum(fixed) > _MOST_BYTES:
-        log.info("self-check of '%s': left out, it is too large", meta.name)
+    if sum(fixed) > _MAX_BYTES:
+        log.info("self-check of '%s': skipped, it is too large", meta.name)
         return
     for dimension in _DIMENSIONS:
         shapes = [_shape(argument, dimension) for argument in arguments]
-        if sum(_size(*each) for each in zip(arguments, shapes, strict=True)) > _MOST_BYTES:
+        if sum(_size(*each) for each in zip(arguments, shapes, strict=True)) > _MAX_BYTES:
             break
         generator = np.random.default_rng(len(shapes))
         inputs = [
@@ -72,29 +74,29 @@ def check(image: LoadedImage) -> None:
         expected = _unbound(image, shapes, inputs)
         if expected is None:
             continue
-        found = _bound(image, shapes, inputs, expected)
-        if found is None:
+        actual = _bound(image, shapes, inputs, expected)
+        if actual is None:
             break
-        _compare(meta, found, expected)
+        _compare(meta, actual, expected)
         log.info("self-check of '%s': equal", meta.name)
         return
-    log.info("self-check of '%s': left out, it cannot be run on random inputs in time", meta.name)
+    log.info("self-check of '%s': skipped, it cannot be run on random inputs in time", meta.name)
 
 
-def _compare(meta: GraphMeta, found: Sequence[Value], expected: Sequence[Value]) -> None:
-    for argument, ours, theirs in zip(_tensors(meta.outputs), found, expected, strict=True):
+def _compare(meta: GraphMeta, actual: Sequence[Value], expected: Sequence[Value]) -> None:
+    for argument, ours, theirs in zip(_tensors(meta.outputs), actual, expected, strict=True):
         if ours.shape != theirs.shape:
             raise _differs(meta, argument.name, f"shape {list(ours.shape)}", f"{list(theirs.shape)}")
         if ours.content != theirs.content:
             pairs = zip(ours.content, theirs.content, strict=True)
             first = next(at for at, (one, other) in enumerate(pairs) if one != other)
             written = any(byte != _UNWRITTEN for byte in ours.content)
-            what = f"other bits from byte {first} on" if written else "nothing was written"
-            raise _differs(meta, argument.name, what, "equal bits")
+            difference = f"other bits from byte {first} on" if written else "nothing was written"
+            raise _differs(meta, argument.name, difference, "equal bits")
 
 
 def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes]) -> list[Value] | None:
-    """What OpenVINO computes in tensors of its own; None if it does not, or not in time."""
+    """Compute in OpenVINO's own tensors; None if it fails or takes too long."""
     request = image.compiled.create_infer_request()
     try:
         arguments = _tensors(image.meta.inputs)
@@ -105,7 +107,7 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
             if data.size:
                 ov.Tensor(data, ov.Shape(shape), type_of(argument)).copy_to(tensor)
         request.start_async()
-        if not request.wait_for(_MOST_MS):
+        if not request.wait_for(_MAX_MS):
             request.cancel()
             with contextlib.suppress(RuntimeError):  # it says that it was cancelled
                 request.wait()
@@ -120,7 +122,7 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
 def _bound(
     image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes], expected: Sequence[Value]
 ) -> list[Value] | None:
-    """What a binding computes in given memory; None if not in time. Raises `Refused` if it cannot."""
+    """Compute on bound memory; None if it takes too long. Raises `Refused` if it fails."""
     meta, companions = image.meta, image.meta.shape_tensors
     content = iter(inputs)
     sizes = iter(len(value.content) for value in expected)
@@ -135,11 +137,11 @@ def _bound(
         else:
             size = next(sizes)
             views.append(_memory(max(size, type_of(argument).size) if argument.is_dynamic else size))
-    told = [companions[index] for index, argument in enumerate(meta.inputs) if argument.is_dynamic]
+    tensors = [companions[index] for index, argument in enumerate(meta.inputs) if argument.is_dynamic]
     dynamic = [at for argument, at in zip(_tensors(meta.inputs), shapes, strict=True) if argument.is_dynamic]
-    for companion, shape in zip(told, dynamic, strict=True):
+    for companion, shape in zip(tensors, dynamic, strict=True):
         views[companion].view(np.int32)[:] = shape[::-1]
-    end = time.monotonic() + _MOST_MS / 1000
+    end = time.monotonic() + _MAX_MS / 1000
     late = False
 
     def is_cancelled() -> bool:
@@ -148,24 +150,23 @@ def _bound(
         return late
 
     try:
-        bind(image, views, _nothing).run(is_cancelled)
+        bind(image, views, _ignore).run(is_cancelled)
     except (RuntimeError, Refused) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise _differs(meta, "", reason, "the inference that OpenVINO did") from error
+        raise _differs(meta, "", openvino_errors.reason(error), "an inference that succeeds") from error
     if late:
         return None
-    found = []
+    values = []
     for index, argument in enumerate(meta.arguments):
         if argument.input or argument.shape_of >= 0:
             continue
         shape = argument.shape
         if argument.is_dynamic:
             shape = tuple(views[companions[index]].view(np.int32)[::-1].tolist())
-        found.append(Value(shape, bytes(views[index][: _size(argument, shape)])))
-    return found
+        values.append(Value(shape, bytes(views[index][: _size(argument, shape)])))
+    return values
 
 
-def _nothing(_copied: int) -> None:
+def _ignore(_copied: int) -> None:
     return
 
 
@@ -175,12 +176,12 @@ def _value(tensor: ov.Tensor) -> Value:
 
 
 def _tensors(arguments: Sequence[ArgumentMeta]) -> list[ArgumentMeta]:
-    """Those of the model, without the ones that tell shapes."""
+    """Leave out shape tensors."""
     return [argument for argument in arguments if argument.shape_of < 0]
 
 
 def _shape(argument: ArgumentMeta, dimension: int) -> Shape:
-    """A shape that an argument may have, its own unless it is dynamic."""
+    """Return a shape that an argument may have, its own unless it is dynamic."""
     if not argument.is_dynamic:
         return argument.shape
     bounds = [(dim.get_min_length(), dim.get_max_length()) for dim in ov.PartialShape(argument.partial_shape)]
@@ -192,7 +193,7 @@ def _size(argument: ArgumentMeta, shape: Shape) -> int:
 
 
 def _random(generator: np.random.Generator, element_type: str, count: int) -> Bytes:
-    """Elements of a type: numbers from -1 to 1, truths, or 1 to 3, which are harmless as places and sizes."""
+    """Return random elements: from -1 to 1, booleans, or 1 to 3, which are harmless as indices."""
     if element_type == "boolean":
         data = generator.integers(0, 2, count).astype(np.uint8)
     elif element_type == "bf16":
@@ -205,7 +206,7 @@ def _random(generator: np.random.Generator, element_type: str, count: int) -> By
 
 
 def _memory(size: int) -> Bytes:
-    """Memory as clients have it: aligned, and full of something else."""
+    """Return memory as clients have it: aligned, and not zero."""
     raw = np.full(size + _ALIGNMENT, _UNWRITTEN, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size]
@@ -221,7 +222,7 @@ def _differs(meta: GraphMeta, output: str, found: str, expected: str) -> Refused
     return refuse(
         ZeResult.ERROR_MODULE_BUILD_FAILURE,
         f"self-check of graph '{meta.name}'" + (f", output '{output}'" if output else ""),
-        found=f"in given memory {found}",
-        expected=f"{expected}, as in OpenVINO's own memory",
+        found=f"on bound memory {found}",
+        expected=f"{expected}, as in OpenVINO's own tensors",
         hint="this is a defect of softnpu: please report it with the model",
     )

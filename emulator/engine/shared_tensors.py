@@ -1,9 +1,9 @@
-"""Outputs without a tensor of their own: those that are an input, or that show what another output shows.
+"""Finds outputs without a tensor of their own: those that are an input or equal another output.
 
-OpenVINO's CPU runtime has one tensor for both then, and a request one place for it. Whoever sets such an
-output moves the input as well, and the model computes from the memory of its result. A model can say so
-itself, and transformations leave it so: of an Einsum "ab->ab", of an If with a constant condition, of two
-operations that compute the same. So these outputs are copied, from where their value is.
+OpenVINO's CPU runtime has one tensor for both. Setting such an output would move the input as well, and the
+model would compute from the memory of its result. Models declare such outputs, and transformations create
+them: from an Einsum "ab->ab", an If with a constant condition, two operations that compute the same. So these
+outputs are copied from the tensor that has their value.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Origin(NamedTuple):
 
 
 def origins(compiled: ov.CompiledModel) -> Mapping[int, Origin]:
-    """The outputs without a tensor of their own, by position."""
+    """Return the outputs without a tensor of their own, by position."""
     inputs = [port.get_tensor() for port in compiled.inputs]
     outputs = [port.get_tensor() for port in compiled.outputs]
     # one descriptor is one Python object as long as that lives: the lists keep them
     known = {id(tensor): Origin(True, position) for position, tensor in enumerate(inputs)}
-    found = {}
+    shared = {}
     for position, tensor in enumerate(outputs):
         origin = known.setdefault(id(tensor), Origin(False, position))
         if origin != (False, position):
-            found[position] = origin
-    return found
+            shared[position] = origin
+    return shared

@@ -1,11 +1,11 @@
 """Memory that outlives the engine, for results that must not be computed twice.
 
-What overwrites its own input cannot be done again after half of it: an inference with its state in place, a
-copy onto itself. Its results go into a piece of the staging file first. Then the piece is noted with the
-queue (`Turn.note_effect`), and only then they are copied to where they belong, which can be done again. An
-engine that follows a dead one finds the note, and goes on with the copy.
+A command that overwrites its own input (an inference with its state in place, a copy onto itself) cannot run
+again after half of it. Its results go into a piece of the staging file first, the piece is noted with the
+queue (`RunningSubmission.note_effect`), and then the results are copied to the client, which may happen
+again. After an engine reset the next engine reads the note and continues with the copy.
 
-The file belongs to the supervisor, which maps nothing of it. Clients do not have it.
+The file belongs to the supervisor, which does not map it. Clients do not have it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
-
-Bytes = npt.NDArray[np.uint8]
+from softnpu.emulator.engine.memory import Bytes
 
 _PAGE = mmap.PAGESIZE
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"SNPSTAGE"
-_DATA = 64  # where the bytes of a piece begin: aligned as OpenVINO's own tensors are
+_DATA = 64  # offset of the data in a piece: aligned as OpenVINO's own tensors are
 _LARGEST = 1 << 50
 _STAGED = 1
 _NUMBER_BITS = 24
@@ -38,25 +36,25 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 
 def moved(number: int) -> int:
-    """A note: `number` parts of the step are done, and nothing is staged."""
+    """Return the note that `number` parts of the step are done, and nothing is staged."""
     return number << 1
 
 
 class Note(NamedTuple):
-    """What a step has noted: `number` parts are done, and the results of the next one lie in a piece."""
+    """The note of a step: `number` parts are done, and the results of the next one lie in a piece."""
 
     piece: int | None
     number: int
 
     @classmethod
     def read(cls, value: int) -> Note:
-        """The note behind the value."""
-        place = value >> _NUMBER_BITS if value & _STAGED else None
-        return cls(place, (value & _NUMBER_MASK) >> 1)
+        """Decode a note."""
+        page = value >> _NUMBER_BITS if value & _STAGED else None
+        return cls(page, (value & _NUMBER_MASK) >> 1)
 
 
 class Piece:
-    """A range of the staging file. `array`: its bytes; the range is taken as long as a view of them lives."""
+    """A range of the staging file. It stays allocated as long as a view of `array` lives."""
 
     __slots__ = ("_page", "array")
 
@@ -65,22 +63,22 @@ class Piece:
         self.array = array
 
     def note(self, number: int = 0) -> int:
-        """A note: `number` parts of the step are done, the results of the next one lie here."""
+        """Return the note that `number` parts are done, and the results of the next one lie here."""
         return self._page << _NUMBER_BITS | number << 1 | _STAGED
 
 
-class Noted(Protocol):
-    """A queue, as far as its note goes."""
+class NotingQueue(Protocol):
+    """What staging reads of a queue."""
 
     closed: bool
 
     def pending_effect(self) -> int | None:
-        """The note of its current step."""
+        """Return the note of its current step."""
         ...
 
 
 class Staging:
-    """The staging file in an engine. Pieces begin as zeros, and take no memory any more once given back."""
+    """The staging file in an engine. Pieces begin as zeros; freed ones take no memory."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -88,36 +86,36 @@ class Staging:
         self._returned: deque[tuple[int, int]] = deque()  # pieces die in any thread
         self._map: mmap.mmap | None = None
         self._size = 0  # of the mapping
-        self._pending: list[tuple[Noted, int, Piece]] = []
+        self._pending: list[tuple[NotingQueue, int, Piece]] = []
 
-    # ------------------------------------------------------------ after a dead engine
+    # ------------------------------------------------------------ after an engine reset
 
-    def recover(self, queues: Iterable[Noted]) -> None:
-        """Keeps the pieces that a dead engine has noted for these queues, and frees all others."""
+    def recover(self, queues: Iterable[NotingQueue]) -> None:
+        """Keep the pieces that a dead engine has noted for these queues, and free all others."""
         size = os.fstat(self._fd).st_size
         if not size:
             return
         notes = [(queue, value) for queue in queues if (value := queue.pending_effect()) is not None]
-        places = {place for _, value in notes if (place := Note.read(value).piece) is not None}
-        if not places:
+        pages = {page for _, value in notes if (page := Note.read(value).piece) is not None}
+        if not pages:
             os.ftruncate(self._fd, 0)
             return
         mapping = self._map_file(size)
         self._free.allocate(_LARGEST, _PAGE)
         end, kept = 0, {}
-        for place in sorted(places):
-            start, length = place * _PAGE, self._length(place, size)
+        for page in sorted(pages):
+            start, length = page * _PAGE, self._length(page, size)
             if not length or start < end:
-                continue  # no step has noted it like this; who asks for it is refused
+                continue  # no step has noted it like this: `find` will refuse it
             if start > end:
-                _give_back(mapping, self._returned, end, start - end)
-            kept[place], end = self._piece(start, length), start + length
+                _free_range(mapping, self._returned, end, start - end)
+            kept[page], end = self._piece(start, length), start + length
         _release(mapping, end, size - end)
         self._free.free(end, _LARGEST - end)
         self._pending = [
-            (queue, value, kept[place])
+            (queue, value, kept[page])
             for queue, value in notes
-            if (place := Note.read(value).piece) is not None and place in kept
+            if (page := Note.read(value).piece) is not None and page in kept
         ]
 
     @property
@@ -126,23 +124,23 @@ class Staging:
         return bool(self._pending)
 
     def find(self, note: int, size: int) -> Bytes:
-        """The results, of that size, that a dead engine has noted so."""
+        """Return the results that a dead engine has noted so."""
         for _, value, piece in self._pending:
             if value == note and piece.array.size >= size:
                 return piece.array[:size]
-        raise RuntimeError(f"{size} bytes of results were noted and are not there: its commands have changed")
+        raise RuntimeError(f"{size} bytes of noted results are missing: the commands have changed since")
 
     def settle(self) -> None:
-        """Frees the kept pieces of queues that have gone on since, or are gone."""
+        """Free the kept pieces of queues that have continued since, or were dropped."""
         self._pending = [
             (queue, value, piece)
             for queue, value, piece in self._pending
             if not queue.closed and queue.pending_effect() == value
         ]
 
-    def _length(self, place: int, size: int) -> int:
-        """The length of the piece at a page of the file, 0 if none begins there."""
-        start = place * _PAGE
+    def _length(self, page: int, size: int) -> int:
+        """Return the length of the piece at a page of the file, 0 if none begins there."""
+        start = page * _PAGE
         if self._map is None or start + _DATA > size:
             return 0
         magic, length = _HEADER.unpack_from(self._map, start)
@@ -151,7 +149,7 @@ class Staging:
     # ------------------------------------------------------------ pieces
 
     def take(self, size: int) -> Piece:
-        """A piece of at least `size` bytes, all 0. Raises `MemoryError`."""
+        """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError`."""
         while self._returned:
             self._free.free(*self._returned.popleft())
         length = -(-(size + _DATA) // _PAGE) * _PAGE
@@ -159,7 +157,7 @@ class Staging:
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
         try:
-            # pages are reserved here: a write without memory behind it would be the end of the engine
+            # reserves the pages: a write without memory behind it would kill the engine
             os.posix_fallocate(self._fd, start, length)
             if start + length > self._size:
                 self._map_file(max(start + length, 2 * self._size))
@@ -175,24 +173,24 @@ class Staging:
         assert memory is not None
         whole: Any = (ctypes.c_ubyte * length).from_buffer(memory, start)
         # views refer to this array: it lives as long as the last of them
-        weakref.finalize(whole, _give_back, memory, self._returned, start, length).atexit = False
+        weakref.finalize(whole, _free_range, memory, self._returned, start, length).atexit = False
         return Piece(start // _PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
 
     def _map_file(self, size: int) -> mmap.mmap:
-        # views of smaller mappings stay as they are: it is the same file
+        # views of smaller mappings stay valid: it is the same file
         if os.fstat(self._fd).st_size < size:
             os.ftruncate(self._fd, size)
         self._map, self._size = linux.map_shared(self._fd, size), size
         return self._map
 
 
-def _give_back(mapping: mmap.mmap, returned: deque[tuple[int, int]], start: int, length: int) -> None:
-    """Nobody uses these bytes any more; `returned` takes the range, whatever thread this is."""
+def _free_range(mapping: mmap.mmap, returned: deque[tuple[int, int]], start: int, length: int) -> None:
+    """Free a range, in any thread; `returned` passes it to the allocator."""
     _release(mapping, start, length)
     returned.append((start, length))
 
 
 def _release(mapping: mmap.mmap, start: int, length: int) -> None:
-    """Gives memory back: these bytes are 0 from now on."""
+    """Release the memory of a range, which reads as 0 from now on."""
     if length:
         mapping.madvise(mmap.MADV_REMOVE, start, length)

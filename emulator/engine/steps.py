@@ -1,65 +1,72 @@
-"""What a decoded command is: a call, and what the call may answer."""
+"""Steps: decoded commands as calls, what they return, and what they may use of the running submission."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from softnpu.emulator.interface.commands import MemoryAt
-
-Step = Callable[[], object]
-"""One command. None: done. `BLOCKED` or `LOADING`: it cannot go on yet and must be called again.
-
-Anything else is `Rest`: a long command, of which nothing has been done yet.
-"""
-Rest = Iterator[None]
-"""A long command in parts: it is done when the iterator ends. Between two parts others may run."""
-
-BLOCKED = object()
-"""It waits for an event: the watchdog looks on."""
-LOADING = object()
-"""It waits for an image that is being loaded again after an engine reset."""
-AGAIN = object()
-"""It made room for somebody with the better claim, and goes on when its turn comes."""
-GIVEN_UP = object()
-"""It was cancelled or aborted, or its queue is gone: it was cut off, and its outputs are void."""
+from softnpu.emulator.interface.commands import MemoryAt
 
 
-NOTED_EVERY = 64
-"""Commands after which it is noted how far a list came in which one may run twice."""
+class Pause(enum.Enum):
+    """Why a submission does not continue now."""
+
+    BLOCKED = "waits for an event; the watchdog counts the time"
+    LOADING = "waits for an image that is being loaded again after an engine reset"
+    PREEMPTED = "made room for a queue with precedence"
+    CANCELLED = "was cancelled or aborted, or its queue is gone; its outputs are void"
 
 
-class Turn(Protocol):
-    """What a step may ask of the submission that runs."""
+# module constants: reading a member of an enumeration takes 50 ns
+BLOCKED = Pause.BLOCKED
+LOADING = Pause.LOADING
+PREEMPTED = Pause.PREEMPTED
+CANCELLED = Pause.CANCELLED
+
+Parts = Iterator[None]
+"""A long command in parts: done when the iterator ends. Others may run between two parts."""
+
+Step = Callable[[], Pause | Parts | None]
+"""One command. None: done. `Pause`: call it again later. `Parts`: nothing is done yet, run the parts."""
+
+JOURNAL_EVERY = 64
+"""Progress of a list whose commands may run twice is noted after so many commands."""
+
+
+class RunningSubmission(Protocol):
+    """What a step may use of the submission that runs."""
 
     def is_cancelled(self) -> bool:
         """Whether the submission must end now; reads what the supervisor has sent.
 
-        Once True it stays True until the submission has ended: the decision is kept, not read again.
+        Once True it stays True until the submission has ended.
         """
         ...
 
-    def look_for_more(self) -> bool:
-        """`is_cancelled`, asked while an inference runs beside which others may run; begins them."""
+    def poll_overlap(self) -> bool:
+        """Start inferences that may run beside the current one, then as `is_cancelled`."""
+        ...
+
+    def retry_blocked(self) -> None:
+        """Let every queue that waits for an event check it again."""
         ...
 
     def pending_effect(self) -> int | None:
-        """What an engine that died noted for this very step of this submission; None if it noted nothing."""
+        """Return what a dead engine noted for this step of this submission, or None."""
         ...
 
     def note_effect(self, value: int) -> None:
         """Note `value` for this step in memory that outlives the engine, before the effect begins.
 
-        The step is then finished exactly once: by this engine, or by the next one, which finds the value.
+        The step is then finished exactly once: by this engine, or by the next one, which reads the value.
         """
         ...
 
     def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Note, before this step changes the event at `at`, how often commands have changed it so far.
+        """Note how often commands have changed the event at `at`, before this step changes it.
 
-        An engine that follows a dead one compares, before it runs anything, and passes over the step if the
-        change has happened.
+        After a reset the next engine compares this number and skips the step if the change has happened.
         """
         ...
 

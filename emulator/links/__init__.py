@@ -1,1 +1,1 @@
-"""Private protocols: what the supervisor says to its engines and to its compiler workers."""
+"""The private protocols between the supervisor and its engines and compiler workers."""

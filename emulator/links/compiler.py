@@ -1,8 +1,8 @@
-"""What the supervisor and a compiler worker say to each other, over a channel of its own.
+"""The private protocol between the supervisor and a compiler worker.
 
-The worker is started as a program with the descriptor of its channel. It answers every job with any
-number of `Progress` and then one outcome or `Failed`, all with the request id of the job. It holds
-no state between jobs: a job is cancelled by killing the worker.
+The worker is a program that gets the descriptor of its channel. It answers each job with any number of
+`Progress` and then one outcome or `Failed`, all with the request id of the job. It keeps no state between
+jobs: killing the worker cancels its job.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ImportJob(Message, frozen=True, kw_only=True, tag="import_job"):
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
     """Put the weights of a compiled model into its blob. Outcome: `GraphExported`.
 
-    Descriptors as in `ImportJob`; blob and placement are those of a `Compiled`. With `offset` one more comes
-    last, the file to write the result into from this byte on; the outcome has no descriptor then.
+    Descriptors as in `ImportJob`; blob and placement are those of a `Compiled`. With `offset` a file follows
+    as the last descriptor: the result is written there from this byte on, and the outcome has no descriptor.
     """
 
     blob_length: int
@@ -80,7 +80,7 @@ class QueryJob(Message, frozen=True, kw_only=True, tag="query_job"):
 
 
 class OptionsJob(Message, frozen=True, kw_only=True, tag="options_job"):
-    """List the options, and answer the question of `messages.CompilerOptions`.
+    """List the options, and answer `messages.CompilerOptions`.
 
     Outcome: `CompilerOptionsAre`, without a descriptor.
     """

@@ -1,9 +1,8 @@
-"""What the supervisor and an engine say to each other, over a channel of their own.
+"""The private protocol between the supervisor and an engine.
 
-Both sides are ours and of one version, so nothing here is promised to anybody else. Contexts carry a
-number that is unique over all sessions; the handles inside a context are the session's own.
-The supervisor sends first and answers the client afterwards, so an engine that meets an unknown handle
-in a command needs only to read its channel before it may call the handle bad.
+Both sides are of one version, so it may change at any time. The number of a context is unique over all
+sessions; handles inside a context are the session's own. The supervisor sends a message before it answers the
+client: an engine that does not know a handle reads its channel before it refuses the handle.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from softnpu.emulator.interface.result import ErrorInfo
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     """First message. Descriptors: queue states, status page, staging.
 
-    `careful`: an engine has died before it.
-    `self_check`: what is loaded is tried out first, see `engine.self_check`.
+    `after_reset`: it replaces an engine that has died. `self_check`: see `engine.self_check`.
     """
 
     device: int
@@ -36,18 +34,18 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):
-    """All objects of the device have been announced: execute from now on."""
+    """All objects of the device have been announced: begin to execute."""
 
 
 class ContextAdd(Message, frozen=True, kw_only=True, tag="context_add"):
-    """Descriptor: the doorbell. Contexts of one `session` share one claim on the device's time."""
+    """Descriptor: the doorbell. Contexts of one `session` share its part of the device's time."""
 
     context: int
     session: int = 0
 
 
 class ContextDrop(Message, frozen=True, kw_only=True, tag="context_drop"):
-    """Forget a context and all in it; answered by `ContextDropped` once nothing of it is in use."""
+    """Drop a context with all its objects; answered by `ContextDropped` once nothing of it is in use."""
 
     context: int
 
@@ -79,9 +77,9 @@ class MemoryDrop(Message, frozen=True, kw_only=True, tag="memory_drop"):
 
 
 class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
-    """`state` is the queue's record in the queue states; submission `condemned` must not run again.
+    """Add a queue; `state` is its record in the queue states.
 
-    It ends with `verdict`.
+    Submission `condemned` (0: none) must not run again: it ends with `condemned_info`.
     """
 
     context: int
@@ -103,14 +101,14 @@ class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
 
 
 class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
-    """Forget a queue; answered by `QueueDropped` once none of its submissions runs any more."""
+    """Drop a queue; answered by `QueueDropped` once none of its submissions runs any more."""
 
     context: int
     queue: int
 
 
 class QueueLose(Message, frozen=True, kw_only=True, tag="queue_lose"):
-    """What waits in the queue, and all that will, ends with this fault (`ERROR_DEVICE_LOST`)."""
+    """End every submission of the queue, now and later, with this error (`ERROR_DEVICE_LOST`)."""
 
     context: int
     queue: int
@@ -118,7 +116,7 @@ class QueueLose(Message, frozen=True, kw_only=True, tag="queue_lose"):
 
 
 class Abort(Message, frozen=True, kw_only=True, tag="abort"):
-    """End this submission with the fault, if it runs; its queue is lost."""
+    """End this submission with the error if it runs; its queue is lost."""
 
     context: int
     queue: int
@@ -127,7 +125,7 @@ class Abort(Message, frozen=True, kw_only=True, tag="abort"):
 
 
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
-    """Asks for a sign of life: the number in `VITAL_ANSWERED`."""
+    """Store this number in `LIVENESS_PING`."""
 
     number: int
 
@@ -135,8 +133,8 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
 class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
-    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`: nobody
-    has compared the weights with their digests yet.
+    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`:
+    compare the weights with their digests first.
     """
 
     image: int
@@ -151,7 +149,7 @@ class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
 
 
 class GraphAdd(Message, frozen=True, kw_only=True, tag="graph_add"):
-    """A graph handle of a context names this image from now on."""
+    """Make a graph handle of a context name this image."""
 
     context: int
     graph: int
@@ -164,16 +162,16 @@ class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
 
 
 class InjectionAdd(Message, frozen=True, kw_only=True, tag="injection_add"):
-    """A fault that a user asks for. Descriptor: the counters, of which two at 2 * `place` are its own."""
+    """Inject a fault. Descriptor: the `InjectionCounters`, `counters` of them; `slot` is its own."""
 
     id: int
-    place: int
+    slot: int
     counters: int
     injection: Injection
 
 
 class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
-    """This fault is not wanted any more; harmless if the engine does not know it."""
+    """End an injection; nothing if the engine does not know it."""
 
     id: int
 
@@ -188,7 +186,7 @@ EngineCommand = (  # every message to an engine
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
-    """The engine executes from now on."""
+    """The engine is connected and reads its channel."""
 
 
 class ContextDropped(Message, frozen=True, kw_only=True, tag="context_dropped"):
@@ -222,8 +220,8 @@ report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report
 
 # ---------------------------------------------------------------- queue states
 #
-# One record of 128 bytes a queue, in memory that only the supervisor and the engine map: what an engine
-# must know to go on where a dead one stopped. Written by the engine. Behind the last one: its signs of life.
+# One record of 128 bytes a queue, in memory that only supervisor and engine map: what the next engine needs
+# to continue where a dead one stopped. Written by the engine. The liveness words follow the last record.
 
 QUEUE_STATE_SIZE = 128
 QUEUE_STATES = 16384
@@ -245,7 +243,7 @@ STATE_EFFECT_EVENT = 6
 The value is the number of changes of this event before.
 """
 STATE_EFFECT_OFFSET = 7
-"""Index of the u64 "where the event lies in this memory"."""
+"""Index of the u64 "offset of the event in this memory"."""
 STATE_INJECTED = 8
 """Index of the u64 "submission that is to end with an injected failure", also if the engine dies first."""
 STATE_INJECTED_RESULT = 9
@@ -255,14 +253,14 @@ REACHED_MASK = (1 << REACHED_BITS) - 1
 QUEUE_STATE = struct.Struct("=QQQQ96x")
 
 LIVENESS = QUEUE_STATE_SIZE * QUEUE_STATES
-"""Where the signs of life start, in bytes."""
+"""Offset of the liveness words, in bytes."""
 LIVENESS_PING = 0
 """Index of the u64 "number of the last `Ping` that was read"."""
 LIVENESS_OTHER_THREADS_NS = 1
 """Index of the u64 "nanoseconds of CPU that the engine's other threads had used by then"."""
 LIVENESS_WORDS = struct.Struct("=QQ")
 MESSAGES_WAITING = 2
-"""Index, from `VITALS` on, of the u64 "orders wait in the supervisor because the socket is full" (0 or 1)."""
+"""Index, from `LIVENESS` on, of the u64 "the socket is full, messages wait in the supervisor" (0 or 1)."""
 INJECTION_MESSAGES = 3
-"""Index, from `VITALS` on, of the u64 "orders about injections that this engine was sent"."""
+"""Index, from `LIVENESS` on, of the u64 "messages about injections that this engine was sent"."""
 STATES_SIZE = LIVENESS + 64

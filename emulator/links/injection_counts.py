@@ -10,27 +10,27 @@ _EACH = 2  # operations that matched, operations that were hit
 
 
 class InjectionCounters:
-    """The counters of up to `places` injections."""
+    """The counters of up to `capacity` injections, each in a slot of its own."""
 
-    def __init__(self, fd: int, places: int) -> None:
-        self._counts = SharedCounts(fd, _EACH * places)
+    def __init__(self, fd: int, capacity: int) -> None:
+        self._counts = SharedCounts(fd, _EACH * capacity)
         self.fd = fd
-        self.places = places
+        self.capacity = capacity
 
     @classmethod
-    def new(cls, places: int) -> InjectionCounters:
-        """Fresh ones."""
-        return cls(linux.memfd("injections", _EACH * COUNT_SIZE * places), places)
+    def new(cls, capacity: int) -> InjectionCounters:
+        """Create them in new shared memory."""
+        return cls(linux.memfd("injections", _EACH * COUNT_SIZE * capacity), capacity)
 
-    def clear(self, place: int) -> None:
-        """The place is another injection's from now on."""
+    def clear(self, slot: int) -> None:
+        """Reset a slot for another injection."""
         with self._counts.locked():
-            self._counts.put(_EACH * place, 0)
-            self._counts.put(_EACH * place + 1, 0)
+            self._counts.put(_EACH * slot, 0)
+            self._counts.put(_EACH * slot + 1, 0)
 
-    def hit(self, place: int, injection: Injection) -> bool:
-        """One more operation that matches: whether it is hit."""
-        counts, at = self._counts, _EACH * place
+    def hit(self, slot: int, injection: Injection) -> bool:
+        """Count an operation that matches; return whether it is hit."""
+        counts, at = self._counts, _EACH * slot
         with counts.locked():
             hits = counts.get(at + 1)
             if injection.count is not None and hits >= injection.count:
@@ -42,15 +42,15 @@ class InjectionCounters:
             counts.put(at + 1, hits + 1)
         return True
 
-    def told(self, place: int) -> tuple[int, int]:
-        """Operations that matched, and those that were hit."""
+    def read(self, slot: int) -> tuple[int, int]:
+        """Return how many operations matched, and how many were hit."""
         with self._counts.locked():
-            return self._counts.get(_EACH * place), self._counts.get(_EACH * place + 1)
+            return self._counts.get(_EACH * slot), self._counts.get(_EACH * slot + 1)
+
+    def is_exhausted(self, slot: int, injection: Injection) -> bool:
+        """Whether the injection has hit as often as it may."""
+        return injection.count is not None and self.read(slot)[1] >= injection.count
 
     def close(self) -> None:
-        """Closes mapping and descriptor."""
+        """Close mapping and descriptor."""
         self._counts.close()
-
-    def is_exhausted(self, place: int, injection: Injection) -> bool:
-        """Whether it has hit as often as it was to."""
-        return injection.count is not None and self.told(place)[1] >= injection.count

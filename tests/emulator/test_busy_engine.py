@@ -6,10 +6,13 @@ import os
 import signal
 
 import numpy as np
+import pytest
 
 from softnpu.driver import Driver
 from tests.conftest import StartDaemon
 from tests.support.work import LONG, check_works, execute, fill
+
+pytestmark = pytest.mark.quick
 
 _MANY = 900
 """More orders than the socket of an engine takes, which are some hundred."""

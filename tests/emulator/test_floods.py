@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from softnpu.driver import ZeResult
-from softnpu.emulator.engine.context import _SESSION_BYTES
+from softnpu.emulator.engine.program_cache import SESSION_BYTES
 from softnpu.emulator.interface import endpoint, frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.client import _UNREAD_BYTES

@@ -65,30 +65,28 @@ def works(run: Execution) -> None:
     np.testing.assert_array_equal(run.output("y"), np.maximum(x, 0))
 
 
-@pytest.mark.quick
 def test_a_shape_outside_the_bounds_is_refused_and_writes_nothing(context: Context, graph: Graph) -> None:
     run = Execution(context, graph)
-    for shape in (
+    for shape in [
         (1, 16), (9, 16), (0, 16), (3, 15), (3, 17), (-1, 16), (8, -16), (-2, -16), (_MOST, 16), (3, _MOST),
         (_MOST, _MOST), (-_MOST - 1, -_MOST - 1), (0, 0),
-    ):  # fmt: skip
+    ]:  # fmt: skip
         run.tell("x", shape)
         text = refused(run)
-        for word in ("input 'x'", str(list(shape)), "[2..8,16]"):
-            assert word in text
+        assert all(part in text for part in ("input 'x'", str(list(shape)), "[2..8,16]")), text
         assert set(run.memory["y"].view(np.uint8)) == {0xAA}
         assert set(run.memory[f"{SHAPE}y"].view(np.uint8)) == {0xAA}
     works(run)
 
 
-def test_a_shape_that_needs_more_than_the_memory_or_is_negative_is_refused(
+def test_a_shape_that_is_negative_or_needs_more_than_the_memory_is_refused(
     context: Context, tmp_path: Path
 ) -> None:
     run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4 * 127, "y": 4096})
-    for shape in ((8, 16), (_MOST, _MOST), (1, 129), (129, 1), (2**16, 2**16), (2**30, 4)):
+    for shape in [(8, 16), (_MOST, _MOST), (1, 129), (129, 1), (2**16, 2**16), (2**30, 4)]:
         run.tell("x", shape)
         assert "at most the 508 bytes" in refused(run)
-    for shape in ((-1, 5), (-1, -5), (5, -1)):
+    for shape in [(-1, 5), (-1, -5), (5, -1)]:
         run.tell("x", shape)
         assert str(list(shape)) in refused(run)
     run.put("x", np.ones((127, 1), np.float32))
@@ -155,6 +153,7 @@ def test_an_output_over_its_own_shape_tensor_is_refused(context: Context, graph:
     assert bytes(memory.view()) == before
 
 
+@pytest.mark.quick
 def test_an_output_and_its_shape_may_lie_where_the_input_and_its_shape_do(
     context: Context, graph: Graph
 ) -> None:
@@ -188,7 +187,7 @@ def test_a_shape_that_changes_all_the_time_is_right_or_refused(
     if not flipper:
         _flip(words)
     try:
-        while min(ended.values()) < 200:
+        while min(ended.values()) < 300:
             result = ended_with(run)
             assert result in {0, ZeResult.ERROR_INVALID_ARGUMENT}
             assert result or run.told("y") in ([4, 8], [16, 2])

@@ -332,14 +332,14 @@ def test_an_engine_asks_only_as_long_as_there_is_something(monkeypatch: pytest.M
 
     engine.add(order, os.dup(counts.fd))
     assert failpoints.active is not None
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is not None, "it has not hit yet"
     assert counts.hit(2, injection)
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is None
 
     engine.add(order, os.dup(counts.fd))
     engine.drop(link.InjectionDrop(id=1))
-    engine.tidy()
+    engine.prune()
     assert failpoints.active is None
     counts.close()

@@ -1,11 +1,12 @@
-"""The kill matrix: every step of the protocol, everybody who can die there, every way to die.
+"""The kill matrix: every step of the protocol, every process that can die there, every way to die.
 
-A cell makes a process die at a fail-point while a client walks through the protocol (`tour`) and a bystander
-works, and then checks: who waits gets the right answer in bounded time, the bystander sees nothing,
-everything comes back, nothing is left behind (`nothing_left_behind` of every test), the next start is clean.
+Each cell kills a process at a fail-point while a client runs through the protocol (`tour`) and another
+session works. Then it checks: waiters get the right answer in bounded time, the other session is not
+affected, all resources come back, nothing is left behind (`nothing_left_behind` of every test), the next
+start is clean.
 
-The short form has most steps of every victim with SIGKILL, and each other way once; `-m soak` has all ways at
-all steps.
+The full tier has the central steps of every process with SIGKILL, and each other way once; `-m soak` has all
+ways at all steps.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from tests.support.work import Loaded, barrier, check_works, run, same
 _TUNING = Tuning(min_hang_s=0.5, min_start_s=1.5, compiler_stall_s=1.0)
 _ANSWER_S = 60.0  # what a client may take on a machine with two cores that many share
 _WAYS = ("kill", "stop", "abort", "memory", "descriptors")
-_LONG_STEPS = {"context", "queue", "record", "signal", "import", "export", "free", "allocate"}
+_SOAK_STEPS = {
+    "context", "queue", "record", "signal", "import", "export", "free", "allocate", "close", "handshake",
+    "event",
+}  # fmt: skip
 _NO_STEPS = {"idle", "end", "withdraw"}  # of no client: tests/emulator/test_idle_end.py is about them
 _SHORT_WAYS = {
     "client": {"stop": "running", "abort": "compile", "memory": "load", "descriptors": "map"},
@@ -53,7 +57,7 @@ def _cells(*victims: str) -> list[Any]:
         if victim not in victims or step in _NO_STEPS:
             continue
         for way in _WAYS:
-            short = step not in _LONG_STEPS if way == "kill" else _SHORT_WAYS[victim][way] == step
+            short = step not in _SOAK_STEPS if way == "kill" else _SHORT_WAYS[victim][way] == step
             marks = [] if short else [pytest.mark.soak]
             cells.append(pytest.param(point, way, marks=marks, id=f"{point}-{way}"))
     return cells

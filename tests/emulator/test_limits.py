@@ -13,9 +13,10 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.daemon import LineLimit
-from softnpu.emulator.engine.context import _SESSION_BYTES, EngineContext
+from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.program import Program
+from softnpu.emulator.engine.program_cache import SESSION_BYTES
 from softnpu.emulator.engine.scheduler import Share
 from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import messages as msg
@@ -348,9 +349,9 @@ def _program(length: int, inferences: int = 0) -> Program:
 
 def _engine_context(share: Share) -> EngineContext:
     """One with the handles that programs are kept for."""
-    context = EngineContext(1, os.eventfd(0), lambda: None, share, Staging(-1))
+    context = EngineContext(1, 1, os.eventfd(0), share, Staging(-1), lambda: None)
     for handle in (1, 7, 8):
-        context.add_graph(handle, EngineImage(handle))
+        context.space.add_graph(handle, EngineImage(handle))
     return context
 
 
@@ -364,11 +365,11 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     assert share.kept_bytes == 16 * 4096 + 64 * 4096
     for context in contexts:
         for offset in range(200):
-            context.remember(7, offset, _program(256 * 1024))
-            assert share.kept_bytes <= _SESSION_BYTES
-    contexts[0].remember(8, 0, _program(64, inferences=10**6))
-    assert contexts[0].program(8, 0, bytes(64)) is None, "more than a session may have alone"
-    contexts[1].drop_memory((7,))
+            context.programs.add(7, offset, _program(256 * 1024))
+            assert share.kept_bytes <= SESSION_BYTES
+    contexts[0].programs.add(8, 0, _program(64, inferences=10**6))
+    assert contexts[0].programs.get(8, 0, bytes(64)) is None, "more than a session may have alone"
+    contexts[1].drop(7)
     for context in contexts:
         context.close()
     assert share.kept_bytes == 0
@@ -379,13 +380,13 @@ def test_a_program_is_not_kept_if_something_of_it_went_while_it_was_decoded(gone
     context = _engine_context(Share())
     match gone:
         case "a handle that it uses":
-            context.drop_graph(1)
+            context.drop(1)
         case "its buffer":
-            context.drop_graph(7)
+            context.drop(7)
         case _:
             context.close()
-    context.remember(7, 0, _program(4096))
-    assert context.program(7, 0, bytes(4096)) is None
+    context.programs.add(7, 0, _program(4096))
+    assert context.programs.get(7, 0, bytes(4096)) is None
     assert context.share.kept_bytes == 0
     if gone != "its context":
         context.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softnpu.emulator.common.range_allocator import RangeAllocator
+
+pytestmark = pytest.mark.quick
 
 _SIZES = st.integers(1, 5000)
 _ALIGNMENTS = st.sampled_from([1, 64, 256, 4096])

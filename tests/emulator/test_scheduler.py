@@ -1,13 +1,12 @@
-"""The rule of the scheduler, with time made by hand: exact where real processes can only be about right."""
+"""The rules of the scheduler with simulated time: exact, where real processes are only approximate."""
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 
-from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.scheduler import LEVELS, SLICE_NS, Scheduler, Share
+
+pytestmark = pytest.mark.quick
 
 _MS = 1_000_000
 BACKGROUND, LOW, NORMAL, HIGH = range(LEVELS)
@@ -32,12 +31,12 @@ class _Queue:
 def _run(scheduler: Scheduler, queues: list[_Queue], until_ns: int, now: int = 0) -> int:
     end = now + until_ns
     while now < end:
-        chosen = cast(Any, scheduler.pick(cast(list[EngineQueue], queues)))
+        chosen = scheduler.pick(queues)
         assert chosen is not None
         chosen.ran_ns = now
         for part in range(chosen.parts):  # as a long list: it looks up from its work, and goes on
             if part:
-                scheduler.pick(cast(list[EngineQueue], queues))
+                scheduler.pick(queues)
             scheduler.charge(chosen, chosen.cost // chosen.parts)
         chosen.had += chosen.cost
         now += chosen.cost
@@ -128,5 +127,6 @@ def test_work_on_a_high_level_is_not_held_against_a_session_on_another() -> None
 def test_nothing_to_do_is_nobody() -> None:
     queue = _Queue(Share())
     queue.waits = False
-    assert Scheduler().pick(cast(list[EngineQueue], [queue])) is None
-    assert Scheduler().pick([]) is None
+    assert Scheduler().pick([queue]) is None
+    nothing: list[_Queue] = []
+    assert Scheduler().pick(nothing) is None

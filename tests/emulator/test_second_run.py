@@ -1,13 +1,13 @@
-"""A command that an engine has begun and the next one ends: what it may do twice, and what happens once."""
+"""Commands that one engine begins and the next one finishes: results are right, effects happen once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -28,6 +28,12 @@ from tests.support.work import LONG, check_works, execute, failure, recorded, ru
 
 _LARGE = 20 << 20  # three parts
 _SHAPE = (4, 1024)
+
+
+def _cases(full: Sequence[object], soak: Sequence[object]) -> list[Any]:
+    """Return cases of which the later ones run on request only."""
+    each = [case if isinstance(case, tuple) else (case,) for case in soak]
+    return [*full, *(pytest.param(*case, marks=pytest.mark.soak) for case in each)]
 
 
 class _Device(NamedTuple):
@@ -94,10 +100,15 @@ def _random(shape: tuple[int, ...]) -> Array:
 # ---------------------------------------------------------------- inferences
 
 
-@pytest.mark.parametrize("after", [1, 3])
-@pytest.mark.parametrize("point", ["engine.staged", "engine.copied", "engine.completing", "engine.signal"])
+@pytest.mark.parametrize(
+    ("point", "after"),
+    _cases(
+        [("staged", 1), ("copied", 3), ("completing", 1), ("signal", 3)],
+        [("staged", 3), ("copied", 1), ("completing", 3), ("signal", 1)],
+    ),
+)
 def test_a_state_in_place_advances_once(dying: Dying, tmp_path: Path, point: str, after: int) -> None:
-    with dying(f"{point}=kill:1:{after}") as device:
+    with dying(f"engine.{point}=kill:1:{after}") as device:
         context = device.context
         graph = _compiled(context, tmp_path, stateful.running_sum((4096,)))
         (state,) = graph.meta.states
@@ -115,19 +126,23 @@ def test_a_state_in_place_advances_once(dying: Dying, tmp_path: Path, point: str
         device.daemon.wait_restarted(1)
 
 
-@pytest.mark.parametrize("point", ["engine.staged", "engine.copied", "engine.completing"])
-@pytest.mark.parametrize("output", ["a", "b"])
-@pytest.mark.parametrize("mapping", ["the same mapping", "another mapping of the file"])
+@pytest.mark.parametrize(
+    ("point", "output", "mapped"),
+    _cases(
+        [("staged", "a", "once"), ("copied", "b", "twice"), ("completing", "a", "twice")],
+        [("staged", "b", "twice"), ("copied", "a", "once"), ("completing", "b", "once")],
+    ),
+)
 def test_an_output_in_place_of_an_input_is_right(
-    dying: Dying, tmp_path: Path, point: str, output: str, mapping: str
+    dying: Dying, tmp_path: Path, point: str, output: str, mapped: str
 ) -> None:
-    with dying(f"{point}=kill") as device:
+    with dying(f"engine.{point}=kill") as device:
         context = device.context
         graph = _compiled(context, tmp_path, _two_results())
         memory = _bind(context, graph, {})
         shared = context.alloc_host(graph.meta.arguments[0].byte_size, export=True)
         memory["x"] = shared
-        memory[output] = shared if mapping == "the same mapping" else _mapped_again(context, shared)
+        memory[output] = shared if mapped == "once" else _mapped_again(context, shared)
         for index, argument in enumerate(graph.meta.arguments):
             graph.set_argument_value(index, memory[argument.name])
         x = _random(_SHAPE)
@@ -148,9 +163,9 @@ def _mapped_again(context: Context, memory: Allocation) -> Allocation:
         os.close(fd)
 
 
-@pytest.mark.parametrize("point", ["engine.staged", "engine.copied"])
+@pytest.mark.parametrize("point", _cases(["staged"], ["copied"]))
 def test_a_dynamic_output_in_place_of_its_input_is_right(dying: Dying, tmp_path: Path, point: str) -> None:
-    with dying(f"{point}=kill") as device:
+    with dying(f"engine.{point}=kill") as device:
         context = device.context
         graph = graph_of(context, tmp_path, relu("[?,1..64]"))
         x, shape = context.alloc_host(1 << 16), context.alloc_host(64)
@@ -168,9 +183,9 @@ def test_a_dynamic_output_in_place_of_its_input_is_right(dying: Dying, tmp_path:
         device.daemon.wait_restarted(1)
 
 
-@pytest.mark.parametrize("point", ["engine.staged", "engine.copied"])
+@pytest.mark.parametrize("point", _cases(["copied"], ["staged"]))
 def test_a_strided_output_over_its_input_is_right(dying: Dying, tmp_path: Path, point: str) -> None:
-    with dying(f"{point}=kill") as device:
+    with dying(f"engine.{point}=kill") as device:
         context = device.context
         x = stateful.source((8, 16))
         model = stateful.model({"y": stateful.named(ops.add(x, np.float32(1)), "y")}, [], [x], "step")
@@ -247,23 +262,19 @@ def test_an_inference_that_is_cut_off_writes_nothing_of_what_it_stages(
 
 
 @pytest.mark.parametrize(
-    ("point", "after", "distance", "mapping"),
-    [
-        ("engine.staged", 0, 64, "the same mapping"),
-        ("engine.staged", 1, 64, "another mapping of the file"),
-        ("engine.staged", 2, -4096, "the same mapping"),
-        ("engine.copied", 0, -1, "another mapping of the file"),
-        ("engine.copied", 1, 9 << 20, "the same mapping"),
-        ("engine.copied", 2, 64, "the same mapping"),
-    ],
+    ("point", "after", "distance", "mapped"),
+    _cases(
+        [("staged", 1, 64, "twice"), ("staged", 2, -4096, "once"), ("copied", 1, 9 << 20, "once")],
+        [("staged", 0, 64, "once"), ("copied", 0, -1, "twice"), ("copied", 2, 64, "once")],
+    ),
 )
 def test_a_long_copy_onto_itself_is_right(
-    dying: Dying, point: str, after: int, distance: int, mapping: str
+    dying: Dying, point: str, after: int, distance: int, mapped: str
 ) -> None:
-    with dying(f"{point}=kill:1:{after}") as device:
+    with dying(f"engine.{point}=kill:1:{after}") as device:
         context = device.context
         source = context.alloc_host(_LARGE, export=True)
-        target = source if mapping == "the same mapping" else _mapped_again(context, source)
+        target = source if mapped == "once" else _mapped_again(context, source)
         data = np.random.default_rng(1).integers(0, 255, _LARGE, np.uint8)
         source.view()[:] = data
         size = _LARGE - abs(distance)
@@ -284,18 +295,15 @@ def test_a_long_copy_onto_itself_is_right(
 
 @pytest.mark.parametrize(
     ("point", "rows", "shift"),
-    [
-        ("engine.staged", 64, (1, 8)),
-        ("engine.copied", 64, (-1, 0)),
-        ("engine.staged", 4096, (0, 4)),
-        ("engine.copied", 4096, (1, 0)),
-        ("engine.completing", 4096, (-1, 4)),
-    ],
+    _cases(
+        [("staged", 64, (1, 8)), ("staged", 4096, (0, 4)), ("copied", 4096, (1, 0))],
+        [("copied", 64, (-1, 0)), ("completing", 4096, (-1, 4))],
+    ),
 )
 def test_rows_copied_onto_each_other_are_right(
     dying: Dying, point: str, rows: int, shift: tuple[int, int]
 ) -> None:
-    with dying(f"{point}=kill") as device:
+    with dying(f"engine.{point}=kill") as device:
         context = device.context
         width, pitch = 4000, 4096
         memory = context.alloc_host((rows + 2) * pitch)
@@ -320,6 +328,7 @@ def test_rows_copied_onto_each_other_are_right(
         device.daemon.wait_restarted(1)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "copies",
     [
@@ -332,22 +341,22 @@ def test_a_list_that_overwrites_what_it_has_read_is_right(
 ) -> None:
     with dying("engine.completing=kill") as device:
         context = device.context
-        places = [context.alloc_host(4096) for _ in range(4)]
+        blocks = [context.alloc_host(4096) for _ in range(4)]
         numbers = [1, 2, 3, 4]
-        for number, memory in zip(numbers, places, strict=True):
+        for number, memory in zip(numbers, blocks, strict=True):
             memory.view()[:] = number
 
         def record(commands: CommandList) -> None:
             # behind the first command, after which the engine notes anyway
             commands.append_memory_fill(context.alloc_host(64), b"\1", 64)
             for target, source in copies:
-                commands.append_memory_copy(places[target], places[source], 4096)
+                commands.append_memory_copy(blocks[target], blocks[source], 4096)
 
         run(context.create_command_queue(), recorded(context, record))
 
         for target, source in copies:
             numbers[target] = numbers[source]
-        assert [memory.view()[0] for memory in places] == numbers
+        assert [memory.view()[0] for memory in blocks] == numbers
         device.daemon.wait_restarted(1)
 
 

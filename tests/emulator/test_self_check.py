@@ -53,7 +53,7 @@ def test_an_output_that_is_bound_in_the_place_of_an_input_is_found(load: Load) -
     image = load(einsum([2, 3]))
     image.origins = {}
     with pytest.raises(
-        Refused, match=r"self-check of graph 'model', output '\w+': in given memory"
+        Refused, match=r"self-check of graph 'model', output '\w+': on bound memory"
     ) as caught:
         self_check.check(image)
     assert caught.value.info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
@@ -62,7 +62,7 @@ def test_an_output_that_is_bound_in_the_place_of_an_input_is_found(load: Load) -
 def test_an_output_that_nobody_writes_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     image = load(direct([2, 3]))
     monkeypatch.setattr(Binding, "_finish_copies", lambda _: None)
-    with pytest.raises(Refused, match=r"output '\w+': in given memory nothing was written"):
+    with pytest.raises(Refused, match=r"output '\w+': on bound memory nothing was written"):
         self_check.check(image)
 
 

@@ -10,6 +10,8 @@ from softnpu.driver import Context, GraphSource
 from tests.support.daemon import Daemon
 from tests.support.work import barrier, recorded, run
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(("asked", "occupied"), [("2", 2), ("6", 6), (None, 6)])
 def test_a_graph_occupies_the_tiles_it_was_compiled_for(

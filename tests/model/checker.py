@@ -1,7 +1,7 @@
 """An explicit-state model checker: visits every state that a model can reach, breadth first.
 
-A state is the memory and, for each process, where it is. Two ways to one state are explored as one. The first
-violation is therefore reached by a shortest way, which is told step by step.
+A state is the memory and the position of each process. Two traces to one state are explored as one, so the
+trace to the first violation is a shortest one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.model.operations import Memory, Operation, Steps, Then, Value, Violation
 
-_MOST_STATES = 400_000
+_MAX_STATES = 400_000
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Model:
     at_end: Callable[[Memory], None] = lambda _: None
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a process is: its phase, and what it was sent since that began."""
 
     phase: Then
     sent: tuple[Value, ...]
 
 
-_RESTART, _ENDED = Place(Then("restart"), ()), Place(Then("ended"), ())
+_RESTART, _ENDED = Position(Then("restart"), ()), Position(Then("ended"), ())
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Result:
 
 
 State = tuple[tuple[Value, ...], tuple[int, ...], int]
-"""The words, the place of each process by its number, and how many deaths are left."""
+"""The words, the position of each process by its number, and how many deaths are left."""
 
 
 def explore(model: Model) -> Result:
@@ -87,11 +87,11 @@ class _Exploration:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._words = tuple(model.memory)
-        self._places: list[Place] = []
+        self._positions: list[Position] = []
         self._next: list[
             Operation | str | None
-        ] = []  # what comes at each place; what went wrong; None at the end
-        self._numbers: dict[tuple[int, Place], int] = {}
+        ] = []  # what comes at each position; what went wrong; None at the end
+        self._numbers: dict[tuple[int, Position], int] = {}
         self._moves_to: dict[tuple[int, int, Value], int] = {}
         self._parents: dict[State, tuple[State | None, str]] = {}
         self._restart = [
@@ -101,8 +101,8 @@ class _Exploration:
 
     def run(self) -> Result:
         processes = range(len(self._model.processes))
-        places = tuple(self._number(index, Place(Then("start"), ())) for index in processes)
-        start: State = (tuple(self._model.memory.values()), places, self._model.deaths)
+        positions = tuple(self._number(index, Position(Then("start"), ())) for index in processes)
+        start: State = (tuple(self._model.memory.values()), positions, self._model.deaths)
         self._parents[start] = (None, "")
         queue = deque([start])
         while queue:
@@ -118,16 +118,16 @@ class _Exploration:
                     self._check_end(state)
             except _Stop as stop:
                 return Result(len(self._parents), self._found(state, stop))
-            if len(self._parents) > _MOST_STATES:
-                raise RuntimeError(f"{self._model.name}: more than {_MOST_STATES} states")
+            if len(self._parents) > _MAX_STATES:
+                raise RuntimeError(f"{self._model.name}: more than {_MAX_STATES} states")
         return Result(len(self._parents))
 
     # ------------------------------------------------------------ one state
 
     def _successors(self, state: State) -> Iterator[tuple[str, State]]:
         able = []
-        for index, place in enumerate(state[1]):
-            operation = self._next[place]
+        for index, position in enumerate(state[1]):
+            operation = self._next[position]
             if operation is None:
                 continue
             if isinstance(operation, str):
@@ -141,15 +141,15 @@ class _Exploration:
             yield from self._moves(state, index, operation)
 
     def _moves(self, state: State, index: int, operation: Operation) -> Iterator[tuple[str, State]]:
-        values, places, deaths = state
+        values, positions, deaths = state
         process = self._model.processes[index]
         memory = dict(zip(self._words, values, strict=True))
-        if process.dies and deaths and not operation.pure and places[index] != self._restart[index]:
-            yield f"{process.name} dies", self._dead(memory, places, index, deaths)
+        if process.dies and deaths and not operation.pure and positions[index] != self._restart[index]:
+            yield f"{process.name} dies", self._dead(memory, positions, index, deaths)
         if operation.choices is not None:
             for choice in operation.choices(memory):
                 label = f"{process.name}: {operation.label}: {choice}"
-                yield label, (values, self._moved(places, index, choice), deaths)
+                yield label, (values, self._moved(positions, index, choice), deaths)
             return
         if operation.ready is not None and not operation.ready(memory):
             return
@@ -159,26 +159,26 @@ class _Exploration:
         except Violation as violation:
             raise _Stop(str(violation), label) from None
         after = values if operation.pure else tuple(memory.values())
-        yield label, (after, self._moved(places, index, sent), deaths)
+        yield label, (after, self._moved(positions, index, sent), deaths)
 
-    def _dead(self, memory: Memory, places: tuple[int, ...], index: int, deaths: int) -> State:
+    def _dead(self, memory: Memory, positions: tuple[int, ...], index: int, deaths: int) -> State:
         lost, first = self._model.processes[index].lost, self._model.memory
         values = tuple(first[word] if word in lost else value for word, value in memory.items())
-        return values, (*places[:index], self._restart[index], *places[index + 1 :]), deaths - 1
+        return values, (*positions[:index], self._restart[index], *positions[index + 1 :]), deaths - 1
 
-    def _moved(self, places: tuple[int, ...], index: int, sent: Value) -> tuple[int, ...]:
-        at = places[index]
+    def _moved(self, positions: tuple[int, ...], index: int, sent: Value) -> tuple[int, ...]:
+        at = positions[index]
         after = self._moves_to.get((index, at, sent))
         if after is None:
-            before = self._places[at]
-            after = self._number(index, Place(before.phase, (*before.sent, sent)))
+            before = self._positions[at]
+            after = self._number(index, Position(before.phase, (*before.sent, sent)))
             self._moves_to[index, at, sent] = after
-        return (*places[:index], after, *places[index + 1 :])
+        return (*positions[:index], after, *positions[index + 1 :])
 
     def _check_end(self, state: State) -> None:
-        values, places, _ = state
-        for process, place in zip(self._model.processes, places, strict=True):
-            operation = self._next[place]
+        values, positions, _ = state
+        for process, position in zip(self._model.processes, positions, strict=True):
+            operation = self._next[position]
             if isinstance(operation, Operation) and not process.background:
                 raise _Stop(f"{process.name} waits for ever ({operation.label})")
         try:
@@ -188,29 +188,29 @@ class _Exploration:
 
     # ------------------------------------------------------------ what a process does next
 
-    def _number(self, index: int, place: Place) -> int:
-        """The number of a place; all places at which a process has ended are one."""
-        if (index, place) in self._numbers:
-            return self._numbers[index, place]
-        following = self._replay(index, place)
+    def _number(self, index: int, position: Position) -> int:
+        """The number of a position; all positions at which a process has ended are one."""
+        if (index, position) in self._numbers:
+            return self._numbers[index, position]
+        following = self._replay(index, position)
         while isinstance(following, Then):
-            place = Place(following, ())
-            following = self._replay(index, place)
+            position = Position(following, ())
+            following = self._replay(index, position)
         if following is None:
-            place = _ENDED
-        number = self._numbers.get((index, place))
+            position = _ENDED
+        number = self._numbers.get((index, position))
         if number is None:
-            number = self._numbers[index, place] = len(self._places)
-            self._places.append(place)
+            number = self._numbers[index, position] = len(self._positions)
+            self._positions.append(position)
             self._next.append(following)
         return number
 
-    def _replay(self, index: int, place: Place) -> Operation | Then | str | None:
-        phase = place.phase
+    def _replay(self, index: int, position: Position) -> Operation | Then | str | None:
+        phase = position.phase
         steps = self._model.processes[index].phases[phase.phase](*phase.arguments)
         try:
             operation = next(steps)
-            for sent in place.sent:
+            for sent in position.sent:
                 operation = steps.send(sent)
         except StopIteration as end:
             following: Any = end.value

@@ -51,6 +51,11 @@ class Client:
         self.queues = {name: Queue(name) for name in world.queues}
         self._tickets = itertools.count(1)
         self._works: dict[str, str] = {}  # the list of each submission
+        self._fences: dict[tuple[str, str], Fence] = {}
+
+    def fence(self, queue: str, place: str) -> Fence:
+        """The fence of a queue at a place."""
+        return self._fences.setdefault((queue, place), Fence(queue, place))
 
     # ------------------------------------------------------------ submitting
 
@@ -110,19 +115,19 @@ class Client:
                 result = memory[f"{queue}.result{(sequence - 1) % self.world.slots}"]
                 results += (result,)
                 if result != SUCCESS:
-                    memory[f"{queue}.untold"] += ((sequence, result),)
+                    memory[f"{queue}.unreported"] += ((sequence, result),)
             memory[f"{queue}.outcomes"] = results
             return results
 
         return (yield change(f"reads results up to {queue}{completed}", run))
 
-    def _take_untold(self, queue: str, only: int = 0) -> Steps:
+    def _take_unreported(self, queue: str, only: int = 0) -> Steps:
         """The failures that nobody was told of, which count as told from now on."""
 
         def run(memory: Memory) -> tuple[tuple[int, str], ...]:
-            untold = memory[f"{queue}.untold"]
-            taken = tuple(entry for entry in untold if only in {0, entry[0]})
-            memory[f"{queue}.untold"] = tuple(entry for entry in untold if entry not in taken)
+            unreported = memory[f"{queue}.unreported"]
+            taken = tuple(entry for entry in unreported if only in {0, entry[0]})
+            memory[f"{queue}.unreported"] = tuple(entry for entry in unreported if entry not in taken)
             memory.update({f"-told {queue}{sequence}": result for sequence, result in taken})
             return taken
 
@@ -171,9 +176,9 @@ class Client:
             if not (several and world.has("the fence has the last result only")):
                 result = results[failed[0] - 1] if failed else SUCCESS
         if result != SUCCESS:
-            yield from self._take_untold(queue.name, failed[0])
+            yield from self._take_unreported(queue.name, failed[0])
             queue.mark = max(queue.mark, execution.last)
-        yield from self._tell(execution.queue, range(execution.first, execution.last + 1), result)
+        yield from self._report(execution.queue, range(execution.first, execution.last + 1), result)
         return result
 
     def synchronize(self, queue: str) -> Steps:
@@ -183,11 +188,11 @@ class Client:
         yield from self._release_ended(own)
         if self.world.has("one high-water mark"):
             sequence, result = yield load(f"{queue}.failed")
-            untold = {sequence: result} if sequence > own.mark else {}
+            unreported = {sequence: result} if sequence > own.mark else {}
         else:
-            untold = yield from self._take_untold(queue)
-        yield from self._tell(queue, range(1, own.tail + 1), "", untold)
-        return untold
+            unreported = yield from self._take_unreported(queue)
+        yield from self._report(queue, range(1, own.tail + 1), "", unreported)
+        return unreported
 
     def wait_event(self, event: str) -> Steps:
         """`zeEventHostSynchronize`."""
@@ -219,12 +224,12 @@ class Client:
 
     def create_fence(self, place: str) -> Steps:
         """`zeFenceCreate`, in memory that the engine is told of."""
-        yield change(f"allocates {place}", lambda memory: _order(memory, "memory", place))
+        yield change(f"allocates {place}", lambda memory: _send(memory, "memory", place))
 
     def destroy(self, queue: str) -> Steps:
         """`zeCommandQueueDestroy`: returns when the engine runs nothing of it any more."""
         self.queues[queue].destroyed = True
-        yield change(f"asks to destroy {queue}", lambda memory: _order(memory, "drop", queue))
+        yield change(f"asks to destroy {queue}", lambda memory: _send(memory, "drop", queue))
         if not self.world.has("destruction is not waited for"):
             yield wait(f"{queue} is destroyed", lambda memory: memory[f"-gone {queue}"])
 
@@ -234,9 +239,11 @@ class Client:
 
     # ------------------------------------------------------------ what it is told
 
-    def _tell(self, queue: str, sequences: range, result: str, untold: dict[int, str] | None = None) -> Steps:
-        """The client learns how these submissions ended. `untold`: that of each that failed."""
-        what = result if untold is None else f"{dict(untold)}" if untold else SUCCESS
+    def _report(
+        self, queue: str, sequences: range, result: str, unreported: dict[int, str] | None = None
+    ) -> Steps:
+        """The client learns how these submissions ended. `unreported`: that of each that failed."""
+        what = result if unreported is None else f"{dict(unreported)}" if unreported else SUCCESS
 
         def run(memory: Memory) -> None:
             for sequence in sequences:
@@ -244,13 +251,13 @@ class Client:
                 ended = memory[f"-ended {name}"]
                 if not ended:
                     raise Violation(f"told {what} for {name}, which has not ended")
-                said = result if untold is None else untold.get(sequence, SUCCESS)
+                said = result if unreported is None else unreported.get(sequence, SUCCESS)
                 before = memory[f"-told {name}"]
-                if ended == SUCCESS and untold is None and said != SUCCESS:
+                if ended == SUCCESS and unreported is None and said != SUCCESS:
                     continue  # another one of the call has failed
-                if said == SUCCESS and ended != SUCCESS and not (untold is not None and before == ended):
+                if said == SUCCESS and ended != SUCCESS and not (unreported is not None and before == ended):
                     raise Violation(f"told {what} for {name}, which has ended with {ended}")
-                if said != SUCCESS and untold is not None and said != ended:
+                if said != SUCCESS and unreported is not None and said != ended:
                     raise Violation(f"told {what} for {name}, which has ended with {ended}")
                 if ended == SUCCESS:
                     self._check_done(memory, name)
@@ -287,7 +294,7 @@ class Client:
         return NOT_READY
 
 
-def check_all_told(memory: Memory) -> None:
+def check_all_reported(memory: Memory) -> None:
     """Every failure was told to somebody, and no state is torn."""
     for word, result in memory.items():
         ended = word.startswith("-ended") and result not in {"", SUCCESS}
@@ -298,7 +305,7 @@ def check_all_told(memory: Memory) -> None:
             raise Violation(f"{word.split('.')[0]} is torn: {low}, {memory[word.replace('.low', '.high')]}")
 
 
-def _order(memory: Memory, order: str, name: str) -> None:
-    memory["orders"] += ((order, name),)
-    if order == "drop":
+def _send(memory: Memory, message: str, name: str) -> None:
+    memory["messages"] += ((message, name),)
+    if message == "drop":
         memory[f"-leaving {name}"] = True

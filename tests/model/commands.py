@@ -16,8 +16,8 @@ from tests.model.operations import (
 )
 from tests.model.world import CANCELLED, FAILED, LOST, RESET, SIGNALLED, Command, Event, Slot, World
 
-GIVEN_UP, WAITS = "given up", "waits"
-"""The submission was cut off because its queue is gone; it goes on later."""
+CUT_OFF, WAITS = "cut off", "waits"
+"""The submission was cut off because its queue is gone; it continues later."""
 
 
 class Commands:
@@ -56,7 +56,7 @@ class Commands:
         if not rest:
             yield write(queue, slot, f"out.{slot.work}", None)
             yield store_own(f"{queue}.rest", 1)
-            waits = yield from self.look(queue, slot, step)
+            waits = yield from self.checkpoint(queue, slot, step)
             if waits:
                 return waits
         yield write(queue, slot, f"out.{slot.work}", f"in.{slot.work}")
@@ -108,7 +108,7 @@ class Commands:
             high = yield load(f"{state}.high")
             if low != high:
                 raise Violation(f"{queue}{slot.sequence} computes from a torn state: {low}, {high}")
-            waits = yield from self.ask(queue, slot)
+            waits = yield from self.poll(queue, slot)
             if waits and not self.world.has("copies what was cut off"):
                 return waits
             if not waits:
@@ -137,7 +137,7 @@ class Commands:
             return ("looks",) if self.world.looks else ()
 
         if (yield choose(f"waits for {work}", come)) == "looks":
-            waits = yield from self.ask(queue, slot)
+            waits = yield from self.poll(queue, slot)
             if waits:
                 yield change(f"cancels {work}", _setter(f"{work}.stream", ""))
                 return waits
@@ -145,37 +145,37 @@ class Commands:
         yield change(f"{work} is done", _setter(f"{work}.stream", ""))
         return ""
 
-    def call_off(self, work: str) -> Steps:
+    def cancel_early(self, work: str) -> Steps:
         """Ends what has begun early; after that it writes nothing."""
 
         def run(memory: Memory) -> None:
             if memory[f"{work}.begun"]:
                 memory[f"{work}.begun"], memory[f"{work}.stream"] = False, ""
 
-        yield change(f"calls {work} off", run)
+        yield change(f"cancels {work} early", run)
 
     # ------------------------------------------------------------ between two commands
 
-    def look(self, queue: str, slot: Slot, step: int) -> Steps:
-        """As `Runner._look`: orders, cancellation, others with the better claim."""
+    def checkpoint(self, queue: str, slot: Slot, step: int) -> Steps:
+        """As `Runner._checkpoint`: messages, cancellation, others with precedence."""
         yield store_own(f"{queue}.reached", (slot.sequence, step))
-        waits = yield from self.ask(queue, slot)
+        waits = yield from self.poll(queue, slot)
         if waits:
             return waits
         if self.world.slices:
-            yield from self.read_orders(queue)
+            yield from self.read_messages(queue)
             if (yield choose("makes room", lambda _: (False, True), hidden=True)):
                 yield store_own(f"{queue}.step", step)
                 return WAITS
         return ""
 
-    def ask(self, queue: str, slot: Slot) -> Steps:
+    def poll(self, queue: str, slot: Slot) -> Steps:
         """As `Runner.is_cancelled`: whether the submission must end now."""
-        if not self.world.looks or not (yield choose("asks", lambda _: (False, True), hidden=True)):
+        if not self.world.looks or not (yield choose("polls", lambda _: (False, True), hidden=True)):
             return ""
-        yield from self.read_orders(queue)
+        yield from self.read_messages(queue)
         if (yield load_own(f"{queue}.closed")):
-            return GIVEN_UP
+            return CUT_OFF
         if (yield from self.is_cancelled(slot)):
             yield change(
                 f"cuts {queue}{slot.sequence} off", _setter(f"-cut {queue}{slot.sequence}", "cut off")
@@ -190,15 +190,15 @@ class Commands:
         cancel = yield load(f"{slot.fence}.cancel")
         return bool(cancel) if self.world.has("cancel is a flag") else cancel == slot.ticket
 
-    def read_orders(self, running: str) -> Steps:
-        """Obeys what the supervisor has sent; that what runs is destroyed is answered after its turn."""
+    def read_messages(self, running: str) -> Steps:
+        """Handle what the supervisor has sent; dropping the queue that runs is reported after its turn."""
 
         def run(memory: Memory) -> None:
-            for order, name in memory["orders"]:
-                if order == "memory":
+            for message, name in memory["messages"]:
+                if message == "memory":
                     memory["known"] |= {name}
                     continue
-                if order == "abort":
+                if message == "abort":
                     if running and name == f"{running}{memory[f'{running}.completed'] + 1}":
                         memory["abort"], memory[f"-cut {name}"] = LOST, "aborted"
                     continue
@@ -210,9 +210,9 @@ class Commands:
                     memory["early"] = tuple(entry for entry in memory["early"] if entry[0] != name)
                 if name != running:
                     memory[f"-gone {name}"] = True
-            memory["orders"] = ()
+            memory["messages"] = ()
 
-        yield change("reads orders", run)
+        yield change("reads messages", run)
 
 
 def write(queue: str, slot: Slot, target: str, source: str | None) -> Value:

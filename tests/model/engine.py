@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from tests.model.checker import Process
-from tests.model.commands import GIVEN_UP, WAITS, Commands, check_may_write
+from tests.model.commands import CUT_OFF, WAITS, Commands, check_may_write
 from tests.model.operations import (
     Memory,
     Operation,
@@ -57,7 +57,7 @@ class Engine(Commands):
             memory[f"{state}.staging"] = "freed"
 
     def _announce(self, memory: Memory) -> None:
-        memory["orders"], memory["known"] = (), frozenset(self.world.fences)
+        memory["messages"], memory["known"] = (), frozenset(self.world.fences)
         for queue in self.world.queues:
             # no engine runs anything of a queue whose destruction was asked for: it is answered
             memory[f"-gone {queue}"] = memory[f"{queue}.closed"] = memory[f"-leaving {queue}"]
@@ -70,17 +70,17 @@ class Engine(Commands):
         if not self.world.has("events are not settled"):
             step = yield from self._settle_event(queue, completed + 1, step)
         yield store_own(f"{queue}.step", step)
-        if (yield load_own(f"{queue}.doomed")) == completed + 1:
-            verdict = yield load_own(f"{queue}.doom")
+        if (yield load_own(f"{queue}.injected")) == completed + 1:
+            info = yield load_own(f"{queue}.injected result")
             yield store_own(f"{queue}.condemned", completed + 1)
-            yield store_own(f"{queue}.verdict", verdict)
+            yield store_own(f"{queue}.condemned info", info)
         if (yield load(f"{queue}.done")) != completed:
             if self.world.has("ring is told before the fence"):
                 yield store(f"{queue}.done", completed)
-                yield from self._tell_fence(queue, completed)
+                yield from self._signal_fence(queue, completed)
                 return
             if not self.world.has("resume does not tell the fence"):
-                yield from self._tell_fence(queue, completed)
+                yield from self._signal_fence(queue, completed)
             yield store(f"{queue}.done", completed)
 
     def _settle_event(self, queue: str, sequence: int, step: int) -> Steps:
@@ -96,7 +96,7 @@ class Engine(Commands):
             yield store_own(f"{queue}.effect", (0, 0))
         return step
 
-    def _tell_fence(self, queue: str, sequence: int) -> Steps:
+    def _signal_fence(self, queue: str, sequence: int) -> Steps:
         at = (sequence - 1) % self.world.slots
         slot: Slot = yield load(f"{queue}.slot{at}")
         if slot.sequence == sequence and slot.fence:
@@ -109,13 +109,13 @@ class Engine(Commands):
     def serve(self) -> Steps:
         """Takes any queue that has work: the scheduler's choice is not modelled."""
         choice = yield choose("turns to", self._work)
-        if choice == "orders":
-            yield from self.read_orders("")
+        if choice == "messages":
+            yield from self.read_messages("")
             return Then("serve")
         return Then("run", (choice,))
 
     def _work(self, memory: Memory) -> tuple[str, ...]:
-        found = ["orders"] if memory["orders"] else []
+        found = ["messages"] if memory["messages"] else []
         for queue in self.world.queues:
             pending = memory[f"{queue}.tail"] != memory[f"{queue}.completed"]
             if pending and not memory[f"{queue}.closed"] and not self._waits(memory, queue):
@@ -139,22 +139,22 @@ class Engine(Commands):
         if slot.sequence != completed + 1:
             raise Violation(f"{queue}: slot {slot.sequence} instead of {completed + 1}")
         if slot.fence in world.late and slot.fence not in (yield load_own("known")):
-            yield from self.read_orders("")
+            yield from self.read_messages("")
             if (yield load_own(f"{queue}.closed")) and not world.has("runs what it has just dropped"):
                 return Then("serve")
         info = ""
         if (yield load_own(f"{queue}.aside")) == "dropped":
             info = LOST
         elif (yield load_own(f"{queue}.condemned")) == slot.sequence:
-            info = yield load_own(f"{queue}.verdict")
+            info = yield load_own(f"{queue}.condemned info")
         elif (yield from self._is_unwanted(queue, slot)):
             info = CANCELLED
         else:
             info = yield from self._slice(queue, slot)
-            if info in {WAITS, GIVEN_UP}:
+            if info in {WAITS, CUT_OFF}:
                 return Then("serve")
         if info and world.inferences:
-            yield from self._settle_early(queue)
+            yield from self._cancel_early(queue)
         if not (yield load_own(f"{queue}.closed")):
             yield from self.finish(queue, slot, info or SUCCESS)
         return Then("serve")
@@ -170,13 +170,13 @@ class Engine(Commands):
         world, work = self.world, self.world.lists[slot.work]
         yield store_own("abort", "")
         if world.decodes:
-            waits = yield from self.look(queue, slot, (yield load_own(f"{queue}.step")))
+            waits = yield from self.checkpoint(queue, slot, (yield load_own(f"{queue}.step")))
             if waits:
                 return WAITS if world.has("what ends a submission is lost while it is decoded") else waits
         if world.inferences:
-            yield from self._claim(queue, slot)
-            yield from self._top_up(queue, slot)
-        ended = yield from self._strike(queue, slot)
+            yield from self._adopt(queue, slot)
+            yield from self._start_more(queue, slot)
+        ended = yield from self._inject(queue, slot)
         if not ended or ended == "dropped":
             ended = (yield from self._run_steps(queue, slot)) or ended
         if not world.has("an abort is lost when it makes room"):
@@ -188,7 +188,7 @@ class Engine(Commands):
             yield store_own(f"{queue}.aside", "dropped")
             ended = WAITS
         if slot.work in world.inferences and not world.has("claims without calling off"):
-            yield from self.call_off(slot.work)
+            yield from self.cancel_early(slot.work)
         if (yield load_own(f"{queue}.closed")):
             yield change(
                 f"answers the destruction of {queue}", lambda memory: memory.update({f"-gone {queue}": True})
@@ -215,18 +215,18 @@ class Engine(Commands):
                 if not self.world.has("goes on without noting"):
                     yield store_own(f"{queue}.reached", (slot.sequence, step + 1))
             elif step != len(work) - 1:
-                waits = yield from self.look(queue, slot, step + 1)
+                waits = yield from self.checkpoint(queue, slot, step + 1)
                 if waits:
                     return waits
         return ""
 
-    def _strike(self, queue: str, slot: Slot) -> Steps:
+    def _inject(self, queue: str, slot: Slot) -> Steps:
         """An injection of a user; noted before it acts.
 
         The engine counts it a moment before: one that dies in between has counted what nobody sees. That is
         one step here.
         """
-        result = self.world.struck.get(slot.work)
+        result = self.world.injections.get(slot.work)
         if result is None:
             return ""
         if not (
@@ -235,29 +235,29 @@ class Engine(Commands):
             return ""
         noted = not self.world.has("injections are not noted")
         if noted:
-            yield store_own(f"{queue}.doomed", 0)
-            yield store_own(f"{queue}.doom", result)
+            yield store_own(f"{queue}.injected", 0)
+            yield store_own(f"{queue}.injected result", result)
 
         def run(memory: Memory) -> None:
             memory["hits"] -= 1
-            memory[f"-struck {queue}{slot.sequence}"] = result
+            memory[f"-hit {queue}{slot.sequence}"] = result
             if noted:
-                memory[f"{queue}.doomed"] = slot.sequence
+                memory[f"{queue}.injected"] = slot.sequence
 
         yield change(f"{queue}{slot.sequence} is to end with {result}", run)
         return "dropped" if result == LOST else result
 
     # ------------------------------------------------------------ inferences that begin early
 
-    def _claim(self, queue: str, slot: Slot) -> Steps:
+    def _adopt(self, queue: str, slot: Slot) -> Steps:
         for entry in (yield load("early")):
             its = entry[:2] == (queue, slot.sequence)
             if its or entry[2] == slot.work:
                 if not its or entry[2] != slot.work:
-                    yield from self.call_off(entry[2])
+                    yield from self.cancel_early(entry[2])
                 yield change(f"claims {entry}", partial(_without, entry=entry))
 
-    def _top_up(self, queue: str, slot: Slot) -> Steps:
+    def _start_more(self, queue: str, slot: Slot) -> Steps:
         if slot.work not in self.world.inferences:
             return
         for other in self.world.queues:
@@ -275,10 +275,10 @@ class Engine(Commands):
             if (yield choose(f"begins {found.work} early", lambda _: (False, True))):
                 yield change(f"begins {found.work} early", partial(_begin, queue=other, slot=found))
 
-    def _settle_early(self, queue: str) -> Steps:
+    def _cancel_early(self, queue: str) -> Steps:
         for entry in (yield load("early")):
             if entry[0] == queue:
-                yield from self.call_off(entry[2])
+                yield from self.cancel_early(entry[2])
                 yield change(f"drops {entry}", partial(_without, entry=entry))
 
     # ------------------------------------------------------------ the end
@@ -334,11 +334,11 @@ def stream(work: str) -> Process:
 def watchdog() -> Process:
     """Asks at any moment, once, that the first submission of A is aborted."""
 
-    def ask(memory: Memory) -> None:
-        memory["orders"] += (("abort", "A1"),)
+    def poll(memory: Memory) -> None:
+        memory["messages"] += (("abort", "A1"),)
 
     def start() -> Steps:
-        yield change("orders to abort A1", ask)
+        yield change("sends the abort of A1", poll)
 
     return Process("watchdog", {"start": start}, background=True)
 
@@ -356,9 +356,9 @@ def _over(memory: Memory, queue: str, slot: Slot, result: str) -> None:
     name = f"{queue}{slot.sequence}"
     if result == SUCCESS and memory[f"-cut {name}"]:
         raise Violation(f"submission {name} was cut off and ends with SUCCESS")
-    if memory[f"-struck {name}"] not in {"", result}:
+    if memory[f"-hit {name}"] not in {"", result}:
         raise Violation(
-            f"submission {name} ends with {result} although {memory[f'-struck {name}']} was injected"
+            f"submission {name} ends with {result} although {memory[f'-hit {name}']} was injected"
         )
     memory[f"-ended {name}"] = result
     memory[f"{queue}.completed"] = slot.sequence

@@ -39,8 +39,8 @@ _NOTED = {
     link.STATE_EFFECT_STEP: "A.effect",
     link.STATE_EFFECT_VALUE: "A.value",
     link.STATE_EFFECT_EVENT: "A.effect event",
-    link.STATE_INJECTED: "A.doomed",
-    link.STATE_INJECTED_RESULT: "A.doom",
+    link.STATE_INJECTED: "A.injected",
+    link.STATE_INJECTED_RESULT: "A.injected result",
 }
 
 
@@ -93,10 +93,13 @@ class RecordedQueue:
     def engine(self) -> EngineQueue:
         """The queue in an engine: the first one, or one that follows a dead one."""
         memory = SimpleNamespace(mapping=SimpleNamespace(shared=self.shared), offset=0, size=mmap.PAGESIZE)
-        context = SimpleNamespace(share=None, number=1, session=0, memory=lambda _: memory)
-        order = link.QueueAdd(context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0)
+        space = SimpleNamespace(memory=lambda _: memory)
+        context = SimpleNamespace(share=None, number=1, session=0, space=space)
+        message = link.QueueAdd(
+            context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0
+        )
         states = Words(self.noted, _NOTED, self.log, reads=False)
-        queue = EngineQueue(cast(Any, context), order, cast(Any, memory), cast(memoryview, states))
+        queue = EngineQueue(cast(Any, context), message, cast(Any, memory), cast(memoryview, states))
         queue.resume()
         return queue
 

@@ -29,18 +29,8 @@ def test_it_finds_an_update_that_is_lost_between_two_processes() -> None:
     assert finding is not None
     assert finding.what == "count is 1 instead of 2"
     assert sorted(finding.trace) == [
-        "one: count = 1",
-        "one: reads count",
-        "two: count = 1",
-        "two: reads count",
+        f"{who}: {what}" for who in ("one", "two") for what in ("count = 1", "reads count")
     ]
-
-
-def test_it_visits_the_states_of_one_process_one_after_the_other() -> None:
-    result = explore(Model("adding", {"count": 0}, (Process("one", {"start": _adds}),), at_end=_end_with(1)))
-
-    assert result.finding is None
-    assert result.states == 3
 
 
 def test_it_finds_who_waits_for_ever() -> None:
@@ -75,21 +65,16 @@ def test_a_process_dies_before_each_of_its_steps_and_loses_its_own_words() -> No
     )
 
 
-def test_a_violation_in_a_process_is_told_with_the_way_to_it() -> None:
+def test_a_violation_in_a_process_is_reported_with_its_trace() -> None:
     def looks() -> Steps:
         if (yield load("count")) == 1:
             raise Violation("it was seen")
 
     both = (Process("one", {"start": _adds}), Process("two", {"start": looks}))
-
     finding = explore(Model("looking", {"count": 0}, both)).finding
-
-    assert finding is not None
-    assert str(finding) == "\n".join(
-        [
-            "looking: it was seen",
-            "    1  one: reads count",
-            "    2  one: count = 1",
-            "    3  two: reads count",
-        ]
-    )
+    assert str(finding).split("\n") == [
+        "looking: it was seen",
+        "    1  one: reads count",
+        "    2  one: count = 1",
+        "    3  two: reads count",
+    ]

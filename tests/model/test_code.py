@@ -11,8 +11,9 @@ import pytest
 
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.steps import AGAIN
+from softnpu.emulator.engine.steps import PREEMPTED
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
@@ -21,6 +22,8 @@ from tests.model.engine import Engine
 from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
 from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
+
+pytestmark = pytest.mark.quick
 
 WORLD = World({"x": (Command("signal", "event"),)})
 SLOT = Slot(1, "x", "fence", TICKET)
@@ -87,7 +90,8 @@ def test_an_event_is_changed_in_the_order_of_the_model(recorded: RecordedQueue) 
     recorded.log.clear()
     at = MemoryAt(MEMORY, EVENT_AT)
 
-    programs._signal(recorded.event, at, cast(Any, SimpleNamespace(retry_blocked=int)), cast(Any, queue))
+    cast(Any, queue).retry_blocked = int
+    programs._signal(recorded.event, at, cast(Any, queue))
 
     assert recorded.log == _model(lambda engine: engine.command("A", SLOT, 0, Command("signal", "event")))
     assert recorded.event.changes == 1
@@ -97,9 +101,9 @@ def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue
     queue = recorded.engine()
     recorded.log.clear()
 
-    queue.doom(ZeResult.ERROR_DEVICE_LOST)
+    queue.note_injected(ZeResult.ERROR_DEVICE_LOST)
 
-    assert recorded.log == ["A.doomed", "A.doom", "A.doomed"]
+    assert recorded.log == ["A.injected", "A.injected result", "A.injected"]
 
 
 # ---------------------------------------------------------------- what the model has found
@@ -125,7 +129,7 @@ def test_a_long_command_that_went_on_later_is_noted_as_done_before_the_next_begi
     reached = []
     steps = (lambda: None, lambda: reached.append(recorded.noted[link.STATE_REACHED]))
     program = programs.Program(data=b"", uses=frozenset(), steps=steps, commands=2, inferences=0, noted=True)
-    queue.rest = iter([None])  # of step 0: the rest was put aside
+    queue.parts = iter([None])  # of step 0: the rest was put aside
 
     runner._run_steps(queue, program)
 
@@ -136,13 +140,13 @@ def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
     recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = recorded.engine()
-    found = queue.context.memory
+    lookup = queue.context.space.memory
 
     def memory(handle: int) -> Any:  # not known: the orders are read, and this is one of them
         queue.closed = True
-        return found(handle)
+        return lookup(handle)
 
-    cast(Any, queue.context).memory = memory
+    cast(Any, queue.context.space).memory = memory
     runner = _runner()
     monkeypatch.setattr(runner, "_run_slice", _must_not_run)
 
@@ -160,7 +164,7 @@ def test_an_abort_that_comes_when_it_makes_room_is_obeyed(
 
     def makes_room(*_: object) -> object:
         runner._abort = FAULT
-        return AGAIN
+        return PREEMPTED
 
     monkeypatch.setattr(runner, "_run_slice", makes_room)
 
@@ -198,21 +202,16 @@ def _result(recorded: RecordedQueue) -> int:
 
 
 def _runner() -> Runner:
-    """A runner without an engine: nobody sends it orders, and no time is counted."""
+    """A runner without an engine: it gets no messages, and counts no time."""
     nothing = cast(Any, lambda *_, **__: None)
     counters = SimpleNamespace(
         submissions=0, busy_ns=0, publish=nothing, count_fault=nothing, count_tiles=nothing
     )
-    engine = SimpleNamespace(
-        scheduler=SimpleNamespace(charge=nothing),
-        counters=counters,
-        overlap=SimpleNamespace(settle=nothing, claim=nothing),
-        send=nothing,
-        read_orders=nothing,
-        alive=True,
-    )
-    runner = Runner(cast(Any, engine), 2000)
-    runner._look_due_ns = cast(Any, math.inf)
+    loop = SimpleNamespace(send=nothing, read_messages=nothing, alive=True)
+    scheduler, overlap = SimpleNamespace(charge=nothing), SimpleNamespace(cancel=nothing, adopt=nothing)
+    parts: Any = (loop, QueueTable(), scheduler, counters, overlap, None, None, 2000)
+    runner = Runner(*parts)
+    runner._poll_due_ns = cast(Any, math.inf)
     return runner
 
 

@@ -1,8 +1,8 @@
 """What a model is made of: queues, fences, events, command lists, and the words in memory that hold them.
 
 `A.tail`, `A.done` (the ring's `completed`), `A.failed`, `A.slot0` and `A.result0` are words of the ring
-of queue A. `A.completed`, `A.reached`, `A.effect`, `A.value`, `A.doomed` and `A.doom` outlive the engine;
-`A.step`, `A.rest`, `A.closed` and `A.condemned` die with it. `A.outcomes`, `A.untold` and `fence.given`
+of queue A. `A.completed`, `A.reached`, `A.effect`, `A.value` and `A.injected` outlive the engine;
+`A.step`, `A.rest`, `A.closed` and `A.condemned` die with it. `A.outcomes`, `A.unreported` and `fence.given`
 are the driver's. `fence.armed` and so on is a place for a fence, `event` an event: its state and its
 number of changes. `in.x` is what the list x reads, `out.x` what it writes. Words that begin with `-` are
 known to the model alone: what has really happened.
@@ -54,9 +54,9 @@ class World:
     """What there is. `lists`: the commands of each command list.
 
     `fences`: places for fences; those in `late` are told to the engine when a queue is destroyed.
-    `looks`: the engine reads orders and cancellations while it works; `slices`: it may also make room for
+    `looks`: the engine reads messages and cancellations while it works; `slices`: it may also make room for
     another queue; `decodes`: it looks while it decodes a list; `watchdog`: the first submission of A may
-    be aborted. `struck`: lists that a user's injection may hit, and how they end. `defects`: see
+    be aborted. `injections`: lists that a user's injection may hit, and how they end. `defects`: see
     `defects.py`.
     """
 
@@ -69,7 +69,7 @@ class World:
     slices: bool = False
     decodes: bool = False
     watchdog: bool = False
-    struck: dict[str, str] = field(default_factory=dict)
+    injections: dict[str, str] = field(default_factory=dict)
     submissions: int = 3  # of one queue, at most
     defects: frozenset[str] = frozenset()
 
@@ -90,23 +90,24 @@ class World:
     def memory(self) -> Memory:
         """Every word, with its first value."""
         memory: Memory = {
-            "orders": (),
+            "messages": (),
             "known": frozenset(self.fences) - self.late,
-            "hits": len(self.struck),
+            "hits": len(self.injections),
             "abort": "",
         }
         for queue in self.queues:
-            memory |= {f"{queue}.{word}": 0 for word in ("tail", "done", "completed", "doomed", "condemned")}
+            for word in ("tail", "done", "completed", "injected", "condemned"):
+                memory[f"{queue}.{word}"] = 0
             memory |= {f"{queue}.{word}": 0 for word in ("step", "rest", "value")}
-            memory |= {f"{queue}.{word}": "" for word in ("doom", "verdict", "aside")}
-            memory |= {f"{queue}.failed": (0, ""), f"{queue}.outcomes": (), f"{queue}.untold": ()}
+            memory |= {f"{queue}.{word}": "" for word in ("injected result", "condemned info", "aside")}
+            memory |= {f"{queue}.failed": (0, ""), f"{queue}.outcomes": (), f"{queue}.unreported": ()}
             memory |= {f"{queue}.{word}": (0, 0) for word in ("reached", "effect")}
             memory |= {f"{queue}.effect event": "", f"{queue}.closed": False}
             memory |= {f"-leaving {queue}": False, f"-gone {queue}": False}
             for slot in range(self.slots):
                 memory |= {f"{queue}.slot{slot}": Slot(0, ""), f"{queue}.result{slot}": SUCCESS}
             for sequence in range(1, self.submissions + 1):
-                memory |= {f"-{word} {queue}{sequence}": "" for word in ("ended", "told", "cut", "struck")}
+                memory |= {f"-{word} {queue}{sequence}": "" for word in ("ended", "told", "cut", "hit")}
                 memory[f"-changes {queue}{sequence}"] = ()
         for fence in self.fences:
             memory |= {f"{fence}.{word}": 0 for word in ("signalled", "armed", "cancel", "given")}
@@ -135,4 +136,4 @@ class World:
         return frozenset(words | {"known", "abort"})
 
 
-_OF_THE_ENGINE = ("step", "rest", "closed", "condemned", "verdict", "aside")
+_OF_THE_ENGINE = ("step", "rest", "closed", "condemned", "condemned info", "aside")

@@ -14,7 +14,7 @@ EVERY = 7  # inferences
 def outputs(inference):
     arguments = inference._image.loaded.meta.arguments
     places = zip(inference._command.arguments, arguments)
-    return [inference._context.view(at, it.byte_size, it.alignment) for at, it in places if not it.input]
+    return [inference._space.view(at, it.byte_size, it.alignment) for at, it in places if not it.input]
 
 
 def skipped(runner, queue, program, honest):
@@ -22,7 +22,7 @@ def skipped(runner, queue, program, honest):
 
 
 def early(runner, queue, program, honest):
-    runner._submission.signals.signal(runner._submission.ticket, 0)
+    runner._submission.fence_record.signal(runner._submission.ticket, 0)
     time.sleep(0.1)
     return honest(runner, queue, program)
 

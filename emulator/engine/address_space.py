@@ -1,0 +1,117 @@
+"""What the commands of one context may name: allocations, graphs, and staging for its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softnpu.emulator.engine.images import EngineImage
+from softnpu.emulator.engine.memory import Bytes, Mapping, Memory
+from softnpu.emulator.engine.staging import Piece, Staging
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.handles import describe
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+
+class AddressSpace:
+    """The handles of one context.
+
+    `read_messages` reads what the supervisor has sent: a client may use a handle before the engine has read
+    of it.
+    """
+
+    def __init__(self, read_messages: Callable[[], None], staging: Staging) -> None:
+        self._read_messages = read_messages
+        self.staging = staging
+        self.mappings: dict[int, Mapping] = {}
+        self._memory: dict[int, Memory] = {}
+        self._graphs: dict[int, EngineImage] = {}
+        self._scratch: Piece | None = None
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._memory or handle in self._graphs
+
+    def clear(self) -> None:
+        """Drop everything; mappings end when the last view of them does."""
+        self._memory.clear()
+        self._graphs.clear()
+        self.mappings.clear()
+        self._scratch = None
+
+    def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
+        self._memory[handle] = Memory(self.mappings[segment], offset, size)
+
+    def add_graph(self, handle: int, image: EngineImage) -> None:
+        self._graphs[handle] = image
+
+    def drop(self, handle: int) -> None:
+        """Drop an allocation or a graph."""
+        self._memory.pop(handle, None)
+        self._graphs.pop(handle, None)
+
+    def memory(self, handle: int) -> Memory:
+        """Return the live allocation of a handle; refuse a stale or unknown one."""
+        memory = self._memory.get(handle)
+        if memory is None:
+            self._read_messages()
+            memory = self._memory.get(handle)
+        if memory is None:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(handle),
+                found="not a live allocation of this context",
+                expected="memory that was allocated and not freed",
+            )
+        return memory
+
+    def resolve(self, at: MemoryAt, size: int, alignment: int = 1) -> Memory:
+        """Return the allocation of `at`, after checking that `size` bytes from its offset lie inside."""
+        memory = self.memory(at.memory)
+        # subtraction instead of addition: hostile offsets cannot overflow in any language
+        if at.offset > memory.size or size > memory.size - at.offset:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(at.memory),
+                found=f"bytes {at.offset} to {at.offset + size}",
+                expected=f"a range inside its {memory.size} bytes",
+            )
+        if (memory.offset + at.offset) % alignment:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
+                describe(at.memory),
+                found=f"offset {at.offset}",
+                expected=f"a multiple of {alignment}",
+            )
+        return memory
+
+    def view(self, at: MemoryAt, size: int, alignment: int = 1) -> Bytes:
+        """Return `size` bytes of client memory at `at`."""
+        memory = self.resolve(at, size, alignment)
+        return memory.array[at.offset : at.offset + size]
+
+    def graph(self, handle: int) -> EngineImage:
+        """Return the image of an initialised graph; refuse a stale, unknown or uninitialised one."""
+        image = self._graphs.get(handle)
+        if image is None:
+            self._read_messages()
+            image = self._graphs.get(handle)
+        if image is None:
+            raise refuse(
+                ZeResult.ERROR_UNINITIALIZED,
+                describe(handle),
+                found="not an initialised graph of this context",
+                expected="a live graph after its initialisation",
+                hint="call graph initialize first",
+            )
+        return image
+
+    def scratch(self, size: int) -> Piece:
+        """Return a piece of staging of at least `size` bytes, the same for all steps of this context.
+
+        One step runs at a time, and needs it to its end only: its content is void when the next begins.
+        """
+        scratch = self._scratch
+        if scratch is None or scratch.array.size < size:
+            # steps that are bound to the old piece keep it: growing by half keeps them few
+            least = 0 if scratch is None else scratch.array.size * 3 // 2
+            scratch = self._scratch = self.staging.take(max(size, least))
+        return scratch

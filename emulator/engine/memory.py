@@ -1,0 +1,60 @@
+"""Client memory as the engine maps it: segments, allocations, ranges of bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.emulator.interface.shared import SharedMapping
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Range(NamedTuple):
+    """Bytes of client memory, by the file they lie in: one file may be mapped twice."""
+
+    file: tuple[int, int]
+    start: int
+    end: int
+
+    def overlaps(self, other: Range) -> bool:
+        """Whether both have a byte in common."""
+        return self.file == other.file and max(self.start, other.start) < min(self.end, other.end)
+
+
+class Mapping:
+    """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
+
+    `identity` is the same for all mappings of one file.
+    """
+
+    __slots__ = ("array", "identity", "shared")
+
+    def __init__(self, fd: int, size: int) -> None:
+        try:
+            status = os.fstat(fd)
+            self.identity = (status.st_dev, status.st_ino)
+            self.shared = SharedMapping(fd, size)
+        finally:
+            os.close(fd)
+        self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
+
+
+class Memory:
+    """An allocation: a part of a mapping."""
+
+    __slots__ = ("array", "mapping", "offset", "size")
+
+    def __init__(self, mapping: Mapping, offset: int, size: int) -> None:
+        self.mapping = mapping
+        self.offset = offset
+        self.size = size
+        self.array: Bytes = mapping.array[offset : offset + size]
+
+    def range(self, offset: int, size: int) -> Range:
+        """Return `size` bytes of it from `offset` on."""
+        start = self.offset + offset
+        return Range(self.mapping.identity, start, start + size)
