@@ -5,12 +5,11 @@ from __future__ import annotations
 from mmap import mmap
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import commands, records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.interface.ring import DeviceRing
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord
 from softnpu.emulator.links import engine as link
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.commands import MemoryAt
 
 
-_LARGEST = 2**64 - 1
-_CONTENT = slice(8, records.SLOT_TICKET)  # of a slot: what does not change when a list is submitted again
 _SEQUENCE_BEFORE, _TICKET_BEHIND = bytes(8), bytes(records.SLOT_SIZE - records.SLOT_TICKET)
 
 
@@ -60,8 +57,8 @@ class Submission:
         return self.signals is not None and self.signals.is_cancelled(self.ticket)
 
 
-class EngineQueue:
-    """One ring. `completed` is kept here, never read back from memory that the client can write."""
+class EngineQueue(DeviceRing):
+    """A ring, and how far its next submission has come."""
 
     def __init__(
         self, context: EngineContext, order: link.QueueAdd, ring: Memory, states: memoryview
@@ -73,6 +70,9 @@ class EngineQueue:
                 found=f"{ring.size} bytes",
                 expected=f"{records.ring_size(order.slots)}",
             )
+        state = order.state * (link.QUEUE_STATE_SIZE // 8)
+        self._state = states[state : state + link.QUEUE_STATE_SIZE // 8]
+        super().__init__(ring.mapping.shared, ring.offset, order.slots, self._state[link.STATE_COMPLETED])
         self.context = context
         self.handle = order.queue
         self.share = context.share
@@ -91,19 +91,6 @@ class EngineQueue:
         self.step = 0
         self.rest: Rest | None = None
         self.give_up_ns = 0
-        self._buffer = ring.mapping.shared.buffer
-        self._words = ring.mapping.shared.words
-        self._longs = ring.mapping.shared.longs
-        self._base = ring.offset
-        self._tail = (ring.offset + records.RING_TAIL) >> 3
-        self._done = (ring.offset + records.RING_COMPLETED) >> 3
-        self._asleep = (ring.offset + records.RING_ASLEEP) >> 2
-        self._waiters = (ring.offset + records.RING_WAITERS) >> 2
-        self._done_address = ring.mapping.shared.address + ring.offset + records.RING_COMPLETED
-        self._slots = order.slots
-        state = order.state * (link.QUEUE_STATE_SIZE // 8)
-        self._state = states[state : state + link.QUEUE_STATE_SIZE // 8]
-        self.completed = self._state[link.STATE_COMPLETED]
         self.lost: ErrorInfo | None = None
         self._last: Submission | None = None  # what was copied last: most programs submit the same again
 
@@ -123,10 +110,11 @@ class EngineQueue:
             self.condemned = self.completed + 1
             self.verdict = _doomed(int(state[link.STATE_DOOM]))
         # as long as the ring does not say so the slot is that of this submission, and its fence may be untold
-        if self._longs[self._done] != self.completed:
+        if self.is_published():
+            self.wake()
+        else:
             self._tell_fence(self.completed)
-            self._longs[self._done] = self.completed
-        self._wake()
+            self.publish()
 
     def _settle_event(self) -> None:
         """Find out whether the command that the dead engine had begun has changed its event."""
@@ -147,14 +135,14 @@ class EngineQueue:
             state[link.STATE_EFFECT_STEP] = 0
 
     def _tell_fence(self, sequence: int) -> None:
-        submission = Submission(*self._copy_slot(sequence))
+        submission = Submission(*self.copy_slot(sequence))
         if submission.sequence != sequence or not submission.fence:
             return
         try:
             fence = self.fence(submission)
         except Refused:
             return  # the client has freed it: nobody waits
-        fence.signal(submission.ticket, self._words[self._result_at(sequence)])
+        fence.signal(submission.ticket, self.result(sequence))
 
     def set_background(self, background: bool) -> None:
         """Its level of scheduling: 1 low, 2 normal, 3 high; 0 while its workload is a background one."""
@@ -163,44 +151,36 @@ class EngineQueue:
     def lose(self, info: ErrorInfo) -> None:
         """Nothing of this queue runs any more: what waits, and what comes, ends with the fault."""
         self.lost = info
-        self._words[(self._base + records.RING_LOST) >> 2] = 1
+        self.set_lost()
 
     # ------------------------------------------------------------ looking
-
-    def pending(self) -> bool:
-        """Whether a submission waits in the ring."""
-        return self._longs[self._tail] != self.completed
-
-    def set_asleep(self, asleep: bool) -> None:
-        """Tells the driver whether the doorbell is needed."""
-        self._words[self._asleep] = asleep
 
     def next(self) -> Submission:
         """A copy of the next submission; refuses a ring that cannot be right."""
         sequence = self.completed + 1
-        waiting = self._longs[self._tail] - self.completed
-        found, content, ticket = self._copy_slot(sequence)
+        waiting = self.waiting()
+        found, content, ticket = self.copy_slot(sequence)
         submission = self._last
         if submission is not None and submission.content == content:
             submission.sequence, submission.ticket = found, ticket
         else:
             submission = self._last = Submission(found, content, ticket)
-        if not 0 < waiting <= self._slots or submission.sequence != sequence or submission.flags:
+        if not 0 < waiting <= self.slots or submission.sequence != sequence or submission.flags:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"command queue {self.handle:#018x}",
                 found=f"{waiting} submissions, slot {submission.sequence}, flags {submission.flags:#x}",
-                expected=f"1 to {self._slots} submissions, slot {sequence}, no flags",
+                expected=f"1 to {self.slots} submissions, slot {sequence}, no flags",
                 hint="the ring was overwritten",
             )
         return submission
 
     def peek(self, behind: int) -> Submission | None:
         """A copy of the submission behind so many others that wait; None if there is none."""
-        sequence = self.completed + 1 + behind
-        if not sequence <= self._longs[self._tail] < sequence + self._slots - behind:
+        if not behind < self.waiting() <= self.slots:
             return None
-        submission = Submission(*self._copy_slot(sequence))
+        sequence = self.completed + 1 + behind
+        submission = Submission(*self.copy_slot(sequence))
         return submission if submission.sequence == sequence and not submission.flags else None
 
     def command_buffer(self, submission: Submission) -> bytes:
@@ -240,18 +220,6 @@ class EngineQueue:
     def forget_places(self) -> None:
         """Memory of the context was freed: what was looked up must not keep it mapped, nor be used again."""
         self._last = None
-
-    def _copy_slot(self, sequence: int) -> tuple[int, bytes, int]:
-        """The sequence number that the slot of a submission has, its content, and its ticket."""
-        at = self._slot_at(sequence)
-        content = self._buffer[at + _CONTENT.start : at + _CONTENT.stop]
-        return self._longs[at >> 3], content, self._longs[(at + records.SLOT_TICKET) >> 3]
-
-    def _slot_at(self, sequence: int) -> int:
-        return self._base + records.RING_HEADER + ((sequence - 1) & (self._slots - 1)) * records.SLOT_SIZE
-
-    def _result_at(self, sequence: int) -> int:
-        return (self._slot_at(sequence) + records.SLOT_RESULT) >> 2
 
     # ------------------------------------------------------------ reporting
 
@@ -317,9 +285,9 @@ class EngineQueue:
         """
         sequence = self.completed + 1
         if info is not None:
-            self._write_fault(sequence, info)
+            self._fail(sequence, info)
         result = 0 if info is None else int(info.result)
-        self._words[self._result_at(sequence)] = result
+        self.set_result(sequence, result)
         self.completed = sequence
         self._state[link.STATE_COMPLETED] = sequence
         if failpoints.active is not None:
@@ -328,53 +296,22 @@ class EngineQueue:
             submission.signals.signal(submission.ticket, result)
         if failpoints.active is not None:
             failpoints.hit("engine.signal")
-        self._longs[self._done] = sequence
-        self._wake()
+        self.publish()
 
     def abandon(self, info: ErrorInfo) -> None:
         """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
-        # `completed` may be anything that fits into the word: it came from the tail of an earlier break
-        self._write_fault((self.completed + 1) & _LARGEST, info)
-        waiting = min(self._longs[self._tail] - self.completed, self._slots)
-        for sequence in range(self.completed + 1, self.completed + 1 + waiting):
-            self._words[self._result_at(sequence)] = info.result  # none of them will run
-        self.completed = self._longs[self._tail]
+        self._fail(self.completed + 1, info)
+        waiting = self.waiting()
+        for sequence in range(self.completed + 1, self.completed + 1 + min(waiting, self.slots)):
+            self.set_result(sequence, info.result)  # none of them will run
+        self.completed += waiting
         self._state[link.STATE_COMPLETED] = self.completed
-        self._longs[self._done] = self.completed
-        self._wake()
+        self.publish()
 
-    def _write_fault(self, sequence: int, info: ErrorInfo) -> None:
-        text = _encode_fault(info)
-        at = self._base + records.RING_TEXT
-        self._buffer[at : at + len(text)] = text
-        self._words[(self._base + records.RING_TEXT_SIZE) >> 2] = len(text)
-        self._words[(self._base + records.RING_RESULT) >> 2] = info.result
-        self._longs[(self._base + records.RING_FAILED) >> 3] = sequence
+    def _fail(self, sequence: int, info: ErrorInfo) -> None:
+        self.set_failure(sequence, info)
         if info.result == ZeResult.ERROR_DEVICE_LOST:
-            self.lost = info
-            self._words[(self._base + records.RING_LOST) >> 2] = 1
-
-    def _wake(self) -> None:
-        linux.memory_fence()
-        if self._words[self._waiters]:
-            linux.futex_wake(self._done_address)
-
-
-def _encode_fault(info: ErrorInfo) -> bytes:
-    """The fault as msgpack in at most `RING_TEXT_MAX` bytes; long texts are cut, never the code."""
-    cut = records.RING_TEXT_MAX
-    while True:
-        short = ErrorInfo(
-            result=info.result,
-            object=info.object[:cut],
-            found=info.found[:cut],
-            expected=info.expected[:cut],
-            hint=info.hint[:cut],
-        )
-        data = msgspec.msgpack.encode(short)
-        if len(data) <= records.RING_TEXT_MAX:
-            return data
-        cut //= 2
+            self.lose(info)
 
 
 def _doomed(result: int) -> ErrorInfo:
