@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.command_list import CommandList, Place
+from softnpu.driver.command_list import CommandList, MemoryRef
 from softnpu.driver.errors import error
 from softnpu.driver.recording import Submission
 from softnpu.emulator.interface import commands as cmd
@@ -41,7 +41,7 @@ class Mutation(NamedTuple):
     kind: MutationKind
     command: int
     argument: int
-    place: Place = None
+    place: MemoryRef = None
     strides: tuple[int, ...] = ()
 
 

@@ -1,7 +1,7 @@
 """Exceptions of OpenVINO, and the one line of their text that helps a person.
 
-OpenVINO raises C++ exceptions, which arrive in Python as a few built-in types; their text has several lines of
-source locations around its own words.
+OpenVINO raises C++ exceptions, which arrive in Python as a few built-in types. Their text has several lines
+of source locations around its own words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directory of the compiled-model cache: names, locks, entries, what dead processes left behind.
 
     KEY             an entry: the payload and then its digest, mode 0440; replaced only by renaming
-    KEY.json        its sidecar, see `cache_record`
+    KEY.json        its sidecar, see `sidecars`
     KEY.lock        held by the process that compiles for KEY, empty
     .KEY.*.tmp      a file that is being written
 
