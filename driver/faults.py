@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softnpu.driver.driver import Driver
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, invalid_argument
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
     FaultState,
@@ -25,7 +25,6 @@ from softnpu.emulator.interface.injection_messages import (
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import FaultKind
-from softnpu.emulator.interface.result import ZeResult
 
 __all__ = ["FaultKind", "FaultState", "clear", "inject", "injected", "status", "status_of"]
 
@@ -132,9 +131,8 @@ def _whose(session: int | str | None) -> tuple[int | None, int | None]:
         return session, None
     text = session.removeprefix(_PROCESS)
     if not (text.isascii() and text.isdigit()):
-        raise error(
+        raise invalid_argument(
             _CALL,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "session",
             found=repr(session),
             expected="a number, or pid:PID",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
     ArgumentProperties3,
@@ -22,21 +22,19 @@ from softnpu.driver.graph_properties import (
 )
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryPool
+from softnpu.driver.memory import Block, MemoryPool, MemoryRef
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.messages import GraphFlag
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_list import MemoryRef
     from softnpu.driver.connection import Connection
-    from softnpu.driver.context import Context
+    from softnpu.driver.context_base import ContextBase
 
 __all__ = ["BoundArgument", "Graph", "GraphSource"]
 
-MAX_DIMS = 5
 _ORIGINS = {
     "compiled": GraphPropertyFlag.COMPILED,
     "cache": GraphPropertyFlag.LOADED_FROM_CACHE,
@@ -69,9 +67,9 @@ class Graph(Handle):
     Made by `graph_creation`. `build_log` is what the compiler said, `flags` those of its creation.
     """
 
-    def __init__(self, context: Context, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
+    def __init__(self, context: ContextBase, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        self.on_device = DeviceGraph(context.connection, context.memory, created.graph)
+        self._on_device = DeviceGraph(context.connection, context.memory, created.graph)
         self.handle = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
@@ -80,14 +78,14 @@ class Graph(Handle):
         self.load_ms = 0.0
         self.shared = False
         self._arguments: dict[int, BoundArgument] = {}
-        self._owns(context, context.connection, self._arguments.clear)
+        self._register(context, context.connection, self._arguments.clear)
         self._initialized = False
         self._lock = threading.Lock()
         self._native: memoryview | None = None
         self.meta: GraphMeta = _read_meta(blob, created.blob_length)
 
-    def _let_go(self) -> None:
-        del self.on_device
+    def _drop_references(self) -> None:
+        del self._on_device
 
     # ------------------------------------------------------------ what it is
 
@@ -219,12 +217,8 @@ class Graph(Handle):
         call = "pfnSetArgumentValue2"
         argument = self._argument(call, index)
         if place is None and strides is None:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                self._name(index),
-                found="nothing to set",
-                expected="memory or strides",
+            raise invalid_argument(
+                call, self._name(index), found="nothing to set", expected="memory or strides"
             )
         now = self._arguments.get(index)
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
@@ -234,25 +228,20 @@ class Graph(Handle):
             self._arguments[index] = self._bound(call, index, place, chosen)
             return
         if now is None:
-            raise error(
-                call,
-                ZeResult.ERROR_UNINITIALIZED,
-                self._name(index),
-                found="strides only",
-                expected="memory that was set before",
+            raise uninitialized(
+                call, self._name(index), found="strides only", expected="memory that was set before"
             )
         self._check_room(call, index, now.block.size - now.offset, chosen)
         self._arguments[index] = now._replace(strides=chosen)
 
-    def bound_arguments(self, call: str) -> list[BoundArgument]:
-        """The places of all arguments; refuses a missing one by name."""
+    def _bound_arguments(self, call: str) -> list[BoundArgument]:
+        """All arguments as they are set now; refuses one that is not set, by name."""
         places = []
         for index in range(len(self.meta.arguments)):
             place = self._arguments.get(index)
             if place is None:
-                raise error(
+                raise uninitialized(
                     call,
-                    ZeResult.ERROR_UNINITIALIZED,
                     self._name(index),
                     found="not set",
                     expected="memory",
@@ -265,7 +254,7 @@ class Graph(Handle):
         self, call: str, index: int, place: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.find(call, place)
+        block, offset = self.context.memory.resolve(call, place)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
@@ -275,12 +264,8 @@ class Graph(Handle):
             return  # what it needs depends on the shape, which each execution tells
         needed = argument.byte_size if strides is None else _extent(argument, strides)
         if room < needed:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                self._name(index),
-                found=f"{room} bytes of memory",
-                expected=f"{needed} bytes at least",
+            raise invalid_argument(
+                call, self._name(index), found=f"{room} bytes of memory", expected=f"{needed} bytes at least"
             )
 
     def _checked_strides(
@@ -288,18 +273,16 @@ class Graph(Handle):
     ) -> tuple[int, ...]:
         rank = len(argument.shape)
         if not argument.strides:
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
                 found="strides",
                 expected="an argument that the graph was compiled to take strides for",
                 hint=f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
             )
         if not rank <= len(strides) <= MAX_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
                 found=f"strides {list(strides)}",
                 expected=f"{rank} strides of at least 1, innermost first",
@@ -310,9 +293,8 @@ class Graph(Handle):
         self.check(call)
         arguments = self.meta.arguments
         if not 0 <= index < len(arguments):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 f"graph '{self.meta.name}'",
                 found=f"argument {index}",
                 expected=f"0 to {len(arguments) - 1}",

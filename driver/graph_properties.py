@@ -9,10 +9,10 @@ import enum
 
 from softnpu.driver.properties import Record
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
+from softnpu.emulator.interface.commands import MAX_DIMS
 
 MAX_NAME = 256
 """Bytes of a name with its NUL."""
-MAX_DIMS = 5
 MAX_TENSOR_NAMES = 32
 MAX_METADATA_DIMS = 8
 DYNAMIC_DIMENSION = 2**64 - 1

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_ownership, linux
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -28,22 +28,22 @@ _CONNECT_S = 5.0
 _PAUSE_S = 0.01
 
 
-class Launch:
-    """The way of one client to a daemon, within 60 s from now.
+class DaemonLauncher:
+    """Connects one client to the daemon, within 60 s from now.
 
     `path` None is the default place, `autostart` None asks the environment.
     """
 
     def __init__(self, path: Path | None, autostart: bool | None) -> None:
         try:
-            self.place = endpoint.default_socket() if path is None else path.absolute()
+            self.socket_path = endpoint.default_socket() if path is None else path.absolute()
         except Refused as refused:
             raise ZeError(_CALL, refused.info) from refused
         self._named = path is not None or bool(os.environ.get(ENV_SOCKET))
         self._may_start = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
         self._end = time.monotonic() + _WITHIN_S
         self._peer = 0
-        self._again = False
+        self._same_peer = False
         self._connections = 0
 
     def connect(self) -> socket.socket:
@@ -59,10 +59,9 @@ class Launch:
         if isinstance(found, socket.socket):
             return found
         if not self._may_start:
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
+                f"daemon at {self.socket_path}",
                 found=found,
                 expected="a running daemon",
                 hint=f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
@@ -74,7 +73,7 @@ class Launch:
 
         Not one that is reached a second time: a daemon that ends takes no more connections.
         """
-        return not self._again and time.monotonic() < self._end
+        return not self._same_peer and time.monotonic() < self._end
 
     def _try(self) -> socket.socket | str:
         """A connection, or why there is none."""
@@ -83,7 +82,7 @@ class Launch:
         sock = endpoint.new_socket()
         try:
             sock.settimeout(_CONNECT_S)
-            with endpoint.socket_address(self.place) as address:
+            with endpoint.socket_address(self.socket_path) as address:
                 sock.connect(address)
             self._check_peer(sock)
             sock.settimeout(None)
@@ -95,22 +94,17 @@ class Launch:
             reason = f"it did not accept within {_CONNECT_S:g} s"
         except OSError as failure:
             sock.close()
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
+                f"daemon at {self.socket_path}",
                 found=failure.strerror or str(failure),
                 expected="the socket of a softnpu daemon",
                 hint=f"choose its place with {ENV_SOCKET}",
             ) from failure
         except Refused as refused:
             sock.close()
-            raise error(
-                _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                refused.info.object,
-                found=refused.info.found,
-                expected=refused.info.expected,
+            raise uninitialized(
+                _CALL, refused.info.object, found=refused.info.found, expected=refused.info.expected
             ) from refused
         except BaseException:
             sock.close()
@@ -123,7 +117,7 @@ class Launch:
     def _check_peer(self, sock: socket.socket) -> None:
         """Refuses a daemon of neither this user nor root, unless its socket was named and is its own."""
         peer = linux.peer_of(sock)
-        self._again = bool(peer.pid) and peer.pid == self._peer
+        self._same_peer = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid
         if peer.uid in (os.geteuid(), file_ownership.ROOT):
             return
@@ -131,12 +125,12 @@ class Launch:
         hint = f"choose another place with {ENV_SOCKET}"
         if not self._named:
             raise self._refuse(f"it belongs to user {peer.uid}", expected, hint)
-        owner = self.place.lstat().st_uid
+        owner = self.socket_path.lstat().st_uid
         if owner != peer.uid:
             found = f"user {peer.uid} serves a socket of user {owner}"
             raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
         try:
-            file_ownership.check_folder_of(self.place.parent, peer.uid)
+            file_ownership.check_folder_of(self.socket_path.parent, peer.uid)
         except Refused as refused:
             info = refused.info
             found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
@@ -146,7 +140,7 @@ class Launch:
         return error(
             _CALL,
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
-            f"daemon at {self.place}",
+            f"daemon at {self.socket_path}",
             found=found,
             expected=expected,
             hint=hint,
@@ -155,13 +149,12 @@ class Launch:
     def _start(self) -> socket.socket:
         # one of many clients that come at once starts the daemon, the others find it afterwards
         try:
-            gate = os.open(self.place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            gate = os.open(self.socket_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as failure:
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
-                found=f"{self.place.parent}: {failure.strerror}",
+                f"daemon at {self.socket_path}",
+                found=f"{self.socket_path.parent}: {failure.strerror}",
                 expected="a directory in which a daemon can make its socket",
                 hint=f"choose another place with {ENV_SOCKET}",
             ) from failure
@@ -190,7 +183,7 @@ class Launch:
     def _run_starter(self) -> None:
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.place)],
+                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.socket_path)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_WITHIN_S,
@@ -202,13 +195,13 @@ class Launch:
             raise self._failed(_reason(done.stdout, done.stderr))
 
     def _failed(self, found: str) -> ZeError:
-        return error(
+        log = endpoint.log_path(self.socket_path)
+        return uninitialized(
             _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            f"daemon at {self.place}",
+            f"daemon at {self.socket_path}",
             found=found,
             expected="a daemon that comes up",
-            hint=f"read {endpoint.log_path(self.place)}, or start it by hand: softnpu daemon --foreground",
+            hint=f"read {log}, or start it by hand: softnpu daemon --foreground",
         )
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_argument
 from softnpu.driver.graph_source import WeightFile
 from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
 from softnpu.emulator.common import linux
@@ -219,9 +219,8 @@ def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
         cover.append(area)
         at, index = area.end, index + 1
     if at < end:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{piece.name}'",
             found=f"{piece.length} bytes at {piece.address:#x}, of which {at:#x} is no readable memory",
             expected="memory of this process that stays valid during the call",

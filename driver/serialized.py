@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from html import unescape
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.interface.result import ZeResult
@@ -142,9 +142,8 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
 def _pointed(name: str, attribute: bytes, call: str) -> Piece:
     version, address, length = (pattern.search(attribute) for pattern in (_VERSION_OF, _ADDRESS, _LENGTH))
     if version is None or version[1] != b"0" or address is None or length is None:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
             found=f"WeightsPointerAttribute{attribute[:100].decode(errors='replace')}",
             expected="version 0 with mp (address) and ms (bytes)",
@@ -152,9 +151,8 @@ def _pointed(name: str, attribute: bytes, call: str) -> Piece:
         )
     where, count = int(address[1]), int(length[1])
     if count and (not where or where + count >= 1 << 64):
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
             found=f"{count} bytes at address {where:#x}",
             expected="memory of this process",
@@ -171,9 +169,8 @@ def _form(data: memoryview, call: str) -> _Form:
         raise _bad_size(call, "header", f"{len(data)} bytes", f"at least {_COPYING.size}")
     major, minor, parts, xml_size = _COPYING.unpack_from(data)
     if parts != _PARTS:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "serialised model",
             found=f"{parts} parts",
             expected=f"{_PARTS}, XML and weights, or the header of a stream",
@@ -226,6 +223,4 @@ def _address(data: memoryview) -> int:
 
 
 def _bad_size(call: str, part: str, found: str, expected: str) -> ZeError:
-    return error(
-        call, ZeResult.ERROR_INVALID_SIZE, f"serialised model, {part}", found=found, expected=expected
-    )
+    return invalid_size(call, f"serialised model, {part}", found=found, expected=expected)

@@ -17,7 +17,8 @@ import openvino as ov
 from softnpu.driver import Context, Graph, GraphSource, WeightFile
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.blob.container import ConstantReference, GraphMeta, Section
-from softnpu.emulator.blob.weights import PAGE, Placement
+from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import strip_weights, weights_source
 from softnpu.plugin.batch.fitting import misfit

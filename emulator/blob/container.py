@@ -22,12 +22,12 @@ from typing import TypeVar
 import msgspec
 from blake3 import blake3
 
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
 MAJOR = 1
 MINOR = 1
-PAGE = 4096
 _HEADER = struct.Struct("<8sHHIQ8x32s")
 _ENTRY = struct.Struct("<IIQQ8x32s")
 HEADER_SIZE = _HEADER.size

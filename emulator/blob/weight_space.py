@@ -6,9 +6,10 @@ import os
 import stat
 from collections.abc import Sequence
 
-from softnpu.emulator.blob.weights import PAGE, SpaceLayout, check_sources, page_up
+from softnpu.emulator.blob.weights import SpaceLayout, check_sources, page_up
 from softnpu.emulator.common.address_range import AddressRange
 from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 _KINDS = {

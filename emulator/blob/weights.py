@@ -21,9 +21,9 @@ import msgspec
 
 from softnpu.emulator.blob.container import WeightsReference
 from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-PAGE = 4096
 CONSTANT_ALIGNMENT = 64
 MAX_SOURCES = 14
 """Sources of one model: blob, placement and sources have to fit into one frame."""

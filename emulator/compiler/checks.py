@@ -11,6 +11,7 @@ from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 # f16 and the others as they lie in memory, whole bytes each; boolean is one byte
@@ -19,7 +20,6 @@ _TYPES = {
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 _LARGE = 1 << 20
-_STRIDE_DIMS = 5
 _LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
 _OF_THE_COMPILER = (dynamic.SHAPE_TENSOR, READ_VALUE, ASSIGN)
@@ -116,12 +116,12 @@ def _strided(
     for name in wanted:
         index = names.index(name) if name in names else find(name, ports, before, by_index=False)
         shape = None if index is None else ports[index].partial_shape
-        if index is None or shape is None or shape.is_dynamic or len(shape) > _STRIDE_DIMS:
+        if index is None or shape is None or shape.is_dynamic or len(shape) > MAX_DIMS:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"{subject}, property {STRIDES_FOR}",
                 found=f"'{name}'",
-                expected=f"one with at most {_STRIDE_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
+                expected=f"one with at most {MAX_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
                 property=STRIDES_FOR,
             )
         strided.add(index)

@@ -19,6 +19,7 @@ import openvino as ov
 
 from softnpu.emulator.compiler.arguments import Original, original
 from softnpu.emulator.compiler.error_info import openvino_errors
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult
 
 _ORIGINAL = "vpux_ow_"
@@ -27,8 +28,6 @@ SEPARATED = "vpux_tw_"
 _TYPES = {"f16", "bf16", "f32", "f64", "i8", "u8"}
 _SMALLEST = 64
 """Constants of fewer bytes stay what they are."""
-_MOST_DIMENSIONS = 5
-"""What Level Zero tells of an argument's shape: OpenVINO would take a longer one for fewer bytes."""
 _READERS = {
     "Add": (0, 1), "Subtract": (0, 1), "Multiply": (0, 1), "Divide": (0, 1), "MatMul": (0, 1),
     "Convolution": (1,), "GroupConvolution": (1,), "PRelu": (1,), "Gather": (0,),
@@ -113,7 +112,9 @@ def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
 def _is_weight(node: Any) -> bool:
     if node.get_element_type().get_type_name() not in _TYPES or node.get_byte_size() < _SMALLEST:
         return False
-    if len(node.get_output_shape(0)) > _MOST_DIMENSIONS:
+    if (
+        len(node.get_output_shape(0)) > MAX_DIMS
+    ):  # Level Zero cuts longer shapes, so OpenVINO would expect fewer bytes
         return False
     return all(index in _READERS.get(kind, ()) for kind, index in _readers(node.output(0)))
 

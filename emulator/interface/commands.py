@@ -47,6 +47,7 @@ _EXECUTE = struct.Struct("=HHIQQIIQQ")
 _ARGUMENT = struct.Struct("=QQ")
 _STRIDES = struct.Struct("=I5I")
 MAX_DIMS = 5
+"""Dimensions that Level Zero tells of an argument (`ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE`)."""
 
 
 class MemoryAt(NamedTuple):

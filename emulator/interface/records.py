@@ -87,6 +87,8 @@ SLOT = struct.Struct("=QQQIIQQQII")
 SLOT_TICKET = 48
 SLOT_RESULT = 56
 MIN_SLOTS = 2
+PAGE = 4096
+"""Bytes of a page: what segments, weights and the sections of a blob are aligned to."""
 MAX_SLOTS = 4096
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-PAGE = 4096
 DEFAULT_ALIGNMENT = 64
 KINDS = ("host", "device", "shared", "control")
 

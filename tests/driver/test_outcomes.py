@@ -19,15 +19,15 @@ def test_a_failure_is_told_though_its_slot_became_free_just_after_the_driver_had
     queue, never = context.create_command_queue(slots=2), context.create_event()
     fence = execute(queue, waits(context, never))
     queue.execute_command_lists([barrier(context)])
-    read = queue._outcomes.read
+    read = queue._results.read
 
     def read_and_end(completed: int) -> None:
         read(completed)
         fence.cancel()
-        wait_until(lambda: queue.progress.has_ended(2))
+        wait_until(lambda: queue.describe().completed >= 2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue._outcomes, "read", read_and_end)
+        patch.setattr(queue._results, "read", read_and_end)
         queue.execute_command_lists([barrier(context)])  # in the slot of the first one
 
     failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
@@ -53,11 +53,11 @@ def test_a_fence_tells_no_result_of_a_submission_that_it_was_given_to_meanwhile(
     queue = context.create_command_queue()
     short, long = context.alloc_host(64), context.alloc_host(4096)
     fence = execute(queue, copy(context, long, short, 4096))
-    wait_until(lambda: queue.progress.has_ended(1))
+    wait_until(lambda: queue.describe().completed >= 1)
 
     def arm() -> None:
         queue.execute_command_lists([barrier(context)], fence)
-        wait_until(lambda: queue.progress.has_ended(2))
+        wait_until(lambda: queue.describe().completed >= 2)
 
     fence._record = cast(FenceRecord, _ArmedAgain(fence._record, arm))
 

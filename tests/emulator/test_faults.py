@@ -230,7 +230,7 @@ def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Cont
 
 def asleep(queue: CommandQueue) -> None:
     """Waits until the engine needs the doorbell of this queue."""
-    wait_until(lambda: queue._words[queue._asleep_at] == 1, what="an engine that sleeps")
+    wait_until(lambda: queue.describe().asleep, what="an engine that sleeps")
 
 
 def test_a_doorbell_that_is_dropped_is_made_good_by_the_next(start_daemon: StartDaemon) -> None:

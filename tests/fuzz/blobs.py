@@ -18,6 +18,7 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.records import PAGE
 from tests.fuzz.attack_frames import Target
 from tests.fuzz.connection import close_all
 from tests.fuzz.dice import Dice
@@ -157,7 +158,7 @@ def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> byte
     """A blob of these sections with right checksums; with `tricks` its table says something wrong."""
     entries, body = [], b""
     table_end = container.HEADER_SIZE + len(sections) * _ENTRY.size
-    at = -(-table_end // container.PAGE) * container.PAGE
+    at = -(-table_end // PAGE) * PAGE
     first = at
     victim = dice.randrange(len(sections)) if tricks else -1
     for number, (kind, content) in enumerate(sections.items()):
@@ -169,7 +170,7 @@ def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> byte
             told = dice.pick((0, 1, 2, 3, 4, 5, 2**32 - 1)) if way == 2 else kind
             flags = dice.unsigned(32) if way == 3 else flags
         entries.append(_ENTRY.pack(told, flags, offset % 2**64, size % 2**64, blake3(content).digest()))
-        padded = -(-len(content) // container.PAGE) * container.PAGE
+        padded = -(-len(content) // PAGE) * PAGE
         body += content.ljust(padded, b"\0")
         at += padded
         last = len(content), padded

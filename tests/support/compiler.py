@@ -17,10 +17,11 @@ from blake3 import blake3
 from openvino import opset15 as ops
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section, pack
-from softnpu.emulator.blob.weights import PAGE, Placement, const_layers, with_offsets
+from softnpu.emulator.blob.weights import Placement, const_layers, with_offsets
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource, encode
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Outcome, outcome_decoder
 from tests.support.waiting import wait_until, waits_for_frame

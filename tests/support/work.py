@@ -19,7 +19,7 @@ from softnpu.driver import (
     ZeError,
     ZeResult,
 )
-from softnpu.driver.command_list import MemoryRef
+from softnpu.driver.memory import MemoryRef
 from tests.support.models import Array
 
 SECOND = 1_000_000_000
@@ -95,6 +95,7 @@ class Loaded:
     def __init__(
         self, context: Context, xml: Path, times: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
+        self.context = context
         with GraphSource.from_ir(xml) as source:
             self.graph = context.create_graph(source, config)
         self.graph.initialize()
