@@ -124,19 +124,21 @@ class DaemonLauncher:
         expected = f"a daemon of user {os.geteuid()} or root"
         hint = f"choose another place with {ENV_SOCKET}"
         if not self._named:
-            raise self._refuse(f"it belongs to user {peer.uid}", expected, hint)
+            raise self._refuse(found=f"it belongs to user {peer.uid}", expected=expected, hint=hint)
         owner = self.socket_path.lstat().st_uid
         if owner != peer.uid:
             found = f"user {peer.uid} serves a socket of user {owner}"
-            raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
+            raise self._refuse(found=found, expected=f"{expected}, or of the owner of the socket", hint=hint)
         try:
             file_ownership.check_folder_of(self.socket_path.parent, peer.uid)
         except Refused as refused:
             info = refused.info
             found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
-            raise self._refuse(found, f"{expected}, or {info.expected}", info.hint) from refused
+            raise self._refuse(
+                found=found, expected=f"{expected}, or {info.expected}", hint=info.hint
+            ) from refused
 
-    def _refuse(self, found: str, expected: str, hint: str) -> ZeError:
+    def _refuse(self, *, found: str, expected: str, hint: str) -> ZeError:
         return error(
             _CALL,
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,

@@ -82,7 +82,7 @@ def parse(data: memoryview, compiler: tuple[int, int], call: str) -> GraphSource
         )
     start, size = form.xml
     if not 0 < size <= XML_LIMIT:
-        raise _bad_size(call, "XML", f"{size} bytes", f"1 to {XML_LIMIT}")
+        raise _bad_size(call, "XML", found=f"{size} bytes", expected=f"1 to {XML_LIMIT}")
     xml = bytes(data[start : start + size])
     base = _address(data) + form.weights[0]
     if form.has_pointers:
@@ -131,7 +131,10 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
             at, count = int(offset[1]), int(length[1])
             if at > size or count > size - at:
                 raise _bad_size(
-                    call, f"constant '{name}'", f"{count} bytes at {at}", f"a range inside {size}"
+                    call,
+                    f"constant '{name}'",
+                    found=f"{count} bytes at {at}",
+                    expected=f"a range inside {size}",
                 )
             piece = Piece(name, base + at, count)
             text, end = layer["data"], layer.end("data")
@@ -166,7 +169,7 @@ def _form(data: memoryview, call: str) -> _Form:
         if fields[0] == _STREAM.size and fields[1] == _VERSION.size:
             return _stream_form(data, fields, call)
     if len(data) < _COPYING.size:
-        raise _bad_size(call, "header", f"{len(data)} bytes", f"at least {_COPYING.size}")
+        raise _bad_size(call, "header", found=f"{len(data)} bytes", expected=f"at least {_COPYING.size}")
     major, minor, parts, xml_size = _COPYING.unpack_from(data)
     if parts != _PARTS:
         raise invalid_argument(
@@ -177,12 +180,14 @@ def _form(data: memoryview, call: str) -> _Form:
         )
     left = len(data) - _COPYING.size
     if xml_size > left or _SIZE.size > left - xml_size:
-        raise _bad_size(call, "XML", f"{xml_size} bytes", f"at most {max(0, left - _SIZE.size)}")
+        raise _bad_size(
+            call, "XML", found=f"{xml_size} bytes", expected=f"at most {max(0, left - _SIZE.size)}"
+        )
     at = _COPYING.size + xml_size
     (weights_size,) = _SIZE.unpack_from(data, at)
     if weights_size != len(data) - at - _SIZE.size:
         expected = f"{len(data) - at - _SIZE.size}, the rest of the input"
-        raise _bad_size(call, "weights", f"{weights_size} bytes", expected)
+        raise _bad_size(call, "weights", found=f"{weights_size} bytes", expected=expected)
     return _Form((major, minor), (_COPYING.size, xml_size), (at + _SIZE.size, weights_size), False)
 
 
@@ -191,7 +196,9 @@ def _stream_form(data: memoryview, fields: tuple[int, ...], call: str) -> _Form:
     for number, name in enumerate(names):
         offset, size = fields[2 * number : 2 * number + 2]
         if offset > len(data) or size > len(data) - offset:
-            raise _bad_size(call, name, f"{size} bytes at {offset}", f"a range inside {len(data)} bytes")
+            raise _bad_size(
+                call, name, found=f"{size} bytes at {offset}", expected=f"a range inside {len(data)} bytes"
+            )
     version = _VERSION.unpack_from(data, fields[0])
     return _Form(version, (fields[4], fields[5]), (fields[2], fields[3]), True)
 
@@ -222,5 +229,5 @@ def _address(data: memoryview) -> int:
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0
 
 
-def _bad_size(call: str, part: str, found: str, expected: str) -> ZeError:
+def _bad_size(call: str, part: str, *, found: str, expected: str) -> ZeError:
     return invalid_size(call, f"serialised model, {part}", found=found, expected=expected)

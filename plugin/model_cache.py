@@ -14,7 +14,6 @@ in the log, and the model is compiled.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
@@ -31,7 +30,8 @@ from softnpu.driver import GraphSource, WeightFile
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.weights import SpaceLayout
 from softnpu.emulator.common import file_ownership, linux
-from softnpu.emulator.compiler.model_cache import cache_key, entry_files
+from softnpu.emulator.common.file_claim import is_open_as, lock_before
+from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
@@ -173,11 +173,11 @@ class ModelCache:
                 if file_ownership.distrust(fd):
                     os.close(fd)
                     return None  # its owner could make us wait
-                if not entry_files.lock_before(fd, fcntl.LOCK_EX, deadline):
+                if not lock_before(fd, deadline, optional=True):
                     self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
                     os.close(fd)
                     return None
-                if entry_files.names(fd, lock):
+                if is_open_as(fd, lock):
                     return fd
             except BaseException:
                 os.close(fd)

@@ -93,7 +93,7 @@ def test_every_layer_imports_downward_only() -> None:
     [
         ("emulator/interface/frames.py", "from softnpu.emulator.links import engine"),
         ("emulator/interface/frames.py", "import softnpu.driver"),
-        ("emulator/supervisor/compilers.py", "from softnpu.emulator.compiler.job_runner import Compiler"),
+        ("emulator/supervisor/compilers.py", "from softnpu.emulator.compiler.worker import serve"),
         ("emulator/engine/engine.py", "from softnpu.emulator.links import compiler"),
         (
             "emulator/engine/engine.py",
@@ -105,8 +105,8 @@ def test_every_layer_imports_downward_only() -> None:
         ("driver/driver.py", "from softnpu import plugin"),
         ("driver/driver.py", "from softnpu.emulator import compiler"),
         ("driver/driver.py", "from .. import plugin"),
-        ("emulator/compiler/job_runner.py", "from softnpu.driver.errors import ZeError"),
-        ("emulator/compiler/job_runner.py", "from ...driver.errors import ZeError"),
+        ("emulator/compiler/worker.py", "from softnpu.driver.errors import ZeError"),
+        ("emulator/compiler/worker.py", "from ...driver.errors import ZeError"),
         ("plugin/core.py", "from softnpu.tools import cli"),
         ("plugin/core.py", "from softnpu.emulator.compiler import worker"),
         ("plugin/core.py", "if True:\n    from softnpu.emulator.daemon import serve"),

@@ -8,7 +8,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.compiler import dynamic
-from softnpu.emulator.compiler.arguments import Original, find, originals
+from softnpu.emulator.compiler.arguments import Original, find_argument, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.commands import MAX_DIMS
@@ -48,47 +48,47 @@ def arguments(
     ports = [*model.inputs, *model.outputs]
     before = originals(model) if before is None else before
     strided = _strided(strides_for, ports, before, names, subject)
-    found = [
+    described = [
         _argument(port, name, index < count, subject, original, index in strided)
         for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
     ]
-    return dynamic.with_shape_tensors(found, subject)
+    return dynamic.with_shape_tensors(described, subject)
 
 
 def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
     """The operations of a model that the host cannot execute.
 
-    Large constants are asked about as inputs first: given as they are OpenVINO folds those of 16 bits into
-    f32, three times their memory. Only a model that then has something unsupported is asked about as it is,
+    The query replaces large constants by inputs first: as they are, OpenVINO folds those of 16 bits into
+    f32, three times their memory. Only a model that then has something unsupported is queried as it is,
     because a few operations want constants.
     """
-    light = model.clone()
+    copy = model.clone()
     inputs = []
-    for operation in light.get_ordered_ops():
+    for operation in copy.get_ordered_ops():
         if operation.get_type_name() == "Constant" and operation.get_byte_size() >= _LARGE:
-            stand_in = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
-            stand_in.set_friendly_name(operation.friendly_name)
-            ov.utils.replace_node(operation, stand_in)
-            inputs.append(stand_in)
+            parameter = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
+            parameter.set_friendly_name(operation.friendly_name)
+            ov.utils.replace_node(operation, parameter)
+            inputs.append(parameter)
     if inputs:
-        light.add_parameters(inputs)
-        if not _unsupported(core, light, precision, subject):
+        copy.add_parameters(inputs)
+        if not _unsupported(core, copy, precision, subject):
             return []
     return _unsupported(core, model, precision, subject)
 
 
 def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
     """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
-    left = unsupported_operations(core, model, precision, subject)
+    unsupported = unsupported_operations(core, model, precision, subject)
     # an input is left out as well when its only reader is, and would be named first
-    bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
-    if not bad:
+    shown = [op for op in unsupported if op.get_type_name() not in _STRUCTURE] or unsupported
+    if not shown:
         return
-    first, kind = bad[0].friendly_name, bad[0].get_type_name()
+    first, kind = shown[0].friendly_name, shown[0].get_type_name()
     raise refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, operation '{first}'",
-        found=f"type {kind} cannot run on this host, one of {len(bad)} such operations",
+        found=f"type {kind} cannot run on this host, one of {len(shown)} such operations",
         expected="operations that OpenVINO's CPU runtime executes",
     )
 
@@ -106,15 +106,15 @@ def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -
 
 
 def _strided(
-    wanted: Sequence[str],
+    requested: Sequence[str],
     ports: Sequence[ov.Output],
     before: Sequence[Original],
     names: Sequence[str],
     subject: str,
 ) -> set[int]:
     strided = set()
-    for name in wanted:
-        index = names.index(name) if name in names else find(name, ports, before, by_index=False)
+    for name in requested:
+        index = names.index(name) if name in names else find_argument(name, ports, before, by_index=False)
         shape = None if index is None else ports[index].partial_shape
         if index is None or shape is None or shape.is_dynamic or len(shape) > MAX_DIMS:
             raise refuse(
@@ -132,31 +132,31 @@ def _argument(
     port: ov.Output, name: str, is_input: bool, subject: str, original: Original, strides: bool
 ) -> ArgumentMeta:
     kind = port.get_element_type().get_type_name()
-    thing = f"{subject}, {'input' if is_input else 'output'} '{name}'"
+    object_name = f"{subject}, {'input' if is_input else 'output'} '{name}'"
     if kind not in _TYPES:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            thing,
+            object_name,
             found=f"element type {kind}",
             expected=f"one of {', '.join(_TYPES)}",
             hint="convert it inside the model",
         )
-    room = dynamic.room(port.partial_shape, _TYPES[kind], is_input, name, thing)
+    size = dynamic.argument_size(port.partial_shape, _TYPES[kind], is_input, name, object_name)
     layout = port.node.layout
     return ArgumentMeta(
         name=name,
         names=tuple(sorted(port.names)),
         input=is_input,
         element_type=kind,
-        shape=room.shape,
+        shape=size.shape,
         layout="" if layout.empty else layout.to_string(),
-        byte_size=room.byte_size,
+        byte_size=size.byte_size,
         friendly_name=original.friendly_name,
         model_type=original.element_type,
-        model_shape=room.shape if original.shape is None else original.shape,
+        model_shape=size.shape if original.shape is None else original.shape,
         strides=strides,
-        partial_shape=room.partial_shape,
-        unbounded=room.unbounded,
+        partial_shape=size.partial_shape,
+        unbounded=size.unbounded,
     )
 
 

@@ -65,11 +65,17 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
     wanted: dict[int, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         position = _find(model, name, subject)
-        thing = f"{subject}, input '{names[position]}'"
+        object_name = f"{subject}, input '{names[position]}'"
         if wanted.setdefault(position, shape) != shape:
-            raise _bad_shape(thing, f"two shapes, {_text(wanted[position])} and {_text(shape)}", "one shape")
+            raise _bad_shape(
+                object_name,
+                found=f"two shapes, {_text(wanted[position])} and {_text(shape)}",
+                expected="one shape",
+            )
         if not all(0 < dim <= _DIM_MAX for dim in shape):
-            raise _bad_shape(thing, f"shape {_text(shape)}", f"dimensions from 1 to {_DIM_MAX}")
+            raise _bad_shape(
+                object_name, found=f"shape {_text(shape)}", expected=f"dimensions from 1 to {_DIM_MAX}"
+            )
     applied = {
         position: wanted[position]
         for position in sorted(wanted)
@@ -99,8 +105,8 @@ def _find(model: ov.Model, name: str, subject: str) -> int:
     )
 
 
-def _bad_shape(thing: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, thing, found=found, expected=expected)
+def _bad_shape(object_name: str, *, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object_name, found=found, expected=expected)
 
 
 def _text(shape: tuple[int, ...]) -> str:

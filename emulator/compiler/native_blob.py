@@ -1,4 +1,4 @@
-"""Native blobs: checked as if they came from an enemy, and written with all their weights inside."""
+"""Native blobs: not trusted when they come in, and written with all their weights inside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softnpu.emulator.blob.weight_space import WeightSpace, check_range
 from softnpu.emulator.blob.weights import MAX_SPACE, Placement, check_canonical, offsets_in_space, placed
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import files, options
-from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -27,7 +27,7 @@ _CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
 _PLACEMENT_LIMIT = 64 << 20
 
 
-def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> Product:
+def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
     """Checks a blob; refuses what is not whole, not for this device, or comes with other weights.
 
     `fds`: the blob, the placement if it has a length, the sources of the weights.
@@ -69,10 +69,10 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         for each in kept:
             os.close(each)
         raise
-    return Product(answer, tuple(kept))
+    return JobResult(answer, tuple(kept))
 
 
-def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
+def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
     """A blob with all constants inside, each at its canonical offset.
 
     `fds` as for an import, then the file to write into if the job has an offset. Refuses weights that have
@@ -102,7 +102,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
         encoded = msgspec.msgpack.encode(whole)
         content[Section.WEIGHTS_REFERENCE] = (len(encoded), lambda: iter([encoded]))
     if target is not None:
-        return Product(GraphExported(blob_length=container.write(content, target)))
+        return JobResult(GraphExported(blob_length=container.write(content, target)))
     if Section.WEIGHTS in content:
         files.check_fits(content[Section.WEIGHTS][0], "blob with all weights")
     result = linux.memfd("native")
@@ -112,7 +112,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
     except BaseException:
         os.close(result)
         raise
-    return Product(GraphExported(blob_length=length), (result,))
+    return JobResult(GraphExported(blob_length=length), (result,))
 
 
 def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
@@ -171,7 +171,9 @@ def _checked_reference(reader: BlobReader, subject: str) -> WeightsReference | N
     if reader.has(Section.WEIGHTS):
         reader.read(Section.WEIGHTS)
         if reference is None:
-            raise _invalid(f"{subject}, weights", "constants that nothing refers to", "WEIGHTS_REFERENCE")
+            raise _invalid(
+                f"{subject}, weights", found="constants that nothing refers to", expected="WEIGHTS_REFERENCE"
+            )
     if reference is not None:
         check_canonical(reference)
     return reference
@@ -193,12 +195,16 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
     """Refuses a blob that is for another platform, or not configured as this compiler does it."""
     if meta.platform != platform:
         hint = "compile the model for this device"
-        raise _invalid(f"{subject}, platform", f"'{meta.platform}'", f"'{platform}'", hint)
+        raise _invalid(
+            f"{subject}, platform", found=f"'{meta.platform}'", expected=f"'{platform}'", hint=hint
+        )
     settings = options.effective(meta.config, platform, subject)
     if meta.config != settings.engine:
-        raise _invalid(f"{subject}, config", f"{meta.config}", f"{settings.engine}")
+        raise _invalid(f"{subject}, config", found=f"{meta.config}", expected=f"{settings.engine}")
     if meta.precision != settings.precision:
-        raise _invalid(f"{subject}, precision", f"'{meta.precision}'", f"'{settings.precision}'")
+        raise _invalid(
+            f"{subject}, precision", found=f"'{meta.precision}'", expected=f"'{settings.precision}'"
+        )
     options.check_precision(settings.precision, runtime.capabilities, subject)
 
 
@@ -221,13 +227,19 @@ def _check_content(
     # the engine binds client memory by what the metadata says, so it has to be what the IR says
     found, expected = _binding(meta.arguments), _binding(checks.arguments(model, subject))
     if found != expected:
-        raise _invalid(f"{subject}, arguments", _first_difference(found, expected), "those of the IR")
+        raise _invalid(
+            f"{subject}, arguments", found=_first_difference(found, expected), expected="those of the IR"
+        )
     wrong = states.check(meta.arguments, meta.states)
     if wrong is not None:
-        raise _invalid(f"{subject}, states", wrong, "an input and an output of its own for every variable")
+        raise _invalid(
+            f"{subject}, states", found=wrong, expected="an input and an output of its own for every variable"
+        )
     hidden = states.variables(model)
     if hidden:
-        raise _invalid(f"{subject}, IR", f"a ReadValue or Assign of '{hidden[0]}'", "states as arguments")
+        raise _invalid(
+            f"{subject}, IR", found=f"a ReadValue or Assign of '{hidden[0]}'", expected="states as arguments"
+        )
 
 
 def _embedding_all(reference: WeightsReference) -> WeightsReference:
@@ -291,7 +303,7 @@ def _first_difference(found: list[str], expected: list[str]) -> str:
     )
 
 
-def _invalid(subject: str, found: str, expected: str, hint: str = "compile the model again") -> Refused:
+def _invalid(subject: str, *, found: str, expected: str, hint: str = "compile the model again") -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {subject}", found=found, expected=expected, hint=hint
     )

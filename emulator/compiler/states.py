@@ -54,7 +54,13 @@ def check_readers(xml: bytes, subject: str) -> None:
         found[kind].add(variable)
     for variable in sorted(found[b"Assign"] - found[b"ReadValue"]):
         name = html.unescape(variable.decode(errors="replace"))
-        raise _refused(name, subject, "assigned, but never read", "a ReadValue of it", "remove the Assign")
+        raise _refused(
+            name,
+            subject,
+            found="assigned, but never read",
+            expected="a ReadValue of it",
+            hint="remove the Assign",
+        )
 
 
 def take_out(model: ov.Model, subject: str) -> list[State]:
@@ -131,8 +137,8 @@ def described(
                 raise _refused(
                     state.variable,
                     subject,
-                    f"an argument is called '{name}'",
-                    "other names than those of states",
+                    found=f"an argument is called '{name}'",
+                    expected="other names than those of states",
                 )
             named[same[0]] = msgspec.structs.replace(named[same[0]], name=name, names=())
             places.append(same[0])
@@ -228,7 +234,13 @@ def _find(
         kind, variable = operation.get_type_name(), operation.get_variable_id()
         if body:
             hint = "move it out, for example with LowLatency2"
-            raise _refused(variable, subject, f"{kind} inside of '{body}'", "variables of the model", hint)
+            raise _refused(
+                variable,
+                subject,
+                found=f"{kind} inside of '{body}'",
+                expected="variables of the model",
+                hint=hint,
+            )
         (readers if kind == "ReadValue" else writers).setdefault(variable, []).append(operation)
 
 
@@ -253,7 +265,10 @@ def _initial_value(readers: Sequence[Any], name: str, subject: str) -> Any:
     }
     if len(given) > 1 or (given and any(not reader.get_input_size() for reader in readers)):
         raise _refused(
-            name, subject, f"{len(readers)} ReadValue with different initial values", "one initial value"
+            name,
+            subject,
+            found=f"{len(readers)} ReadValue with different initial values",
+            expected="one initial value",
         )
     return next(iter(given.values()), None)
 
@@ -266,9 +281,11 @@ def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -
         shape = value.partial_shape  # a variable may be declared wider than what it begins with
     if shape.is_dynamic:
         hint = "give the inputs static shapes, and the variable one in the model"
-        raise _refused(name, subject, f"dynamic shape {shape}", "a static shape", hint)
+        raise _refused(name, subject, found=f"dynamic shape {shape}", expected="a static shape", hint=hint)
     if value is not None and value.partial_shape != shape:
-        raise _refused(name, subject, f"shape {shape}, begins as {value.partial_shape}", "equal shapes")
+        raise _refused(
+            name, subject, found=f"shape {shape}, begins as {value.partial_shape}", expected="equal shapes"
+        )
     parameter = ov.op.Parameter(port.get_element_type(), shape)
     parameter.set_friendly_name(READ_VALUE + name)
     for reader in readers:
@@ -282,7 +299,9 @@ def _as_result(writers: Sequence[Any], parameter: Any, name: str, subject: str) 
     for number, writer in enumerate(writers):
         value = writer.input_value(0)
         if number and _key(value) != _key(source):
-            raise _refused(name, subject, f"{len(writers)} Assign with different values", "one of them")
+            raise _refused(
+                name, subject, found=f"{len(writers)} Assign with different values", expected="one of them"
+            )
         source = value
         value.add_names(writer.output(0).get_names())
         for reader in list(writer.output(0).get_target_inputs()):
@@ -312,7 +331,11 @@ def _check_same(read: Any, assigned: Any, name: str, subject: str) -> None:
     if before != after:
         hint = "a state has to keep type and shape; give it one that is large enough"
         raise _refused(
-            name, subject, f"read as {before}, assigned as {after}", "one type and static shape", hint
+            name,
+            subject,
+            found=f"read as {before}, assigned as {after}",
+            expected="one type and static shape",
+            hint=hint,
         )
 
 
@@ -387,7 +410,7 @@ def _key(port: Any) -> tuple[str, int]:
     return port.get_node().get_name(), port.get_index()
 
 
-def _refused(variable: str, subject: str, found: str, expected: str, hint: str = "") -> Refused:
+def _refused(variable: str, subject: str, *, found: str, expected: str, hint: str = "") -> Refused:
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, variable '{variable}'",

@@ -44,29 +44,31 @@ class Weight:
 
     def parameter(self, prefix: str) -> Any:
         """An input that takes its place."""
-        made = ov.op.Parameter(self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0))
-        made.set_friendly_name(f"{prefix}{self.offset}")
-        return made
+        parameter = ov.op.Parameter(
+            self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0)
+        )
+        parameter.set_friendly_name(f"{prefix}{self.offset}")
+        return parameter
 
 
 def find(model: ov.Model) -> list[Weight]:
     """The constants of a model that can be separated, in topological order.
 
-    None if arguments have dynamic dimensions: their companions would come behind the weights, where nobody
-    looks for inputs.
+    Empty if arguments have dynamic dimensions: their shape tensors would come behind the weights, where
+    OpenVINO's plugin expects no inputs.
     """
     if any(port.partial_shape.is_dynamic for port in [*model.inputs, *model.outputs]):
         return []
-    found: dict[int, list[Any]] = {}
+    nodes_by_offset: dict[int, list[Any]] = {}
     for number, node in enumerate(op for op in model.get_ordered_ops() if op.get_type_name() == "Constant"):
-        offset = _note(model, "bin_offset", number)
+        offset = _hint(model, "bin_offset", number)
         if offset is None or not _as_in_the_file(model, node, number) or not _is_weight(node):
             continue
-        nodes = found.setdefault(int(offset), [])
+        nodes = nodes_by_offset.setdefault(int(offset), [])
         # the client knows a constant by its offset only
         if not nodes or _kind(nodes[0]) == _kind(node):
             nodes.append(node)
-    return [Weight(offset, tuple(nodes)) for offset, nodes in found.items()]
+    return [Weight(offset, tuple(nodes)) for offset, nodes in nodes_by_offset.items()]
 
 
 def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
@@ -78,7 +80,7 @@ def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
     return ov.Model(outputs, inputs, f"{model.get_friendly_name()}_init")
 
 
-def take_out(
+def replace_by_inputs(
     model: ov.Model, weights: Sequence[Weight], before: Sequence[Original], subject: str
 ) -> list[Original]:
     """Makes inputs of the weights, behind all inputs that the model has; `before` with them."""
@@ -98,14 +100,14 @@ def take_out(
     return [*before[:count], *added, *before[count:]]
 
 
-def _note(model: ov.Model, name: str, number: int) -> str | None:
+def _hint(model: ov.Model, name: str, number: int) -> str | None:
     key = f"ws_{name}_{number}"
     return str(model.get_rt_info(key).astype(str)) if model.has_rt_info(key) else None
 
 
 def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
     """Whether the constant is still what lies in the file: a conversion may have been folded into it."""
-    size, kind = _note(model, "original_size", number), _note(model, "original_dtype", number)
+    size, kind = _hint(model, "original_size", number), _hint(model, "original_dtype", number)
     return size == str(node.get_byte_size()) and kind == node.get_element_type().get_type_name()
 
 

@@ -239,7 +239,7 @@ def test_temporary_files_of_living_writers_stay_and_of_reused_pids_go(directory:
     reused = mine.with_name(mine.name.replace(str(start), str(start - 1)))
     for path in (mine, reused):
         path.write_bytes(b"half")
-    assert entry_files.sweep(directory) == 4
+    assert entry_files.remove_leftovers(directory) == 4
     assert os.listdir(directory) == [mine.name]
 
 
@@ -282,8 +282,8 @@ say([hits, stores])
         assert hits > 0
         assert stores > 0
         client.finish()
-    with entry_files.changing(directory, DEADLINE_S):
-        entry_files.sweep(directory)
+    with entry_files.exclusive(directory, DEADLINE_S):
+        entry_files.remove_leftovers(directory)
     names = {entry.key for entry in entry_files.entries(directory)}
     assert names
     assert set(os.listdir(directory)) <= names | {f"{name}.json" for name in names}
