@@ -39,19 +39,6 @@ def cached(files: Files, cache: CacheOptions, **changes: object) -> CompileJob:
     return msgspec.structs.replace(files.job(cache=cache), **changes)
 
 
-def test_a_first_compilation_is_stored_and_a_second_found(
-    worker: Worker, static: Files, cache: CacheOptions
-) -> None:
-    first = worker.blob(cached(static, cache), static.fds)
-    (entry,) = entries(cache)
-    changed = entry.stat().st_mtime_ns
-    second = worker.blob(cached(static, cache), static.fds)
-    assert (first.answer.origin, first.answer.log) == ("compiled", STORED)
-    assert (second.answer.origin, second.answer.log) == ("cache", FOUND)
-    assert (second.blob, second.placement) == (first.blob, first.placement)
-    assert entry.stat().st_mtime_ns == changed
-
-
 def test_a_hit_does_without_openvino(
     worker: Worker, fresh: Worker, static: Files, cache: CacheOptions
 ) -> None:
@@ -60,15 +47,6 @@ def test_a_hit_does_without_openvino(
     assert fresh.mappings("libopenvino") == 0
     assert fresh.mappings("numpy") == 0
     assert worker.mappings("libopenvino") > 0
-
-
-def test_without_a_cache_the_log_says_nothing(worker: Worker, static: Files, cache: CacheOptions) -> None:
-    assert worker.blob(static.job(), static.fds).answer.log == ""
-    off = cached(static, cache, flags=int(GraphFlag.DISABLE_CACHING))
-    for _ in range(2):
-        made = worker.blob(off, static.fds)
-        assert (made.answer.origin, made.answer.log) == ("compiled", "")
-    assert not Path(cache.directory).exists()
 
 
 def test_whatever_changes_the_result_is_another_entry(
@@ -90,55 +68,6 @@ def test_whatever_changes_the_result_is_another_entry(
     assert len(entries(cache)) == len(changes)
     flag = cached(dynamic, cache, **base, flags=int(GraphFlag.ENABLE_PROFILING))
     assert worker.blob(flag, dynamic.fds).meta.config["PERF_COUNT"] == "YES"
-
-
-def test_the_way_options_are_given_does_not_matter(
-    worker: Worker, static: Files, cache: CacheOptions
-) -> None:
-    worker.blob(cached(static, cache, config={"INFERENCE_NUM_THREADS": "2"}), static.fds)
-    line = '--config INFERENCE_NUM_THREADS="02"'
-    assert worker.blob(cached(static, cache, build_flags=line), static.fds).answer.origin == "cache"
-
-
-def test_other_weights_are_another_model(worker: Worker, static: Files, cache: CacheOptions) -> None:
-    worker.blob(cached(static, cache), static.fds)
-    content = bytearray(bytes(static.lead) + static.weights)
-    content[-1] ^= 1
-    fd = memory_file(bytes(content))
-    made = worker.blob(cached(static, cache), [static.xml, fd])
-    os.close(fd)
-    assert made.answer.origin == "compiled"
-
-
-def test_a_damaged_entry_is_compiled_and_stored_again(
-    worker: Worker, static: Files, cache: CacheOptions
-) -> None:
-    made = worker.blob(cached(static, cache), static.fds)
-    (entry,) = entries(cache)
-    content = bytearray(entry.read_bytes())
-    content[100] ^= 1
-    entry.unlink()
-    entry.write_bytes(content)
-    again = worker.blob(cached(static, cache), static.fds)
-    assert (again.answer.origin, again.answer.log) == ("compiled", STORED)
-    assert again.blob == made.blob
-    assert worker.blob(cached(static, cache), static.fds).answer.origin == "cache"
-
-
-def test_a_cache_without_room_stores_nothing(worker: Worker, static: Files, cache: CacheOptions) -> None:
-    small = CacheOptions(directory=cache.directory, limit=0x100)
-    for _ in range(2):
-        made = worker.blob(cached(static, small), static.fds)
-        assert (made.answer.origin, made.answer.log) == ("compiled", "")
-
-
-def test_a_log_level_shows_the_stages_before_the_state_of_the_cache(
-    worker: Worker, static: Files, cache: CacheOptions
-) -> None:
-    job = cached(static, cache, config={"LOG_LEVEL": "LOG_INFO"})
-    log = worker.blob(job, static.fds).answer.log
-    assert "cache: " in log
-    assert log.endswith("\n" + STORED)
 
 
 # ---------------------------------------------------------------- input hash
