@@ -60,7 +60,7 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryCopy`: `size` bytes; the ranges may overlap.
 
-        Raises `ZeError`: UNINITIALIZED for memory of nobody. A range beyond its allocation fails when the
+        Raises `ZeError`: UNINITIALIZED for memory of no context. A range beyond its allocation fails when the
         command runs.
         """
         call = "zeCommandListAppendMemoryCopy"
@@ -110,7 +110,7 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
-        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of nobody,
+        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of no context,
         UNINITIALIZED past the end of the allocation.
         """
         call = "zeCommandListAppendMemoryFill"
@@ -140,8 +140,8 @@ class CommandList(Handle):
         """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
         self._check_open(call)
-        place = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
-        self._append(call, cmd.Timestamp(place), signal_event, wait_events)
+        memory = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        self._append(call, cmd.Timestamp(memory), signal_event, wait_events)
 
     def append_signal_event(self, event: Event) -> None:
         """`zeCommandListAppendSignalEvent`."""
@@ -192,10 +192,10 @@ class CommandList(Handle):
         call = "pfnAppendGraphExecute"
         self._check_open(call)
         graph.check(call)
-        places, strides = [], []
+        addresses, strides = [], []
         for index, bound in enumerate(graph._bound_arguments(call)):
             self._used.append(bound.block)
-            places.append(MemoryAt(bound.block.handle, bound.offset))
+            addresses.append(MemoryAt(bound.block.handle, bound.offset))
             if bound.strides is not None:
                 strides.append((index, tuple(bound.strides)))
         self._used.append(graph._on_device)
@@ -212,7 +212,9 @@ class CommandList(Handle):
             block, offset = profiling_query._location(call, graph)
             self._used.append(block)
             profiling = MemoryAt(block.handle, offset)
-        command = cmd.GraphExecute(graph.handle, next(_inferences), tuple(places), tuple(strides), profiling)
+        command = cmd.GraphExecute(
+            graph.handle, next(_inferences), tuple(addresses), tuple(strides), profiling
+        )
         self._append(call, command, signal_event, wait_events)
 
     # ------------------------------------------------------------ life
@@ -305,9 +307,9 @@ class CommandList(Handle):
             self._has_signals = True
 
     def _resolve(
-        self, call: str, place: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
+        self, call: str, memory: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
     ) -> MemoryAt:
-        block, offset = self.context.memory.resolve(call, place, unknown)
+        block, offset = self.context.memory.resolve(call, memory, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 

@@ -40,7 +40,7 @@ class Mutation(NamedTuple):
     kind: MutationKind
     command: int
     argument: int
-    place: MemoryRef = None
+    memory: MemoryRef = None
     strides: tuple[int, ...] = ()
 
 
@@ -89,7 +89,7 @@ class CommandListMutable(CommandList):
             position, before = self._find(call, mutation)
             command = changed.get(position, before)
             if mutation.kind is MutationKind.GRAPH_ARGUMENT:
-                block, offset = self.context.memory.resolve(call, mutation.place)
+                block, offset = self.context.memory.resolve(call, mutation.memory)
                 used.append(block)
                 placed.add((position, mutation.argument))
                 changed[position] = _with_place(command, mutation.argument, MemoryAt(block.handle, offset))
@@ -149,10 +149,10 @@ def inference_after(commands: Sequence[cmd.Command], start: int) -> tuple[int, c
 
 
 def _with_place(command: cmd.GraphExecute, argument: int, at: MemoryAt) -> cmd.GraphExecute:
-    places = list(command.arguments)
-    places[argument] = at
+    arguments = list(command.arguments)
+    arguments[argument] = at
     strides = tuple(entry for entry in command.strides if entry[0] != argument)
-    return command._replace(arguments=tuple(places), strides=strides)
+    return command._replace(arguments=tuple(arguments), strides=strides)
 
 
 def _with_strides(command: cmd.GraphExecute, argument: int, strides: tuple[int, ...]) -> cmd.GraphExecute:

@@ -141,8 +141,8 @@ class CommandQueue(Handle):
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
 
-        Raises `ZeError` when the queue is lost, with the oldest failure that nobody was told of, and with
-        DEVICE_LOST when the daemon is gone. Each failure is told once.
+        Raises `ZeError` when the queue is lost, with the oldest failure that was not reported yet, and
+        with DEVICE_LOST when the daemon is gone. Each failure is reported once.
         """
         call = "zeCommandQueueSynchronize"
         self.check(call)

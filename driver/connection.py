@@ -225,7 +225,7 @@ class Connection:
     # ------------------------------------------------------------
 
     def _abandon(self, number: int, pending: _Pending) -> None:
-        """Stop waiting for this answer; whoever reads the socket next handles it."""
+        """Stop waiting for this answer; the next reader of the socket handles it."""
         with self._changed:
             pending.is_cancelled = True
             if number not in self._pending:
@@ -234,7 +234,7 @@ class Connection:
                 self._handle_orphaned(number, pending)
 
     def _handle_orphaned(self, number: int, pending: _Pending) -> None:
-        """Called with `_changed` held."""
+        """`_changed` is locked."""
         del self._pending[number]
         packet, answer = pending.packet, pending.answer
         if packet is None or answer is None:
@@ -300,7 +300,7 @@ class Connection:
         )
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
-        """Returns when something happened to `pending`, or at `end`. Called with `_changed` held."""
+        """Returns when something happened to `pending`, or at `end`. `_changed` is locked."""
         while pending.packet is None and not pending.events and self._lost is None and not self._closed:
             left = end - time.monotonic()
             if left <= 0:
@@ -311,7 +311,7 @@ class Connection:
                 self._read_one(min(left, 1.0))
 
     def _read_one(self, timeout_s: float) -> None:
-        """Read one frame, for whichever request it answers. `_changed` is held, and released meanwhile."""
+        """Read one frame, for whichever request it answers. `_changed` is locked, and released meanwhile."""
         self._reading = True
         self._changed.release()
         packet: Packet | None = None

@@ -43,7 +43,7 @@ class Context(ContextBase):
     def alloc_host(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
         """`zeMemAllocHost`: `size` bytes, aligned to `alignment` (0: 64 bytes).
 
-        `export` is the export descriptor: the memory can be given to another process.
+        `export` is the export descriptor: another process can import the memory.
         Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT, OUT_OF_DEVICE_MEMORY.
         """
         return self._alloc("zeMemAllocHost", "host", size, alignment, export)
@@ -56,43 +56,43 @@ class Context(ContextBase):
         """`zeMemAllocShared`. As `alloc_host`."""
         return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
 
-    def free(self, place: MemoryRef) -> None:
+    def free(self, memory_ref: MemoryRef) -> None:
         """`zeMemFree`: an allocation, or the address where one starts.
 
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
         """
         call = "zeMemFree"
         self.check(call)
-        address = place.address if isinstance(place, Allocation) else place
+        address = memory_ref.address if isinstance(memory_ref, Allocation) else memory_ref
         allocation = self._allocations.get(address) if isinstance(address, int) else None
         if allocation is None or allocation.destroyed:
             raise invalid_argument(
                 call,
-                f"address {address:#x}" if isinstance(address, int) else f"{place!r}",
+                f"address {address:#x}" if isinstance(address, int) else f"{memory_ref!r}",
                 found="not the start of an allocation of this context",
                 expected="what alloc_host, alloc_device or alloc_shared of this context returned",
             )
         allocation.destroy()
 
-    def get_alloc_properties(self, place: MemoryRef) -> MemoryAllocationProperties:
-        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of nobody."""
+    def get_alloc_properties(self, memory_ref: MemoryRef) -> MemoryAllocationProperties:
+        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of no context."""
         call = "zeMemGetAllocProperties"
         self.check(call)
-        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         allocation = self._allocations.get(block.address)
         if allocation is None:
             return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=PAGE)
         kind = MemoryType[allocation.kind.upper()]
         return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=PAGE)
 
-    def get_address_range(self, place: MemoryRef) -> tuple[int, int]:
-        """`zeMemGetAddressRange`: where the allocation lies on the device, and its size as asked for.
+    def get_address_range(self, memory_ref: MemoryRef) -> tuple[int, int]:
+        """`zeMemGetAddressRange`: where the allocation lies on the device, and its requested size.
 
-        Raises `ZeError` with NOT_AVAILABLE for memory of nobody.
+        Raises `ZeError` with NOT_AVAILABLE for memory of no context.
         """
         call = "zeMemGetAddressRange"
         self.check(call)
-        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         return block.device_address, block.size
 
     def export_memory(self, allocation: Allocation) -> int:
@@ -115,7 +115,7 @@ class Context(ContextBase):
         return self._wrap(self.memory.import_segment(call, fd, kind), kind)
 
     def query_memory(self) -> tuple[int, int]:
-        """Bytes of device memory in all, and bytes that this context has asked for."""
+        """Bytes of device memory in all, and bytes that this context has allocated."""
         answer = self._memory()
         return answer.total, answer.allocated
 

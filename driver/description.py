@@ -49,7 +49,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A fence: where its record lies, what it was given to, and the words of the record.
+    """A fence: where its record lies, the submissions of its last call, and the words of the record.
 
     `ticket`, `first` and `last` are those of its last execution. `time_ns` is CLOCK_MONOTONIC.
     """

@@ -142,8 +142,8 @@ class Graph(Handle):
         call = "pfnGetNativeBinary2"
         self.check(call)
         request = msg.GraphExport(graph=self.handle, offset=offset)
-        told, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
-        return told.blob_length
+        answer, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
+        return answer.blob_length
 
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
         """The blob without the weights that are outside, and where these lie in the weights space.
@@ -152,12 +152,12 @@ class Graph(Handle):
         """
         call = "pfnGetNativeBinary2"
         self.check(call)
-        told, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
+        answer, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
         try:
-            blob = os.pread(fds[0], told.blob_length, 0)
-            if not told.placement_length:
+            blob = os.pread(fds[0], answer.blob_length, 0)
+            if not answer.placement_length:
                 return blob, None
-            return blob, Placement.decode(os.pread(fds[1], told.placement_length, 0))
+            return blob, Placement.decode(os.pread(fds[1], answer.placement_length, 0))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -167,9 +167,9 @@ class Graph(Handle):
         with self._lock:
             if self._native is None:
                 request = msg.GraphExport(graph=self.handle)
-                told, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
+                answer, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
                 try:
-                    self._native = memoryview(mmap.mmap(fd, told.blob_length, prot=mmap.PROT_READ))
+                    self._native = memoryview(mmap.mmap(fd, answer.blob_length, prot=mmap.PROT_READ))
                 finally:
                     os.close(fd)
             return self._native
@@ -197,16 +197,16 @@ class Graph(Handle):
 
     # ------------------------------------------------------------ arguments
 
-    def set_argument_value(self, index: int, place: MemoryRef) -> None:
+    def set_argument_value(self, index: int, memory: MemoryRef) -> None:
         """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
 
         An argument with dynamic dimensions may use all of the allocation from there on, up to its bound.
         Raises `ZeError`: INVALID_ARGUMENT for an unknown index, foreign memory, or too few bytes.
         """
-        self._arguments[index] = self._bound("pfnSetArgumentValue", index, place, None)
+        self._arguments[index] = self._bound("pfnSetArgumentValue", index, memory, None)
 
     def set_argument_value2(
-        self, index: int, place: MemoryRef = None, strides: Sequence[int] | None = None
+        self, index: int, memory: MemoryRef = None, strides: Sequence[int] | None = None
     ) -> None:
         """`pfnSetArgumentValue2`: memory, strides (in elements, innermost first), or both.
 
@@ -216,7 +216,7 @@ class Graph(Handle):
         """
         call = "pfnSetArgumentValue2"
         argument = self._argument(call, index)
-        if place is None and strides is None:
+        if memory is None and strides is None:
             raise invalid_argument(
                 call, self._name(index), found="nothing to set", expected="memory or strides"
             )
@@ -224,8 +224,8 @@ class Graph(Handle):
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
         if chosen is None and now is not None and self.keeps_strides:
             chosen = now.strides
-        if place is not None:
-            self._arguments[index] = self._bound(call, index, place, chosen)
+        if memory is not None:
+            self._arguments[index] = self._bound(call, index, memory, chosen)
             return
         if now is None:
             raise uninitialized(
@@ -236,10 +236,10 @@ class Graph(Handle):
 
     def _bound_arguments(self, call: str) -> list[BoundArgument]:
         """All arguments as they are set now; refuses one that is not set, by name."""
-        places = []
+        arguments = []
         for index in range(len(self.meta.arguments)):
-            place = self._arguments.get(index)
-            if place is None:
+            memory = self._arguments.get(index)
+            if memory is None:
                 raise uninitialized(
                     call,
                     self._name(index),
@@ -247,21 +247,21 @@ class Graph(Handle):
                     expected="memory",
                     hint="call set_argument_value first",
                 )
-            places.append(place)
-        return places
+            arguments.append(memory)
+        return arguments
 
     def _bound(
-        self, call: str, index: int, place: MemoryRef, strides: tuple[int, ...] | None
+        self, call: str, index: int, memory: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.resolve(call, place)
+        block, offset = self.context.memory.resolve(call, memory)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
     def _check_room(self, call: str, index: int, room: int, strides: tuple[int, ...] | None) -> None:
         argument = self.meta.arguments[index]
         if argument.is_dynamic:
-            return  # what it needs depends on the shape, which each execution tells
+            return  # what it needs depends on the shape, which each execution sets
         needed = argument.byte_size if strides is None else _extent(argument, strides)
         if room < needed:
             raise invalid_argument(
@@ -312,7 +312,7 @@ def _extent(argument: ArgumentMeta, strides: tuple[int, ...]) -> int:
 
 
 def _read_meta(blob: int, length: int) -> GraphMeta:
-    """The metadata of a blob, whose descriptor is closed."""
+    """Read the metadata of a blob and close its descriptor."""
     try:
         with mmap.mmap(blob, length, prot=mmap.PROT_READ) as data:
             view = memoryview(data)
@@ -325,6 +325,6 @@ def _read_meta(blob: int, length: int) -> GraphMeta:
 
 
 def _destroy(connection: Connection, memory: MemoryPool, handle: int) -> None:
-    # a destroyed context has taken its graphs with it
+    # the daemon has destroyed the graphs of a destroyed context
     if not memory.closed and not connection.is_lost():
         connection.request("pfnDestroy", msg.GraphDestroy(graph=handle), msg.Ok)

@@ -214,18 +214,18 @@ def _request(
     return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
 
 
-def _placement(blob: bytes | bytearray | memoryview, places: Mapping[int, int], call: str) -> Placement:
+def _placement(blob: bytes | bytearray | memoryview, offsets: Mapping[int, int], call: str) -> Placement:
     try:
         reference = BlobReader(memoryview(blob).cast("B")).weights_reference()
     except Refused as refused:
         raise ZeError(call, refused.info) from refused
     outside = reference.outside if reference is not None else ()
-    missing = next((constant for constant in outside if constant.offset not in places), None)
+    missing = next((constant for constant in outside if constant.offset not in offsets), None)
     if missing is not None:
         raise invalid_argument(
             call,
             f"blob, constant '{missing.name}'",
             found=f"canonical offset {missing.offset} is not in the placement",
-            expected="a place for every constant outside of the blob",
+            expected="an offset for every constant outside of the blob",
         )
-    return Placement(offsets=tuple(places[constant.offset] for constant in outside))
+    return Placement(offsets=tuple(offsets[constant.offset] for constant in outside))

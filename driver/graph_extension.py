@@ -170,5 +170,5 @@ def _cache_use() -> MemoryUse:
     try:
         used = sum(path.stat().st_size for path in Path(options.directory).iterdir() if path.is_file())
     except OSError:
-        used = 0  # nothing was stored yet, or it vanishes while we look
+        used = 0  # nothing was stored yet, or the directory is being removed
     return MemoryUse(total=options.limit, allocated=used)

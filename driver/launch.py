@@ -1,7 +1,7 @@
 """Finding the daemon: connect to its socket, and start a per-user one when there is none.
 
-A daemon may end at any moment, by itself when nobody uses it. Who comes then is not noticed by it, and finds
-or starts the next one: interface.md, "Coming and going".
+A daemon may end at any moment, by itself when no client uses it. It does not notice a client that comes then:
+that one connects to the next daemon or starts it: interface.md, "Coming and going".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_S = 0.01
 class DaemonLauncher:
     """Connects one client to the daemon, within 60 s from now.
 
-    `path` None is the default place, `autostart` None asks the environment.
+    `path` None is the default socket; with `autostart` None the environment decides.
     """
 
     def __init__(self, path: Path | None, autostart: bool | None) -> None:
@@ -53,16 +53,16 @@ class DaemonLauncher:
         INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
         """
         if self._connections:
-            time.sleep(_PAUSE_S)  # whoever has closed the last one may be about to end
+            time.sleep(_PAUSE_S)  # the daemon that closed the last one may be about to end
         self._connections += 1
-        found = self._try()
-        if isinstance(found, socket.socket):
-            return found
+        outcome = self._try()
+        if isinstance(outcome, socket.socket):
+            return outcome
         if not self._may_start:
             raise uninitialized(
                 _CALL,
                 f"daemon at {self.socket_path}",
-                found=found,
+                found=outcome,
                 expected="a running daemon",
                 hint=f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
             )
@@ -127,15 +127,15 @@ class DaemonLauncher:
             raise self._refuse(found=f"it belongs to user {peer.uid}", expected=expected, hint=hint)
         owner = self.socket_path.lstat().st_uid
         if owner != peer.uid:
-            found = f"user {peer.uid} serves a socket of user {owner}"
-            raise self._refuse(found=found, expected=f"{expected}, or of the owner of the socket", hint=hint)
+            reason = f"user {peer.uid} serves a socket of user {owner}"
+            raise self._refuse(found=reason, expected=f"{expected}, or of the owner of the socket", hint=hint)
         try:
             file_ownership.check_folder_of(self.socket_path.parent, peer.uid)
         except Refused as refused:
             info = refused.info
-            found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
+            reason = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
             raise self._refuse(
-                found=found, expected=f"{expected}, or {info.expected}", hint=info.hint
+                found=reason, expected=f"{expected}, or {info.expected}", hint=info.hint
             ) from refused
 
     def _refuse(self, *, found: str, expected: str, hint: str) -> ZeError:
@@ -149,7 +149,7 @@ class DaemonLauncher:
         )
 
     def _start(self) -> socket.socket:
-        # one of many clients that come at once starts the daemon, the others find it afterwards
+        # of clients that come at once one starts the daemon, the others connect to it afterwards
         try:
             gate = os.open(self.socket_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as failure:
@@ -162,15 +162,15 @@ class DaemonLauncher:
             ) from failure
         try:
             self._lock(gate)
-            found = self._try()
-            while not isinstance(found, socket.socket):
+            outcome = self._try()
+            while not isinstance(outcome, socket.socket):
                 self._run_starter()
-                found = self._try()
-                if isinstance(found, str) and time.monotonic() >= self._end:
-                    raise self._failed(f"it was started but: {found}")
+                outcome = self._try()
+                if isinstance(outcome, str) and time.monotonic() >= self._end:
+                    raise self._failed(f"it was started but: {outcome}")
         finally:
             os.close(gate)
-        return found
+        return outcome
 
     def _lock(self, gate: int) -> None:
         while True:

@@ -33,7 +33,7 @@ _DEVICE_BASE = 0x8000_0000
 
 
 class Block:
-    """The memory itself. Lives as long as anything refers to it: handle, view, list, submission in flight."""
+    """A range of a mapped segment. Handles, views, lists and submissions in flight keep it alive."""
 
     __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
 
@@ -63,7 +63,7 @@ class Block:
 
 
 class _View:
-    """Lets numpy look at a block, and keeps the block alive as long as the array lives."""
+    """Gives numpy access to a block, and keeps the block alive as long as the array."""
 
     __slots__ = ("__array_interface__", "block")
 
@@ -86,7 +86,7 @@ class Allocation(Handle):
     """Memory from `alloc_host`, `alloc_device` or `alloc_shared`; `size` bytes at `address`.
 
     `destroy` (or the end of the last reference) frees it; memory that a view or a submission in flight
-    still uses is given back when they end.
+    still uses is freed when they end.
     """
 
     def __init__(
@@ -143,18 +143,18 @@ class MemoryPool:
         self._segments: dict[int, tuple[SharedMapping, int]] = {}
         self._addresses: list[int] = []
         self._blocks: dict[int, tuple[int, weakref.ref[Block]]] = {}
-        # finalizers run anywhere, even inside a request: they only note what is to be freed
+        # finalizers run anywhere, also inside a request: they only note what is to be freed
         self._to_free: deque[tuple[int, int, int]] = deque()
         self._freed_by_daemon: deque[tuple[int, int, int]] = deque()
         self._exported: dict[int, int] = {}
-        # answers to requests whose caller was interrupted: what they place is in the daemon's books
+        # answers to requests whose caller was interrupted: the daemon has allocated this memory
         self._orphaned: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
 
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
         """Asks the daemon for memory, maps it and reserves its pages."""
-        # answers that place memory are adopted in the order in which the daemon gave them
+        # answers with memory are mapped in the order in which the daemon gave them
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemAlloc(
@@ -221,12 +221,12 @@ class MemoryPool:
         end: deque[tuple[int, int, int]],
     ) -> Block:
         while self._orphaned:
-            # the daemon placed these before: a later answer may lie in their segment
+            # allocated before: a later answer may lie in their segment
             placed, its_fds, its_end = self._orphaned.popleft()
-            self._place(call, placed, its_fds, 1, its_end)
-        return self._place(call, answer, fds, size, end)
+            self._map_block(call, placed, its_fds, 1, its_end)
+        return self._map_block(call, answer, fds, size, end)
 
-    def _place(
+    def _map_block(
         self,
         call: str,
         answer: msg.MemAllocated,
@@ -285,28 +285,28 @@ class MemoryPool:
             self._blocks.clear()
 
     def resolve(
-        self, call: str, place: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
+        self, call: str, memory: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
     ) -> tuple[Block, int]:
         """The block and offset of an allocation, a view of one, or an address inside one.
 
         Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of another context.
         """
-        if isinstance(place, Allocation):
-            place.check(call)
-            return self._own(call, place.block, unknown), 0
-        if isinstance(place, np.ndarray):
-            if not place.flags.c_contiguous:
+        if isinstance(memory, Allocation):
+            memory.check(call)
+            return self._own(call, memory.block, unknown), 0
+        if isinstance(memory, np.ndarray):
+            if not memory.flags.c_contiguous:
                 raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
-            address = place.ctypes.data
-        elif isinstance(place, int):
-            address = place
-        elif place is None:
+            address = memory.ctypes.data
+        elif isinstance(memory, int):
+            address = memory
+        elif memory is None:
             address = 0
         else:
             raise invalid_argument(
                 call,
                 "memory",
-                found=f"a {type(place).__name__}",
+                found=f"a {type(memory).__name__}",
                 expected="an Allocation, a numpy view of one, or an address",
             )
         return self._resolve_address(call, address, unknown)

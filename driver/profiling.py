@@ -84,7 +84,7 @@ class ProfilingPool(Handle):
         self._register(graph.context, graph.context.connection, self._used.clear)
 
     def create_query(self, index: int) -> ProfilingQuery:
-        """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken."""
+        """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE for a used one."""
         call = "pfnProfilingQueryCreate"
         self.check(call)
         if not 0 <= index < self.count:

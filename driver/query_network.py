@@ -39,9 +39,9 @@ class QueryNetwork(Handle):
                 weights=source.sources,
                 build_flags=desc.build_flags or "",
             )
-            told, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
+            answer, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
         try:
-            self._layers = [os.pread(fd, told.length, 0).decode()]
+            self._layers = [os.pread(fd, answer.length, 0).decode()]
         finally:
             os.close(fd)
         self._register(context, context.connection, self._layers.clear)

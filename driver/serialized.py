@@ -120,8 +120,8 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
         offset, length = _OFFSET.search(layer["data"]), _SIZE_OF.search(layer["data"])
         if offset is None or length is None:
             continue
-        found = _NAME.search(layer["head"])
-        name = unescape(found[1].decode(errors="replace")) if found else ""
+        named = _NAME.search(layer["head"])
+        name = unescape(named[1].decode(errors="replace")) if named else ""
         pointer = _POINTER.search(layer["info"] or b"")
         if pointer is not None:
             piece = _pointed(name, pointer[1], call)

@@ -174,7 +174,8 @@ def test_memory_of_an_argument_that_is_freed_fails_the_submission_only(
 
 def test_an_unaligned_argument_is_refused(context: Context, queue: CommandQueue, digits: Path) -> None:
     loaded = Loaded(context, digits)
-    loaded.graph.set_argument_value(0, context.alloc_host(4096).address + 2)
+    memory = context.alloc_host(4096)
+    loaded.graph.set_argument_value(0, memory.address + 2)
     fence = execute(queue, recorded(context, lambda c: c.append_graph_execute(loaded.graph)))
     failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_UNSUPPORTED_ALIGNMENT)
     check_works(context)

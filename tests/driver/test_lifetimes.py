@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Timer
 
@@ -15,7 +16,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.driver import Context, Driver, GraphSource, ZeError, ZeResult
+from softnpu.driver import CommandList, Context, Driver, GraphSource, ZeError, ZeResult
 from softnpu.driver import memory as memory_module
 from softnpu.driver.handle import Handle
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -128,7 +129,7 @@ def test_nothing_is_written_any_more_when_a_queue_was_destroyed(context: Context
     for _ in range(3):
         queue, begun = context.create_command_queue(), context.create_event()
         queue.execute_command_lists(
-            [recorded(context, lambda c, begun=begun: c.append_signal_event(begun)), loaded.commands]
+            [recorded(context, partial(CommandList.append_signal_event, event=begun)), loaded.commands]
         )
         assert begun.host_synchronize(LONG)
         queue.destroy()
