@@ -170,10 +170,10 @@ def _order(word: str, port: Any, object_name: str) -> str | None:
     if rank.is_dynamic:
         return None
     length = rank.get_length()
-    wanted, dimensions = LAYOUTS[word]
-    if wanted in {-1, 0} and length in {wanted, length if wanted == -1 else 0}:
+    layout_rank, dimensions = LAYOUTS[word]
+    if layout_rank in {-1, 0} and length in {layout_rank, length if layout_rank == -1 else 0}:
         return None
-    if wanted != length:
+    if layout_rank != length:
         raise _bad(
             object_name,
             found=f"layout {word} for {length} dimensions",

@@ -4,7 +4,7 @@
     --outputs_layouts="0:NC" --config KEY="VALUE" OTHER="VALUE"
 
 An argument goes by one of its names or, where no argument has that name, by its decimal index; a model that
-says `use_indices_for_io_metadata` means indices only. Words are taken in either case.
+says `use_indices_for_io_metadata` means indices only. Words may be in either case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class BuildFlags:
-    """The line, taken apart. Lists map what the line calls an argument to a key of the tables above."""
+    """The parsed line. Lists map the name of an argument to a key of the tables above."""
 
     inputs_precisions: dict[str, str] = field(default_factory=dict)
     inputs_layouts: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class BuildFlags:
 
 
 def parse(line: str, subject: str) -> BuildFlags:
-    """Takes a line apart; refuses with `ERROR_INVALID_ARGUMENT` what it cannot read, naming the place."""
+    """Parse a line; refuses with `ERROR_INVALID_ARGUMENT` what it cannot read, and says where."""
     object_name = f"{subject}, build flags"
     if len(line) > _LIMIT:
         raise _bad(object_name, found=f"{len(line)} characters", expected=f"at most {_LIMIT}")
@@ -107,7 +107,7 @@ def _read_config(text: str, at: int, config: dict[str, str], object_name: str) -
 
 def _read_pairs(pairs: str, words: Mapping[str, object], object_name: str) -> dict[str, str]:
     """NAME:WORD pairs; a name may contain blanks and colons, so a pair ends at the first known word."""
-    found: dict[str, str] = {}
+    words_by_name: dict[str, str] = {}
     rest = pairs.strip()
     known = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     pair = re.compile(rf"(?P<name>.+?):(?P<word>{known})(?=\s|$)\s*", re.IGNORECASE)
@@ -118,14 +118,14 @@ def _read_pairs(pairs: str, words: Mapping[str, object], object_name: str) -> di
                 object_name, found=f"'{_cut(rest)}'", expected=f"NAME:WORD with one of {', '.join(words)}"
             )
         name, word = match["name"], match["word"].upper()
-        if found.setdefault(name, word) != word:
+        if words_by_name.setdefault(name, word) != word:
             raise _bad(
                 object_name,
-                found=f"'{_cut(name)}' as {found[name]} and as {word}",
+                found=f"'{_cut(name)}' as {words_by_name[name]} and as {word}",
                 expected="each argument once",
             )
         rest = rest[match.end() :]
-    return found
+    return words_by_name
 
 
 def _bad(object_name: str, *, found: str, expected: str) -> Refused:

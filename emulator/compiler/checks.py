@@ -166,15 +166,15 @@ def _unique_names(model: ov.Model) -> list[str]:
     Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
     companions and states comes last: OpenVINO's plugin takes the argument for one of these.
     """
-    taken: dict[str, None] = {}
+    used: dict[str, None] = {}
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
         # the tensor of a state may be one that the model shows too, which has more right to its names
         names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
         candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
-        free = next((name for name in candidates if name not in taken), None)
+        free = next((name for name in candidates if name not in used), None)
         number = 1
-        while free is None or free in taken:
+        while free is None or free in used:
             free, number = f"{candidates[0]}:{number}", number + 1
-        taken[free] = None
-    return list(taken)
+        used[free] = None
+    return list(used)

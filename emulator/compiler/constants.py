@@ -82,7 +82,7 @@ def _unmarked(
         rb'(?<=\sname=")%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
         % re.escape(mark.encode())
     )
-    found: list[ConstantNode] = []
+    in_xml: list[ConstantNode] = []
 
     def named(match: re.Match[bytes]) -> bytes:
         node = nodes[int(match[1])]
@@ -91,18 +91,18 @@ def _unmarked(
             raise _unpaired(
                 subject, f"constant '{node.name}'", found=f"{node.length} bytes, {size} in its XML"
             )
-        found.append(node)
+        in_xml.append(node)
         return _attribute(node.name) + match[2] + b"%d" % node.length
 
     xml = layer.sub(named, xml)
     layers = len(const_layers(xml))
-    if not len(found) == layers == len(nodes):
+    if not len(in_xml) == layers == len(nodes):
         raise _unpaired(
             subject,
             "IR",
-            found=f"{len(nodes)} constants in the model, {layers} in its XML, {len(found)} of both",
+            found=f"{len(nodes)} constants in the model, {layers} in its XML, {len(in_xml)} of both",
         )
-    return xml, found
+    return xml, in_xml
 
 
 def _attribute(name: str) -> bytes:

@@ -159,8 +159,8 @@ def _space(
             expected=f"{sum(constant.length for constant in outside)} bytes in {len(outside)} constants",
             hint="give the weights that the model was compiled with",
         )
-    place = reader.place(Section.WEIGHTS)
-    section = None if place is None else (blob_fd, *place)
+    weights_range = reader.place(Section.WEIGHTS)
+    section = None if weights_range is None else (blob_fd, *weights_range)
     sources = fds[len(fds) - len(job.weights) :]
     return WeightSpace(job.weights, sources, subject, section)
 
@@ -225,10 +225,10 @@ def _check_content(
     model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)
     stages.begin("check")
     # the engine binds client memory by what the metadata says, so it has to be what the IR says
-    found, expected = _binding(meta.arguments), _binding(checks.arguments(model, subject))
-    if found != expected:
+    in_metadata, in_ir = _binding(meta.arguments), _binding(checks.arguments(model, subject))
+    if in_metadata != in_ir:
         raise _invalid(
-            f"{subject}, arguments", found=_first_difference(found, expected), expected="those of the IR"
+            f"{subject}, arguments", found=_first_difference(in_metadata, in_ir), expected="those of the IR"
         )
     wrong = states.check(meta.arguments, meta.states)
     if wrong is not None:
@@ -293,12 +293,12 @@ def _dynamism(argument: ArgumentMeta) -> str:
     return f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
 
 
-def _first_difference(found: list[str], expected: list[str]) -> str:
-    if len(found) != len(expected):
-        return f"{len(found)} arguments, the IR has {len(expected)}"
+def _first_difference(in_metadata: list[str], in_ir: list[str]) -> str:
+    if len(in_metadata) != len(in_ir):
+        return f"{len(in_metadata)} arguments, the IR has {len(in_ir)}"
     return next(
         f"argument {index} is {a}, in the IR {b}"
-        for index, (a, b) in enumerate(zip(found, expected, strict=True))
+        for index, (a, b) in enumerate(zip(in_metadata, in_ir, strict=True))
         if a != b
     )
 

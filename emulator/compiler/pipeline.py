@@ -59,7 +59,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
 def _prepared(
     model: ov.Model, weights: Sequence[Weight], request: CompileRequest, stages: Stages
 ) -> tuple[ov.Model, tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
-    """The model with shapes, types, layouts as asked for, `weights` as inputs; its arguments and states."""
+    """The model with its requested shapes, types and layouts, `weights` as inputs; arguments and states."""
     job, subject, settings = request.job, request.subject, request.settings
     by_index = arguments.remove_compiler_hints(model)
     before = arguments.originals(model)
@@ -69,7 +69,7 @@ def _prepared(
         dynamic.to_static(model, subject)
         before = arguments.originals(model)
     model = arguments.apply(model, request.flags, by_index, subject)
-    variables = states.take_out(model, subject)
+    variables = states.extract(model, subject)
     before = states.originals(before, model, variables)
     # last: OpenVINO's plugin counts the other inputs as if they were the first
     before = weights_separation.replace_by_inputs(model, weights, before, subject)

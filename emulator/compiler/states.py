@@ -49,10 +49,10 @@ class State:
 
 def check_readers(xml: bytes, subject: str) -> None:
     """Refuses an IR that assigns a variable and never reads it, which OpenVINO cannot read."""
-    found: dict[bytes, set[bytes]] = {b"ReadValue": set(), b"Assign": set()}
+    variables: dict[bytes, set[bytes]] = {b"ReadValue": set(), b"Assign": set()}
     for kind, variable in _VARIABLE.findall(xml):
-        found[kind].add(variable)
-    for variable in sorted(found[b"Assign"] - found[b"ReadValue"]):
+        variables[kind].add(variable)
+    for variable in sorted(variables[b"Assign"] - variables[b"ReadValue"]):
         name = html.unescape(variable.decode(errors="replace"))
         raise _refused(
             name,
@@ -63,7 +63,7 @@ def check_readers(xml: bytes, subject: str) -> None:
         )
 
 
-def take_out(model: ov.Model, subject: str) -> list[State]:
+def extract(model: ov.Model, subject: str) -> list[State]:
     """Replaces the variables of a model by arguments; what they were, in the order of the arguments.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` a state whose shape is not static or does not stay as it is,
@@ -101,7 +101,7 @@ def take_out(model: ov.Model, subject: str) -> list[State]:
 
 
 def originals(before: Sequence[Original], model: ov.Model, states: Sequence[State]) -> list[Original]:
-    """What the arguments were before shapes and flags, with those that `take_out` has added."""
+    """What the arguments were before shapes and flags, with those that `extract` has added."""
     inputs = len(model.inputs) - len(states)
     outputs = len(model.outputs) - len(states)
     read = [
@@ -123,9 +123,9 @@ def described(
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an argument of the model that has such a name already.
     """
     named = list(arguments)
-    found = []
+    described = []
     for state in states:
-        places = []
+        indices = []
         for name in (READ_VALUE + state.variable, ASSIGN + state.variable):
             same = [index for index, argument in enumerate(named) if argument.friendly_name == name]
             others = [
@@ -141,11 +141,11 @@ def described(
                     expected="other names than those of states",
                 )
             named[same[0]] = msgspec.structs.replace(named[same[0]], name=name, names=())
-            places.append(same[0])
-        found.append(
-            StateMeta(variable=state.variable, input=places[0], output=places[1], initial=state.initial)
+            indices.append(same[0])
+        described.append(
+            StateMeta(variable=state.variable, input=indices[0], output=indices[1], initial=state.initial)
         )
-    return tuple(named), tuple(found)
+    return tuple(named), tuple(described)
 
 
 def initial_values(
@@ -167,10 +167,10 @@ def initial_values(
             property=STATES_INIT,
         )
     by_name = {argument.name: argument for argument in arguments if argument.input and argument.shape_of < 0}
-    places = {parameter.get_name(): index for index, parameter in enumerate(model.get_parameters())}
+    indices = {parameter.get_name(): index for index, parameter in enumerate(model.get_parameters())}
     parameters = _parameters(model, [state.value for state in computed])
     all_inputs = list(by_name.values())
-    inputs = [all_inputs[places[parameter.get_name()]] for parameter in parameters]
+    inputs = [all_inputs[indices[parameter.get_name()]] for parameter in parameters]
     for argument in inputs:
         _check_source(argument, computed, subject)
     results = []
@@ -260,21 +260,21 @@ def _is_access(operation: Any) -> bool:
 
 def _initial_value(readers: Sequence[Any], name: str, subject: str) -> Any:
     """The output that gives the initial value; None for zeros."""
-    given = {
+    initial_values = {
         _key(reader.input_value(0)): reader.input_value(0) for reader in readers if reader.get_input_size()
     }
-    if len(given) > 1 or (given and any(not reader.get_input_size() for reader in readers)):
+    if len(initial_values) > 1 or (initial_values and any(not reader.get_input_size() for reader in readers)):
         raise _refused(
             name,
             subject,
             found=f"{len(readers)} ReadValue with different initial values",
             expected="one initial value",
         )
-    return next(iter(given.values()), None)
+    return next(iter(initial_values.values()), None)
 
 
 def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -> Any:
-    """An input in place of every `ReadValue` of a variable."""
+    """Replace by an input every `ReadValue` of a variable."""
     port = readers[0].output(0)
     shape = port.partial_shape
     if shape.is_dynamic and value is not None and shape.compatible(value.partial_shape):
@@ -294,7 +294,7 @@ def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -
 
 
 def _as_result(writers: Sequence[Any], parameter: Any, name: str, subject: str) -> Any:
-    """An output in place of the `Assign` of a variable; without one the state is handed on as it is."""
+    """Replace by an output the `Assign` of a variable; without one the state is returned as it is."""
     source = parameter.output(0)
     for number, writer in enumerate(writers):
         value = writer.input_value(0)
@@ -352,14 +352,14 @@ def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
     manager = Manager()
     manager.register_pass(ConstantFolding())
     manager.run_passes(apart)
-    found = {}
+    constants = {}
     for name, result in zip(values, apart.get_results(), strict=True):
         node = result.input_value(0).get_node()
         if node.get_type_name() == "Constant":
             repeated = _repeated(node)
             if repeated:
-                found[name] = repeated
-    return found
+                constants[name] = repeated
+    return constants
 
 
 def _repeated(constant: Any) -> bytes:
@@ -392,16 +392,16 @@ def _original(port: Any, name: str) -> Original:
 
 def _check_source(argument: ArgumentMeta, computed: Sequence[State], subject: str) -> None:
     """Refuses an argument that initial values cannot be computed from."""
-    found = ""
+    reason = ""
     if argument.is_dynamic:
-        found = f"computed from input '{argument.name}' of shape {argument.partial_shape}"
+        reason = f"computed from input '{argument.name}' of shape {argument.partial_shape}"
     if argument.name in {READ_VALUE + state.variable for state in computed}:
-        found = f"computed from variable '{argument.name.removeprefix(READ_VALUE)}', which is computed too"
-    if found:
+        reason = f"computed from variable '{argument.name.removeprefix(READ_VALUE)}', which is computed too"
+    if reason:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             f"{subject}, initial value of variable '{computed[0].variable}'",
-            found=found,
+            found=reason,
             expected="inputs of static shapes, and variables that begin as constants",
         )
 

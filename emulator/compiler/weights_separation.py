@@ -43,7 +43,7 @@ class Weight:
     nodes: tuple[Any, ...]
 
     def parameter(self, prefix: str) -> Any:
-        """An input that takes its place."""
+        """An input that replaces it."""
         parameter = ov.op.Parameter(
             self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0)
         )

@@ -80,7 +80,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock of whoever compiles for the entry `path`."""
+    """The lock of the process that compiles for the entry `path`."""
     return path.with_name(path.name + _LOCK)
 
 
@@ -181,13 +181,13 @@ def _read(fd: int, size: int, offset: int) -> bytes:
 
 
 def evict(entry: Entry) -> bool:
-    """Removes an entry and its sidecar; False if somebody reads it, or it cannot be removed."""
+    """Removes an entry and its sidecar; False if it is being read or cannot be removed."""
     try:
         fd = open_entry(entry.path)
     except FileNotFoundError:
         return True
     except OSError:
-        return remove(entry.path)  # nobody can be reading what cannot be opened
+        return remove(entry.path)  # what cannot be opened is not being read
     try:
         return try_lock(fd, optional=True) and remove(entry.path)
     finally:

@@ -108,7 +108,9 @@ class NearestEntry:
     different: list[str]
 
 
-def nearest(key: str, parts: Mapping[str, str], found: Iterable[EntryDescription]) -> NearestEntry | None:
+def nearest(
+    key: str, parts: Mapping[str, str], described_entries: Iterable[EntryDescription]
+) -> NearestEntry | None:
     """The entry that differs least from `key`: the same input counts most, then the same name of the model.
 
     An entry without sidecar can only be compared by its input.
@@ -119,7 +121,7 @@ def nearest(key: str, parts: Mapping[str, str], found: Iterable[EntryDescription
             described.entry.key[_INPUT] == key[_INPUT],
             cache_key.differences(parts, described.parts) if described.parts else [],
         )
-        for described in found
+        for described in described_entries
         if described.parts or described.entry.key[_INPUT] == key[_INPUT]
     ]
     return min(candidates, key=_distance, default=None)
