@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, GraphSource, ZeResult, faults
+from softnpu.driver.errors import last_description
 from softnpu.driver.faults import FaultKind, FaultState
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.interface import messages as msg
@@ -339,7 +340,7 @@ def compile_digits(context: Context, digits: Path) -> Callable[[], object]:
 def test_compile_fail_has_a_build_log(context: Context, compile_digits: Callable[[], object]) -> None:
     with faults.injected(FaultKind.COMPILE_FAIL, value="no way: line 3"):
         failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
-        assert "no way: line 3" in context.device.driver.get_last_error_description()
+        assert "no way: line 3" in last_description()
         assert only().hits == 1
     compile_digits()
 
