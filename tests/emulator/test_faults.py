@@ -337,7 +337,7 @@ def compile_digits(context: Context, digits: Path) -> Callable[[], object]:
     return compiled
 
 
-def test_compile_fail_has_a_build_log(context: Context, compile_digits: Callable[[], object]) -> None:
+def test_compile_fail_has_a_build_log(compile_digits: Callable[[], object]) -> None:
     with faults.injected(FaultKind.COMPILE_FAIL, value="no way: line 3"):
         failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
         assert "no way: line 3" in last_description()
