@@ -16,7 +16,7 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.emulator.interface.messages import Failed, Progress, WeightSource, encode
+from softnpu.emulator.interface.messages import CacheOptions, Failed, Progress, WeightSource, encode
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.links.compiler import ExportJob
 from tests.support.compiler import (
@@ -266,6 +266,36 @@ def test_a_fault_fits_a_frame_however_long_the_names_are(worker: Worker, static:
     info = worker.info(static.job(name="n" * 30000, config={"X" * 30000: ""}), static.fds)
     assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert len(encode(Failed(info=info))) < 10000
+
+
+# ---------------------------------------------------------------- the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> CacheOptions:
+    return CacheOptions(directory=str(tmp_path / "cache"), limit=1 << 30)
+
+
+def test_a_hit_does_without_openvino(worker: Worker, static: Files, cache: CacheOptions) -> None:
+    made = worker.blob(static.job(cache=cache), static.fds)
+    fresh = Worker()
+    try:
+        assert fresh.blob(static.job(cache=cache), static.fds).blob == made.blob
+        assert fresh.mappings("libopenvino") == fresh.mappings("numpy") == 0
+    finally:
+        fresh.close()
+    assert worker.mappings("libopenvino") > 0
+
+
+def test_a_hash_does_not_vouch_for_other_weights(worker: Worker, static: Files, cache: CacheOptions) -> None:
+    """Else a client could bring wrong weights under the name of a blob that other clients share."""
+    job = static.job(cache=cache, input_hash=7)
+    worker.blob(job, static.fds)
+    content = bytearray(bytes(static.lead) + static.weights)
+    content[-1] ^= 1
+    fd = memory_file(bytes(content))
+    assert worker.blob(job, [static.xml, fd]).answer.origin == "compiled"
+    os.close(fd)
 
 
 # ---------------------------------------------------------------- the process

@@ -10,12 +10,10 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.emulator.blob.container import Section
-from softnpu.emulator.blob.weights import SpaceLayout, offsets_in_space, placed
 from softnpu.emulator.compiler.build_flags import BuildFlags, parse
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.links.compiler import CompileJob
-from tests.support.compiler import Files, Worker, result
+from tests.support.compiler import Files, Worker
 
 REAL = (
     '--inputs_precisions="0:FP32" --inputs_layouts="0:NC" --outputs_precisions="0:FP32"'
@@ -124,25 +122,3 @@ def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_pa
 
 
 # ---------------------------------------------------------------- configuration
-
-
-def test_strides_are_for_the_arguments_that_ask_for_them(worker: Worker, picture: Files) -> None:
-    line = '--config NPU_ENABLE_STRIDES_FOR="pixels, out"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta
-    assert [argument.strides for argument in meta.arguments] == [True, False, True, False]
-    info = worker.info(job(picture, line.replace("out", "nope")), [picture.xml])
-    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "'nope'" in info.found
-
-
-def test_results_with_converted_arguments_are_those_of_the_model(worker: Worker, picture: Files) -> None:
-    line = '--inputs_precisions="pixels:U8" --inputs_layouts="pixels:NHWC"'
-    made = worker.blob(job(picture, line), [picture.xml])
-    weights = np.frombuffer(made.reader.read(Section.WEIGHTS), np.uint8).copy()
-    actual = offsets_in_space(made.reader.weights_reference(), None, SpaceLayout([]), weights.size)
-    xml = placed(bytes(made.reader.read(Section.IR)), actual)
-    model = ov.Core().read_model(xml, ov.Tensor(weights, shared_memory=True))
-    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    pixels = np.arange(60, dtype=np.uint8).reshape(1, 4, 5, 3)
-    found = compiled([pixels, np.zeros((2, 3), np.float32)])[0]
-    assert np.array_equal(found, pixels.transpose(0, 3, 1, 2).astype(np.float32))

@@ -171,21 +171,6 @@ def test_a_queue_tells_how_its_last_failure_ended(context: Context, queue: Comma
 # ------------------------------------------------------------ commands
 
 
-@pytest.mark.parametrize("pattern", [b"\xab", b"ab", b"\0\0\0\1"])
-@pytest.mark.parametrize("offset", [0, 1, 6])
-def test_a_fill_repeats_its_pattern_at_any_offset(
-    context: Context, queue: CommandQueue, pattern: bytes, offset: int
-) -> None:
-    memory = context.alloc_host(4200)
-    memory.view()[:] = 0x77
-    expected = memory.view().copy()
-    expected[offset : offset + 4096] = np.frombuffer(pattern * (4096 // len(pattern)), np.uint8)
-
-    run(queue, recorded(context, lambda c: c.append_memory_fill(memory.view()[offset:], pattern, 4096)))
-
-    assert np.array_equal(memory.view(), expected)
-
-
 def test_a_random_program_is_what_numpy_does(context: Context, queue: CommandQueue) -> None:
     chance, size = random.Random(7), 5000
     memory = context.alloc_host(size)
