@@ -209,7 +209,7 @@ def request_of(
     from softnpu.emulator.compiler import job_cache
     from softnpu.emulator.compiler.compile_request import CompileRequest
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
-    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.interface.environment import ENV_DEVICES
     from softnpu.emulator.links.compiler import CompileJob
     from softnpu.plugin import model_source
 

@@ -126,7 +126,7 @@ def _inside(space: WeightSpace | None, node: ConstantNode, subject: str) -> int 
     """The offset of a constant in the space; None if it is not one of the client's."""
     if space is None or not space.covers(node.address):
         return None
-    offset = space.find(node.address, node.length)
+    offset = space.offset_of(node.address, node.length)
     if offset is None:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,

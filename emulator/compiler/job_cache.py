@@ -79,7 +79,7 @@ class CacheEntry:
             if weights is None:
                 return False
             placement = Placement.decode(model.placement)
-            _, embedded = reader.place(Section.WEIGHTS) or (0, 0)
+            _, embedded = reader.extent(Section.WEIGHTS) or (0, 0)
             offsets_in_space(reference, placement, weights.layout, embedded)
             check_constants(reference, placement.offsets, weights, self._request.subject, stages.advance)
         except Refused:

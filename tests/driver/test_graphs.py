@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from tests.support.serialized_forms import by_descriptor, copying_form, no_copy_form
 
 from softnpu.driver import (
     CommandQueue,
@@ -38,7 +39,6 @@ from softnpu.driver.graph_properties import (
 from softnpu.emulator.blob.container import BlobReader
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg
-from softnpu.plugin.serializer import by_descriptor, copying_form, no_copy_form
 from tests.conftest import StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu, write_chain, write_scale

@@ -13,7 +13,7 @@ import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, GraphSource, ZeResult, faults
 from softnpu.driver.errors import last_description
-from softnpu.driver.faults import FaultKind, FaultState
+from softnpu.driver.faults import FaultKind, InjectionState
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartDaemon
@@ -43,7 +43,7 @@ def daemon(start_daemon: StartDaemon) -> Daemon:
     return start_daemon(tdr_ms=600, patches=_QUICK)
 
 
-def only() -> FaultState:
+def only() -> InjectionState:
     """The one injection that there is."""
     (state,) = faults.status()
     return state
