@@ -27,34 +27,24 @@ if TYPE_CHECKING:
     from softnpu.driver.memory import Allocation
     from softnpu.emulator.interface.result import ZeResult
 
-_DRIVER = "softnpu.driver."
-_PLACES = {
-    "Allocation": _DRIVER + "memory",
-    "BuildLog": _DRIVER + "build_log",
-    "CommandList": _DRIVER + "command_list",
-    "CommandQueue": _DRIVER + "command_queue",
-    "Context": _DRIVER + "context",
-    "Device": _DRIVER + "device",
-    "Driver": _DRIVER + "driver",
-    "Event": _DRIVER + "event",
-    "Fence": _DRIVER + "fence",
-    "Graph": _DRIVER + "graph",
-    "GraphDesc": _DRIVER + "graph_creation",
-    "GraphExtension": _DRIVER + "graph_extension",
-    "GraphSource": _DRIVER + "graph_source",
-    "WeightFile": _DRIVER + "graph_source",
-    "ZeError": _DRIVER + "errors",
-    "ZeResult": "softnpu.emulator.interface.result",
+_MODULES = {
+    "Allocation": "driver.memory",
+    "BuildLog": "driver.build_log",
+    "CommandList": "driver.command_list",
+    "CommandQueue": "driver.command_queue",
+    "Context": "driver.context",
+    "Device": "driver.device",
+    "Driver": "driver.driver",
+    "Event": "driver.event",
+    "Fence": "driver.fence",
+    "Graph": "driver.graph",
+    "GraphDesc": "driver.graph_creation",
+    "GraphExtension": "driver.graph_extension",
+    "GraphSource": "driver.graph_source",
+    "WeightFile": "driver.graph_source",
+    "ZeError": "driver.errors",
+    "ZeResult": "emulator.interface.result",
 }
-
-
-def __getattr__(name: str) -> Any:
-    # loaded when they are asked for: the compiler worker is a part of this package and needs none of them,
-    # and what they load (numpy) costs more than a compilation that the cache answers
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
-
 
 __all__ = [
     "Allocation",
@@ -74,3 +64,14 @@ __all__ = [
     "ZeError",
     "ZeResult",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # imported when first used: numpy takes longer to import than a command line tool to run
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"softnpu.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULES)

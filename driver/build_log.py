@@ -1,4 +1,4 @@
-"""Build logs: what the compiler said of a graph, or why there is none.
+"""Build logs: messages of the compiler for a graph, or why there is none.
 
 Version 1 asks for the last failure of the calling thread, version 2 for the log of one creation.
 """
@@ -14,7 +14,7 @@ _thread = threading.local()
 
 
 class BuildLog:
-    """`ze_graph_build_log_handle_t`: given to create 3, which fills it also when it fails."""
+    """`ze_graph_build_log_handle_t`: passed to create 3, which fills it even if it fails."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -27,7 +27,7 @@ class BuildLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the text with its NUL, as the first of the two calls tells it."""
+        """Bytes of the text with its NUL, as the first of the two calls returns it."""
         self._check("pfnBuildLogGetString2")
         return len(self._text.encode()) + 1
 

@@ -24,8 +24,8 @@ def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions |
     """The cache that `environ` asks for; None when it is off.
 
     The directory is `ZE_INTEL_NPU_CACHE_DIR`, or `ze_intel_npu_cache` in `XDG_CACHE_HOME`, `HOME/.cache` or
-    `./.cache`: the first whose variable is set. It is made absolute here, because the compiler that uses it
-    has a working directory of its own.
+    `./.cache`: the first whose variable is set. It is made absolute here: the compiler has
+    a working directory of its own.
     """
     folder = _directory(environ)
     if not folder:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy.typing as npt
-
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_size, not_available, uninitialized
 from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Allocation, Block
+from softnpu.driver.memory import Block, MemoryRef
 from softnpu.driver.profiling import ProfilingQuery
-from softnpu.driver.recording import Recording, Submission
 from softnpu.driver.region import CopyRegion, check_region
+from softnpu.driver.submissions import Recording, Submission
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_queue import CommandQueue
-    from softnpu.driver.context import Context
-
-MemoryRef = Allocation | npt.NDArray[Any] | int | None
-"""An allocation, a contiguous view of one, or an address inside one; None is the null pointer."""
+    from softnpu.driver.context_base import ContextBase
 
 _inferences = itertools.count(1)
 
@@ -37,18 +31,18 @@ class CommandList(Handle):
     Every append takes `wait_events`, which the command waits for, and `signal_event`, which it signals.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ContextBase) -> None:
         self.context = context
         self._commands: list[cmd.Command] = []
         self._used: list[object] = []
         self._recording = Recording()
-        self._watched = False  # an event knows the recording
+        self._has_signals = False  # an event refers to the recording
         self._buffer: Block | None = None
         self._submission: Submission | None = None
-        self._last_queue: CommandQueue | None = None
+        self._last_queue: Handle | None = None
         self._closed = False
-        # buffer and memory in use are given back with the last reference to them
-        self._owns(context, context.connection, self._commands.clear)
+        # the buffer, and memory in use, are freed with the last reference to them
+        self._register(context, context.connection, self._commands.clear)
 
     # ------------------------------------------------------------ recording
 
@@ -66,12 +60,12 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryCopy`: `size` bytes; the ranges may overlap.
 
-        Raises `ZeError`: UNINITIALIZED for memory of nobody. A range beyond its allocation fails when the
+        Raises `ZeError`: UNINITIALIZED for memory of no context. A range beyond its allocation fails when the
         command runs.
         """
         call = "zeCommandListAppendMemoryCopy"
         self._check_open(call)
-        command = cmd.Copy(self._place(call, target), self._place(call, source), size)
+        command = cmd.Copy(self._resolve(call, target), self._resolve(call, source), size)
         self._append(call, command, signal_event, wait_events)
 
     def append_memory_copy_region(
@@ -94,7 +88,7 @@ class CommandList(Handle):
         """
         call = "zeCommandListAppendMemoryCopyRegion"
         self._check_open(call)
-        target_at, source_at = self._place(call, target), self._place(call, source)
+        target_at, source_at = self._resolve(call, target), self._resolve(call, source)
         check_region(call, target_region, source_region, (target_slice_pitch, source_slice_pitch))
         command = cmd.CopyRegion(
             MemoryAt(target_at.memory, target_at.offset + target_region.start(target_pitch)),
@@ -116,24 +110,22 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
-        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of nobody,
+        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of no context,
         UNINITIALIZED past the end of the allocation.
         """
         call = "zeCommandListAppendMemoryFill"
         self._check_open(call)
         if len(pattern) not in (1, 2, 4) or size % len(pattern):
-            raise error(
+            raise invalid_size(
                 call,
-                ZeResult.ERROR_INVALID_SIZE,
                 "fill pattern",
                 found=f"{len(pattern)} bytes over {size}",
                 expected="1, 2 or 4 bytes that divide the size",
             )
         block, offset = self.context.memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         if size > block.size - offset:
-            raise error(
+            raise uninitialized(
                 call,
-                ZeResult.ERROR_UNINITIALIZED,
                 "fill",
                 found=f"{size} bytes at offset {offset}",
                 expected=f"a range inside the {block.size} bytes of the allocation",
@@ -148,8 +140,8 @@ class CommandList(Handle):
         """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
         self._check_open(call)
-        place = self._place(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
-        self._append(call, cmd.Timestamp(place), signal_event, wait_events)
+        memory = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        self._append(call, cmd.Timestamp(memory), signal_event, wait_events)
 
     def append_signal_event(self, event: Event) -> None:
         """`zeCommandListAppendSignalEvent`."""
@@ -166,7 +158,7 @@ class CommandList(Handle):
         call = "zeCommandListAppendWaitOnEvents"
         self._check_open(call)
         if not events:
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "events", found="none", expected="at least one")
+            raise invalid_size(call, "events", found="none", expected="at least one")
         self._record(call, [cmd.EventWait(self._event(call, event)) for event in events], None)
 
     def append_event_reset(self, event: Event) -> None:
@@ -182,7 +174,7 @@ class CommandList(Handle):
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
         graph.initialize()
-        self._used.append(graph.on_device)
+        self._used.append(graph._on_device)
         self._append(call, cmd.GraphInit(graph.handle), signal_event, wait_events)
 
     def append_graph_execute(
@@ -200,13 +192,13 @@ class CommandList(Handle):
         call = "pfnAppendGraphExecute"
         self._check_open(call)
         graph.check(call)
-        places, strides = [], []
+        addresses, strides = [], []
         for index, bound in enumerate(graph._bound_arguments(call)):
             self._used.append(bound.block)
-            places.append(MemoryAt(bound.block.handle, bound.offset))
+            addresses.append(MemoryAt(bound.block.handle, bound.offset))
             if bound.strides is not None:
                 strides.append((index, tuple(bound.strides)))
-        self._used.append(graph.on_device)
+        self._used.append(graph._on_device)
         profiling = None
         if graph.profiled:
             if profiling_query is None:
@@ -217,10 +209,12 @@ class CommandList(Handle):
                     found="none",
                     expected="a query: the graph is profiled",
                 )
-            block, offset = profiling_query.place(call, graph)
+            block, offset = profiling_query._location(call, graph)
             self._used.append(block)
             profiling = MemoryAt(block.handle, offset)
-        command = cmd.GraphExecute(graph.handle, next(_inferences), tuple(places), tuple(strides), profiling)
+        command = cmd.GraphExecute(
+            graph.handle, next(_inferences), tuple(addresses), tuple(strides), profiling
+        )
         self._append(call, command, signal_event, wait_events)
 
     # ------------------------------------------------------------ life
@@ -242,10 +236,10 @@ class CommandList(Handle):
         self._submission = None
         # submissions in flight hold the old list of what they use, and the old recording
         self._used = []
-        if self._watched:
+        if self._has_signals:
             if self._recording.in_flight():
                 self._buffer = None
-            self._recording, self._watched = Recording(), False
+            self._recording, self._has_signals = Recording(), False
         self._closed = False
 
     def is_immediate(self) -> bool:
@@ -258,30 +252,19 @@ class CommandList(Handle):
         del timeout_ns
         call = "zeCommandListHostSynchronize"
         self.check(call)
-        raise error(
-            call,
-            ZeResult.ERROR_UNINITIALIZED,
-            "command list",
-            found="a regular one",
-            expected="an immediate command list",
-        )
+        raise uninitialized(call, "command list", found="a regular one", expected="an immediate command list")
 
     # ------------------------------------------------------------ for queues and events
 
-    def submission(self, call: str, queue: CommandQueue) -> Submission | None:
-        """What `queue` executes; None for an empty list. The queue is not forgotten before the list.
+    def _prepare(self, call: str, queue: Handle) -> Submission | None:
+        """What `queue` executes; None for an empty list. The list keeps the queue alive.
 
         Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
         """
         self.check(call)
         if not self._closed:
-            raise error(
-                call,
-                ZeResult.ERROR_UNINITIALIZED,
-                "command list",
-                found="still open",
-                expected="a closed list",
-                hint="close it",
+            raise uninitialized(
+                call, "command list", found="still open", expected="a closed list", hint="close it"
             )
         self._last_queue = queue
         return self._submission
@@ -304,13 +287,8 @@ class CommandList(Handle):
     def _check_open(self, call: str) -> None:
         self.check(call)
         if self._closed:
-            raise error(
-                call,
-                ZeResult.ERROR_NOT_AVAILABLE,
-                "command list",
-                found="closed",
-                expected="an open list",
-                hint="reset it first",
+            raise not_available(
+                call, "command list", found="closed", expected="an open list", hint="reset it first"
             )
 
     def _append(
@@ -321,28 +299,28 @@ class CommandList(Handle):
         self._record(call, [*waits, command], signal_event)
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
-        """Takes down what one append means; an immediate list runs it."""
+        """Record the commands of one append; an immediate list runs them."""
         self._commands.extend(commands)
         if signal_event is not None:
             self._commands.append(cmd.EventSignal(self._event(call, signal_event)))
-            signal_event.remember(self._recording)
-            self._watched = True
+            signal_event._add_signaller(self._recording)
+            self._has_signals = True
 
-    def _place(
-        self, call: str, place: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
+    def _resolve(
+        self, call: str, memory: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
     ) -> MemoryAt:
-        block, offset = self.context.memory.resolve(call, place, unknown)
+        block, offset = self.context.memory.resolve(call, memory, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 
     def _event(self, call: str, event: Event) -> MemoryAt:
         event.check(call)
-        block, offset = event.record()
-        # the event too: if it is forgotten, no other may take its place meanwhile
+        block, offset = event._location()
+        # the event too: its index must not be used again meanwhile
         self._used += (block, event)
         return MemoryAt(block.handle, offset)
 
-    def _let_go(self) -> None:
-        # submissions in flight have their own hold on all of it
+    def _drop_references(self) -> None:
+        # submissions in flight keep all of it alive
         self._buffer = self._submission = self._last_queue = None
         self._used = []

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softnpu.driver.command_list import CommandList
-from softnpu.driver.errors import error
+from softnpu.driver.errors import uninitialized
+from softnpu.driver.handle import Handle
 from softnpu.driver.waiting import FOREVER
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
-    from softnpu.driver.context import Context
+    from softnpu.driver.context_base import ContextBase
     from softnpu.driver.event import Event
     from softnpu.emulator.interface import commands as cmd
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CommandListImmediate(CommandList):
     """Each append first waits for the one before; with a synchronous queue also for itself."""
 
-    def __init__(self, context: Context, queue: CommandQueue) -> None:
+    def __init__(self, context: ContextBase, queue: CommandQueue) -> None:
         super().__init__(context)
         self._queue = queue
         self._lock = threading.Lock()  # threads may append at once: each command is recorded and submitted
@@ -35,13 +35,7 @@ class CommandListImmediate(CommandList):
         """`zeCommandListClose`: UNINITIALIZED, an immediate list is never closed."""
         call = "zeCommandListClose"
         self.check(call)
-        raise error(
-            call,
-            ZeResult.ERROR_UNINITIALIZED,
-            "command list",
-            found="an immediate one",
-            expected="a regular command list",
-        )
+        raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
 
     def is_immediate(self) -> bool:
         """`zeCommandListIsImmediate`."""
@@ -59,17 +53,11 @@ class CommandListImmediate(CommandList):
             super().reset()
         return done
 
-    def submission(self, call: str, queue: CommandQueue) -> None:
+    def _prepare(self, call: str, queue: Handle) -> None:
         """A queue cannot execute an immediate list: UNINITIALIZED."""
         del queue
         self.check(call)
-        raise error(
-            call,
-            ZeResult.ERROR_UNINITIALIZED,
-            "command list",
-            found="an immediate one",
-            expected="a regular command list",
-        )
+        raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
         with self._lock:
@@ -81,4 +69,4 @@ class CommandListImmediate(CommandList):
             super()._record(call, commands, signal_event)
             self._encode(call)
             if self._submission is not None:
-                self._queue.submit_recorded(call, self._submission)
+                self._queue._submit_one(call, self._submission)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.command_list import CommandList, MemoryRef
-from softnpu.driver.errors import error
-from softnpu.driver.recording import Submission
+from softnpu.driver.command_list import CommandList
+from softnpu.driver.errors import invalid_argument
+from softnpu.driver.handle import Handle
+from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from softnpu.driver.command_queue import CommandQueue
-    from softnpu.driver.context import Context
-    from softnpu.driver.memory import Block
+    from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.memory import Block, MemoryRef
 
 MUTABLE_GRAPH_ARGUMENTS = 128
 """`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
@@ -41,14 +40,14 @@ class Mutation(NamedTuple):
     kind: MutationKind
     command: int
     argument: int
-    place: MemoryRef = None
+    memory: MemoryRef = None
     strides: tuple[int, ...] = ()
 
 
 class CommandListMutable(CommandList):
     """A list created with the mutable descriptor."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ContextBase) -> None:
         super().__init__(context)
         self._ids: set[int] = set()
         self._changed = False
@@ -58,9 +57,8 @@ class CommandListMutable(CommandList):
         call = "zeCommandListGetNextCommandIdExp"
         self.check(call)
         if self._closed or flags not in (MUTABLE_GRAPH_ARGUMENTS, _OLD_GRAPH_ARGUMENTS):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "command list",
                 found=f"{'closed' if self._closed else 'open'}, flags {flags:#x}",
                 expected=f"an open list and the flag GRAPH_ARGUMENTS ({MUTABLE_GRAPH_ARGUMENTS:#x})",
@@ -78,9 +76,8 @@ class CommandListMutable(CommandList):
         call = "zeCommandListUpdateMutableCommandsExp"
         self.check(call)
         if flags or not mutations or not self._closed:
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "mutation",
                 found=f"flags {flags}, {len(mutations)} changes, list {'closed' if self._closed else 'open'}",
                 expected="no flags, at least one change, a closed list",
@@ -92,16 +89,15 @@ class CommandListMutable(CommandList):
             position, before = self._find(call, mutation)
             command = changed.get(position, before)
             if mutation.kind is MutationKind.GRAPH_ARGUMENT:
-                block, offset = self.context.memory.resolve(call, mutation.place)
+                block, offset = self.context.memory.resolve(call, mutation.memory)
                 used.append(block)
                 placed.add((position, mutation.argument))
                 changed[position] = _with_place(command, mutation.argument, MemoryAt(block.handle, offset))
             elif (position, mutation.argument) in placed:
                 changed[position] = _with_strides(command, mutation.argument, mutation.strides)
             else:
-                raise error(
+                raise invalid_argument(
                     call,
-                    ZeResult.ERROR_INVALID_ARGUMENT,
                     f"strides of argument {mutation.argument}",
                     found="no new place before them",
                     expected="the place of the argument first",
@@ -118,12 +114,12 @@ class CommandListMutable(CommandList):
         self._ids.clear()
         self._changed = False
 
-    def submission(self, call: str, queue: CommandQueue) -> Submission | None:
+    def _prepare(self, call: str, queue: Handle) -> Submission | None:
         """As for every list; changes since the last submission are written into the buffer first."""
         if self._changed and not self.destroyed:
             self._encode(call)
             self._changed = False
-        return super().submission(call, queue)
+        return super()._prepare(call, queue)
 
     def _find(self, call: str, mutation: Mutation) -> tuple[int, cmd.GraphExecute]:
         """Position and command of an id: the first inference that was recorded at or after it."""
@@ -133,9 +129,8 @@ class CommandListMutable(CommandList):
                 position, command = following
                 if 0 <= mutation.argument < len(command.arguments):
                     return position, command
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"command id {mutation.command}, argument {mutation.argument}",
             found="not known of this list",
             expected="an id from get_next_command_id, and an argument of its graph",
@@ -154,10 +149,10 @@ def inference_after(commands: Sequence[cmd.Command], start: int) -> tuple[int, c
 
 
 def _with_place(command: cmd.GraphExecute, argument: int, at: MemoryAt) -> cmd.GraphExecute:
-    places = list(command.arguments)
-    places[argument] = at
+    arguments = list(command.arguments)
+    arguments[argument] = at
     strides = tuple(entry for entry in command.strides if entry[0] != argument)
-    return command._replace(arguments=tuple(places), strides=strides)
+    return command._replace(arguments=tuple(arguments), strides=strides)
 
 
 def _with_strides(command: cmd.GraphExecute, argument: int, strides: tuple[int, ...]) -> cmd.GraphExecute:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -13,22 +12,21 @@ import msgspec
 
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.description import QueueState, describe_ring
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
-from softnpu.driver.outcomes import Execution, Outcomes
-from softnpu.driver.progress import Progress
-from softnpu.driver.recording import Submission
+from softnpu.driver.submissions import FencedExecution, QueueProgress, Submission, SubmissionResults
 from softnpu.driver.waiting import FOREVER, new_budget, wait
-from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.spin import TurboBudget
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
-from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.interface.ring import DriverRing
 
 if TYPE_CHECKING:
-    from softnpu.driver.context import Context
+    from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.memory import Block
 
 
 class QueueMode(enum.IntEnum):
@@ -42,43 +40,32 @@ class QueueMode(enum.IntEnum):
 class CommandQueue(Handle):
     """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
 
-    def __init__(self, context: Context, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
+    def __init__(self, context: ContextBase, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
         self.context = context
         self.mode = mode
-        self.spin = TurboBudget() if turbo else new_budget()
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
         self.handle: int
-        self.handle, ring = context.memory.create_queue(
+        self.handle, block = context.memory.create_queue(
             "zeCommandQueueCreate", request, records.ring_size(slots)
         )
-        self._ring = ring
-        self._slots = slots
-        self._mask = slots - 1
+        self.spin = TurboBudget() if turbo else new_budget()
+        self._ring = DriverRing(block.mapping, block.offset, slots)
         self._lock = threading.Lock()
-        self._waiters_lock = threading.Lock()
         self._tail = 0
         # what the device may still touch: released when the submission has ended
-        self._flight: deque[tuple[int, object]] = deque()
-        self.progress = Progress(ring.mapping.longs, (ring.offset + records.RING_COMPLETED) >> 3)
-        self._outcomes = Outcomes(
-            ring.mapping.words,
-            (ring.offset + records.RING_HEADER + records.SLOT_RESULT) >> 2,
-            records.SLOT_SIZE >> 2,
-            slots,
+        self._in_flight: deque[tuple[int, Submission]] = deque()
+        self._progress = QueueProgress(self._ring)
+        self._results = SubmissionResults(self._ring)
+        self._register(
+            context,
+            context.connection,
+            _destroy,
+            context,
+            self.handle,
+            self._in_flight,
+            self._progress,
+            block,
         )
-        self._owns(
-            context, context.connection, _destroy, context, self.handle, self._flight, self.progress, ring
-        )
-        self._buffer = ring.mapping.buffer
-        self._words = ring.mapping.words
-        self._longs = ring.mapping.longs
-        self._slots_at = ring.offset + records.RING_HEADER
-        self._tail_at = (ring.offset + records.RING_TAIL) >> 3
-        self._done_at = (ring.offset + records.RING_COMPLETED) >> 3
-        self._waiters_at = (ring.offset + records.RING_WAITERS) >> 2
-        self._asleep_at = (ring.offset + records.RING_ASLEEP) >> 2
-        self._lost_at = (ring.offset + records.RING_LOST) >> 2
-        self._done_address = ring.address + records.RING_COMPLETED
 
     # ------------------------------------------------------------ submitting
 
@@ -94,27 +81,24 @@ class CommandQueue(Handle):
         self.check(call)
         self.context.connection.check(call)
         if not lists:
-            raise error(
-                call, ZeResult.ERROR_INVALID_SIZE, "command lists", found="none", expected="at least one"
-            )
+            raise invalid_size(call, "command lists", found="none", expected="at least one")
         own = fence
         if fence is not None:
             fence.check(call)
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None
-        filled = [recorded for entry in lists if (recorded := entry.submission(call, self)) is not None]
-        if len(filled) > self._slots:
-            raise error(
+        filled = [recorded for entry in lists if (recorded := entry._prepare(call, self)) is not None]
+        if len(filled) > self._ring.slots:
+            raise invalid_size(
                 call,
-                ZeResult.ERROR_INVALID_SIZE,
                 "command lists",
                 found=f"{len(filled)}",
-                expected=f"at most the {self._slots} slots of the queue",
+                expected=f"at most the {self._ring.slots} slots of the queue",
             )
         if filled:
             self._submit(call, filled, own)
         elif own is not None:
-            own.signal_now()  # only empty lists: nothing runs
+            own._signal()  # only empty lists: nothing runs
         if fence is not own:
             raise error(
                 call,
@@ -126,8 +110,8 @@ class CommandQueue(Handle):
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
 
-    def submit_recorded(self, call: str, recorded: Submission) -> None:
-        """For immediate lists: submits one command buffer."""
+    def _submit_one(self, call: str, recorded: Submission) -> None:
+        """Submit the command buffer of an immediate list."""
         self._submit(call, [recorded], None)
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
@@ -140,41 +124,37 @@ class CommandQueue(Handle):
         self.context.connection.request(call, request, msg.Ok)
 
     def _submit(self, call: str, filled: list[Submission], fence: Fence | None) -> None:
-        needed = len(filled) - self._slots
+        needed = len(filled) - self._ring.slots
         while True:
             with self._lock:
                 # read once: the results up to there have been read, and no others
                 if self._release_ended() >= self._tail + needed:
                     self._fill_slots(filled, fence)
                     break
-            self._wait_for_room(call, self._tail + needed)
+            self._wait_until_over(call, self._tail + needed, FOREVER)
+            self.check(call)
         if failpoints.active is not None:
             failpoints.hit("client.submit")
-        # the ring and its tail are stored before we look whether the engine sleeps; the engine stores
-        # `asleep` before it looks at the tail
-        linux.memory_fence()
-        if self._words[self._asleep_at]:
-            os.eventfd_write(self.context.doorbell, 1)
+        if self._ring.needs_doorbell():
+            self.context._ring_doorbell()
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
 
-        Raises `ZeError` when the queue is lost, with the oldest failure that nobody was told of, and with
-        DEVICE_LOST when the daemon is gone. Each failure is told once.
+        Raises `ZeError` when the queue is lost, with the oldest failure that was not reported yet, and
+        with DEVICE_LOST when the daemon is gone. Each failure is reported once.
         """
         call = "zeCommandQueueSynchronize"
         self.check(call)
         tail = self._tail
-        done = wait(
-            call, lambda: self.is_over(tail), self._sleep, timeout_ns, self.context.connection, self.spin
-        )
+        done = self._wait_until_over(call, tail, timeout_ns)
         if done:
             with self._lock:
                 self._release_ended()
-                untold = self._outcomes.take_untold(tail)
-            self.check_alive(call, tail)
-            if untold is not None:
-                failure, more = untold
+                unreported = self._results.take_unreported(tail)
+            self._check_alive(call, tail)
+            if unreported is not None:
+                failure, more = unreported
                 raise self._error(call, failure.result, failure.sequence, more)
         return done
 
@@ -183,157 +163,115 @@ class CommandQueue(Handle):
         self.check("zeFenceCreate")
         return Fence(self, signalled)
 
-    def _forget(self) -> None:
-        self.progress.gone = True
+    def _owner_destroyed(self) -> None:
+        self._progress.destroyed = self._progress.gone = True
 
     @property
     def lost(self) -> bool:
         """Whether the device gave up on this queue: every later submission fails with DEVICE_LOST."""
-        return bool(self._words[self._lost_at])
+        return self._ring.is_lost
 
     def describe(self) -> QueueState:
-        """The ring as it is now, with the submissions in flight and those that ended last. Not a call of
-        Level Zero.
+        """The ring as it is now, with the submissions in flight and those that ended last.
+
+        Not a call of Level Zero.
         """
         self.check("CommandQueue.describe")
-        return describe_ring(self.handle, self._tail, self._buffer, self._ring.offset, self._slots)
+        return describe_ring(self.handle, self._tail, self._ring)
 
-    # ------------------------------------------------------------ for fences and lists
+    # ------------------------------------------------------------
 
-    def is_over(self, sequence: int) -> bool:
-        """Whether submission `sequence` has ended or will never run: then nobody signals its fence."""
-        return self.progress.has_ended(sequence) or self.destroyed
-
-    def check_alive(self, call: str, sequence: int) -> None:
+    def _check_alive(self, call: str, sequence: int) -> None:
         """Raises `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
         self.check(call)
         if self.lost:
             raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
-    def raise_failure(self, call: str, execution: Execution) -> None:
+    def _raise_failure(self, call: str, execution: FencedExecution) -> None:
         """Raises `ZeError` for the first submission of an ended execution that failed, if one did."""
         with self._lock:
-            if not self._outcomes.was_read(execution.last):
+            if not self._results.was_read(execution.last):
                 self.check(call)  # the ring of a destroyed queue may be another's memory by now
                 # the fence is signalled a moment before the ring counts its submission as ended
-                self._outcomes.read(execution.last)
+                self._results.read(execution.last)
             failure = execution.failure
             if failure is None:
                 return
-            self._outcomes.told(failure.sequence)
+            self._results.reported(failure.sequence)
         raise self._error(call, failure.result, failure.sequence)
 
     def _error(self, call: str, result: int, sequence: int, more: int = 0) -> ZeError:
         """The error of a failed submission, with the reason that the engine left in the ring."""
-        info = self._last_fault()
+        info = self._ring.failure()
         # the ring has the reason of the last failure only; but a lost queue has one reason for all
-        mine = self._failed() == sequence or result == ZeResult.ERROR_DEVICE_LOST
-        if info is None or info.result != result or not mine:
+        is_reason = self._ring.failed == sequence or result == ZeResult.ERROR_DEVICE_LOST
+        if info is None or info.result != result or not is_reason:
             info = ErrorInfo(result=result, object=f"submission {sequence}", found="it failed")
         if more:
             info = msgspec.structs.replace(info, found=f"{info.found} (and {more} more failed)")
         return ZeError(call, info)
 
-    def _failed(self) -> int:
-        return self._longs[(self._ring.offset + records.RING_FAILED) >> 3]
-
-    def _last_fault(self) -> ErrorInfo | None:
-        base = self._ring.offset
-        size = min(self._words[(base + records.RING_TEXT_SIZE) >> 2], records.RING_TEXT_MAX)
-        start = base + records.RING_TEXT
-        try:
-            return msgspec.msgpack.decode(self._buffer[start : start + size], type=ErrorInfo)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    # ------------------------------------------------------------
-
-    def _wait_for_room(self, call: str, sequence: int) -> None:
-        """Waits until a submission whose slot is needed has ended: the device ends each in time."""
-        wait(
+    def _wait_until_over(self, call: str, sequence: int, timeout_ns: int) -> bool:
+        """Wait for submission `sequence`; False when the time has passed."""
+        return wait(
             call,
-            lambda: self.is_over(sequence),
-            self._sleep,
-            FOREVER,
+            lambda: self._progress.is_over(sequence),
+            lambda slice_ns: self._ring.sleep(sequence, slice_ns),
+            timeout_ns,
             self.context.connection,
             self.spin,
         )
-        self.check(call)
 
     def _fill_slots(self, filled: list[Submission], fence: Fence | None) -> None:
-        sequence = self._tail
+        ring, sequence = self._ring, self._tail
         last = sequence + len(filled)
-        execution = None
+        ticket = 0
         if fence is not None:
-            execution = Execution(next(self.context.tickets), sequence + 1, last)
-            self._outcomes.expect(execution)
-            fence.arm(execution)
+            ticket = next(self.context.tickets)
+            self._results.expect(fence._arm(ticket, sequence + 1, last))
         for recorded in filled:
             sequence += 1
-            signal = fence if sequence == last else None
-            ticket = execution.ticket if execution is not None and sequence == last else 0
-            SLOT.pack_into(
-                self._buffer,
-                self._slots_at + ((sequence - 1) & self._mask) * records.SLOT_SIZE,
-                sequence,
-                recorded.buffer.handle,
-                0,
-                recorded.size,
-                0,
-                signal.block.handle if signal is not None else 0,
-                signal.offset if signal is not None else 0,
-                ticket,
-                0,
-                0,
-            )
-            recorded.recording.submitted(self.progress, sequence)
+            if fence is not None and sequence == last:
+                ring.fill(
+                    sequence, recorded.buffer.handle, recorded.size, fence.block.handle, fence.offset, ticket
+                )
+            else:
+                ring.fill(sequence, recorded.buffer.handle, recorded.size)
+            recorded.recording.submitted(self._progress, sequence)
             # not the fence: it refers to this queue, and its record outlives it anyway
-            self._flight.append((sequence, recorded))
+            self._in_flight.append((sequence, recorded))
         self._tail = sequence
-        self._longs[self._tail_at] = sequence
+        ring.publish(sequence)
 
     def _release_ended(self) -> int:
-        """Lets go of what has ended: its results are read, and its slots may be used again. How many."""
-        done = min(self._longs[self._done_at], self._tail)
+        """Read the results of what has ended and release what it used; how many submissions have ended."""
+        completed = min(self._ring.completed, self._tail)
         # before a slot is used again, and before what ran is released
-        self._outcomes.read(done)
-        while self._flight and self._flight[0][0] <= done:
-            self._flight.popleft()
-        return done
-
-    def _sleep(self, timeout_ns: int) -> None:
-        with self._waiters_lock:
-            self._words[self._waiters_at] += 1
-        linux.memory_fence()
-        try:
-            done = self._longs[self._done_at]
-            if done < self._tail:
-                linux.futex_wait(self._done_address, done & 0xFFFFFFFF, timeout_ns)
-        finally:
-            with self._waiters_lock:
-                self._words[self._waiters_at] -= 1
+        self._results.read(completed)
+        while self._in_flight and self._in_flight[0][0] <= completed:
+            self._in_flight.popleft()
+        return completed
 
 
 def _destroy(
-    context: Context, handle: int, flight: deque[tuple[int, object]], progress: Progress, ring: object
+    context: ContextBase,
+    handle: int,
+    in_flight: deque[tuple[int, Submission]],
+    progress: QueueProgress,
+    block: Block,
 ) -> None:
+    progress.destroyed = True
     connection = context.connection
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may go
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
     progress.gone = True
     # not before: this process would forget a segment in which the daemon goes on placing memory
-    del ring
-    flight.clear()
+    del block
+    in_flight.clear()
 
 
 def check_ordinal(call: str, ordinal: int) -> None:
     """Refuses every queue group but the one that there is."""
     if ordinal:
-        raise error(
-            call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
-            "command queue group",
-            found=f"ordinal {ordinal}",
-            expected="0",
-        )
+        raise invalid_argument(call, "command queue group", found=f"ordinal {ordinal}", expected="0")

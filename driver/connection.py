@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -28,8 +28,8 @@ ANSWER_S = 30.0
 LONG_ANSWER_S = 600.0
 """The same while a compiler or the device is at work, which may say nothing for long. The supervisor watches
 them: it answers by itself when one of them makes no progress."""
-_OF_THE_COMPILER = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
-_WORK = (msg.GraphInitialize, *_OF_THE_COMPILER)
+_COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
+_LONG_REQUESTS = (msg.GraphInitialize, *_COMPILER_REQUESTS)
 _generation = 0
 
 
@@ -41,18 +41,17 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-Late = Callable[[msg.Answer, list[int]], None]
-"""Takes an answer that came when its caller had gone, with its descriptors; called with locks held: it only
-notes."""
+OnOrphaned = Callable[[msg.Answer, list[int]], None]
+"""Takes an answer whose caller has gone, with its descriptors. Called with locks held: it only notes it."""
 
 
 class _Pending:
     """One request that waits for its answer; `is_cancelled` when its caller has gone before that."""
 
-    __slots__ = ("answer", "events", "is_cancelled", "late", "packet")
+    __slots__ = ("answer", "events", "is_cancelled", "on_orphaned", "packet")
 
-    def __init__(self, late: Late | None) -> None:
-        self.late = late
+    def __init__(self, on_orphaned: OnOrphaned | None) -> None:
+        self.on_orphaned = on_orphaned
         self.is_cancelled = False
         self.packet: Packet | None = None
         self.answer: msg.Answer | None = None
@@ -73,43 +72,43 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._reading = False
         self._lost: str | None = None
-        self.ended = False
+        self.peer_closed = False
         """Whether the daemon has closed the connection, and nothing else is wrong with it."""
         self._closed = False
-        self._inside = threading.local()
-        self._leisure: deque[Callable[[], None]] = deque()
+        self._sections = threading.local()
+        self._deferred: deque[Callable[[], None]] = deque()
 
-    # ------------------------------------------------------------ what collected objects leave behind
+    # ------------------------------------------------------------ calls of finalizers
 
     @contextlib.contextmanager
-    def section(self) -> Iterator[None]:
-        """Inside, `at_leisure` only takes note; what it noted is done at the end of the outermost block.
+    def deferred_section(self) -> Iterator[None]:
+        """Inside, `defer` only notes its calls; they are made at the end of the outermost section.
 
         Python may collect an object, and run its finalizer, at any allocation: also while this very
         thread holds the locks that the finalizer needs.
         """
-        depth = getattr(self._inside, "depth", 0)
-        self._inside.depth = depth + 1
+        depth = getattr(self._sections, "depth", 0)
+        self._sections.depth = depth + 1
         try:
             yield
         finally:
-            self._inside.depth = depth
+            self._sections.depth = depth
             if not depth:
-                self._catch_up()
+                self._run_deferred()
 
     def defer(self, call: Callable[[], None]) -> None:
-        """Does `call` now if this thread is outside of every section, else when it leaves the outermost."""
-        self._leisure.append(call)
-        if not getattr(self._inside, "depth", 0):
-            self._catch_up()
+        """Make `call` now, or when this thread leaves the outermost section that it is in."""
+        self._deferred.append(call)
+        if not getattr(self._sections, "depth", 0):
+            self._run_deferred()
 
-    def _catch_up(self) -> None:
-        while self._leisure and self._generation == _generation:
+    def _run_deferred(self) -> None:
+        while self._deferred and self._generation == _generation:
             try:
-                call = self._leisure.popleft()
+                call = self._deferred.popleft()
             except IndexError:
                 return  # another thread took it
-            with contextlib.suppress(ZeError):  # the daemon is gone: so is what was to be given back
+            with contextlib.suppress(ZeError):  # the daemon is gone, and everything with it
                 call()
 
     # ------------------------------------------------------------ requests
@@ -121,17 +120,17 @@ class Connection:
         kind: type[A],
         fds: Sequence[int] = (),
         progress: Callable[[msg.Progress], None] | None = None,
-        late: Late | None = None,
+        on_orphaned: OnOrphaned | None = None,
     ) -> tuple[A, list[int]]:
         """Sends a request and waits for its answer; the descriptors of the answer become the caller's.
 
         Raises `ZeError`: what the daemon refused, or ERROR_DEVICE_LOST when it is gone or silent.
         If `progress` raises, the request is cancelled and the exception goes on. When something else ends
-        the wait, such as KeyboardInterrupt, the request goes on and `late` gets its answer.
+        the wait, such as KeyboardInterrupt, the request goes on and `on_orphaned` gets its answer.
         """
         self.check(call)
-        with self.section():
-            return self._request(call, message, kind, fds, progress, late)
+        with self.deferred_section():
+            return self._request(call, message, kind, fds, progress, on_orphaned)
 
     def _request(
         self,
@@ -140,9 +139,9 @@ class Connection:
         kind: type[A],
         fds: Sequence[int],
         progress: Callable[[msg.Progress], None] | None,
-        late: Late | None,
+        on_orphaned: OnOrphaned | None,
     ) -> tuple[A, list[int]]:
-        pending = _Pending(late)
+        pending = _Pending(on_orphaned)
         number = self._next_number()
         with self._changed:
             self._pending[number] = pending
@@ -152,8 +151,8 @@ class Connection:
                 failpoints.hit_request("client", message.tag)
             self._await(call, message, pending, progress)
         except BaseException:
-            self._give_up(number, pending)
-            if isinstance(message, _OF_THE_COMPILER):
+            self._abandon(number, pending)
+            if isinstance(message, _COMPILER_REQUESTS):
                 self.post(msg.Cancel(request=number))
             raise
         with self._changed:
@@ -167,36 +166,30 @@ class Connection:
             return pending.answer, packet.take_fds(packet.fd_count)
 
     def post(self, message: msg.Message) -> None:
-        """Sends a request whose answer nobody waits for; a daemon that is gone is not an error."""
+        """Send a request without waiting for the answer; a daemon that is gone is not an error."""
         if self._lost is None and not self._closed and self._generation == _generation:
-            with self.section(), contextlib.suppress(ZeError):
+            with self.deferred_section(), contextlib.suppress(ZeError):
                 self._send("", self._next_number(), message, ())
 
     def check(self, call: str) -> None:
         """Raises `ZeError` unless the connection can be used from here."""
         if self._generation != _generation:
-            raise error(
+            raise uninitialized(
                 call,
-                ZeResult.ERROR_UNINITIALIZED,
                 "driver",
                 found=f"opened by process {self._pid}, used in its forked child {os.getpid()}",
                 expected="a driver of this process",
                 hint="open a driver after the fork",
             )
         if self._closed:
-            raise error(
-                call,
-                ZeResult.ERROR_UNINITIALIZED,
-                "driver",
-                found="closed",
-                expected="an open driver",
-                hint="open a new one",
+            raise uninitialized(
+                call, "driver", found="closed", expected="an open driver", hint="open a new one"
             )
         if self._lost is not None:
             raise self.lost_error(call)
 
     def is_lost(self) -> bool:
-        """Whether the daemon is gone, asked anew (one system call)."""
+        """Whether the daemon is gone; one system call."""
         if self._lost is None and not self._closed and self._channel.peer_gone():
             self._mark_lost("", "it has ended")
         return self._lost is not None or self._closed
@@ -215,8 +208,8 @@ class Connection:
             ),
         )
 
-    def give_up(self, call: str, reason: str) -> ZeError:
-        """The two sides do not agree any more: no request is made from now on; the error to raise."""
+    def protocol_error(self, call: str, reason: str) -> ZeError:
+        """The error of two sides that do not agree any more; no request is made from now on."""
         return self._mark_lost(call, reason)
 
     def close(self) -> None:
@@ -231,25 +224,25 @@ class Connection:
 
     # ------------------------------------------------------------
 
-    def _give_up(self, number: int, pending: _Pending) -> None:
-        """Nobody waits for this answer any more; whoever reads the socket next deals with it."""
+    def _abandon(self, number: int, pending: _Pending) -> None:
+        """Stop waiting for this answer; the next reader of the socket handles it."""
         with self._changed:
             pending.is_cancelled = True
             if number not in self._pending:
                 return
             if pending.packet is not None or self._lost is not None or self._closed:
-                self._settle_late(number, pending)
+                self._handle_orphaned(number, pending)
 
-    def _settle_late(self, number: int, pending: _Pending) -> None:
-        """Called with `_changed` held."""
+    def _handle_orphaned(self, number: int, pending: _Pending) -> None:
+        """`_changed` is locked."""
         del self._pending[number]
         packet, answer = pending.packet, pending.answer
         if packet is None or answer is None:
             return
-        if pending.late is None or isinstance(answer, msg.Failed):
+        if pending.on_orphaned is None or isinstance(answer, msg.Failed):
             packet.close()
         else:
-            pending.late(answer, packet.take_fds(packet.fd_count))
+            pending.on_orphaned(answer, packet.take_fds(packet.fd_count))
 
     def _next_number(self) -> int:
         # 32 bits on the wire, and 0 is for events
@@ -263,7 +256,7 @@ class Connection:
             self._pending.pop(number, None)  # it was not sent: there will be no answer
             raise ZeError(call, refused.info) from refused
         except OSError as failure:
-            self._note_end(isinstance(failure, ConnectionError))
+            self._note_peer_closed(isinstance(failure, ConnectionError))
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
 
     def _await(
@@ -273,7 +266,7 @@ class Connection:
         pending: _Pending,
         progress: Callable[[msg.Progress], None] | None,
     ) -> None:
-        limit = LONG_ANSWER_S if isinstance(message, _WORK) else ANSWER_S
+        limit = LONG_ANSWER_S if isinstance(message, _LONG_REQUESTS) else ANSWER_S
         end = time.monotonic() + limit
         while True:
             with self._changed:
@@ -291,11 +284,11 @@ class Connection:
             if self._lost is not None or self._closed:
                 raise self.lost_error(call)
             if time.monotonic() >= end:
-                raise self._silence(call, message, limit)
+                raise self._timeout_error(call, message, limit)
 
-    def _silence(self, call: str, message: msg.Message, limit: float) -> ZeError:
-        """The error of a request that nobody answers. A compiler that hangs is not the end of the session."""
-        if not isinstance(message, _OF_THE_COMPILER):
+    def _timeout_error(self, call: str, message: msg.Message, limit: float) -> ZeError:
+        """The error of a request without an answer. A compiler that hangs does not end the session."""
+        if not isinstance(message, _COMPILER_REQUESTS):
             return self._mark_lost(call, f"no answer within {limit:g} s")
         return error(
             call,
@@ -307,7 +300,7 @@ class Connection:
         )
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
-        """Returns when something happened to `pending`, or at `end`. Called with `_changed` held."""
+        """Returns when something happened to `pending`, or at `end`. `_changed` is locked."""
         while pending.packet is None and not pending.events and self._lost is None and not self._closed:
             left = end - time.monotonic()
             if left <= 0:
@@ -318,7 +311,7 @@ class Connection:
                 self._read_one(min(left, 1.0))
 
     def _read_one(self, timeout_s: float) -> None:
-        """Reads a frame for whoever waits for it. Called with `_changed` held, gives it up meanwhile."""
+        """Read one frame, for whichever request it answers. `_changed` is locked, and released meanwhile."""
         self._reading = True
         self._changed.release()
         packet: Packet | None = None
@@ -329,7 +322,7 @@ class Connection:
                 reason = "this process was interrupted while it read an answer"
                 packet = self._channel.receive()
                 reason = "" if packet else "it has ended"
-                self._note_end(packet is None)
+                self._note_peer_closed(packet is None)
         except (OSError, ValueError) as failure:
             reason = str(failure)
         except Refused as refused:
@@ -362,10 +355,10 @@ class Connection:
             pending.answer = answer
             pending.packet = packet
             if pending.is_cancelled:
-                self._settle_late(packet.request, pending)
+                self._handle_orphaned(packet.request, pending)
 
-    def _note_end(self, closed: bool) -> None:
-        self.ended = self.ended or (closed and self._lost is None)
+    def _note_peer_closed(self, closed: bool) -> None:
+        self.peer_closed = self.peer_closed or (closed and self._lost is None)
 
     def _mark_lost(self, call: str, reason: str) -> ZeError:
         with self._changed:

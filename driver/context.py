@@ -3,72 +3,47 @@
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from softnpu.driver.command_list import CommandList, MemoryRef
+from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
 from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue, QueueMode, check_ordinal
-from softnpu.driver.connection import Connection
-from softnpu.driver.errors import error
+from softnpu.driver.context_base import ContextBase
+from softnpu.driver.errors import error, invalid_argument
 from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
-from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Allocation, Block, MemoryPool
+from softnpu.driver.memory import Allocation, Block, MemoryRef
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.records import SIGNAL_SIZE
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.shared import FenceRecord
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
 
-_FENCES = 64  # in one allocation
-_PAGE = 4096
 _IMMEDIATE_SLOTS = 4
 DEFAULT_SLOTS = 256
 
 
-class Context(Handle):
+class Context(ContextBase):
     """A context; destroying it destroys everything that was created in it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.connection: Connection = device.connection
-        created, fds = self.connection.request(
-            "zeContextCreate", msg.ContextCreate(device=device.info.index), msg.ContextCreated
-        )
-        self.handle: int = created.context
-        (self.doorbell,) = fds
-        self.memory: MemoryPool = MemoryPool(self.connection, self.handle)
-        self._free_fences: deque[tuple[Block, int]] = deque()
-        self.tickets = itertools.count(1)
-        """Names of submissions with a fence: each is used once in this context."""
+        super().__init__(device.driver, device.connection, device.info)
         self._ids = itertools.count(1)
         self.idle_optimizations = True
         self._allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
-        self._owns(
-            device.driver,
-            self.connection,
-            _destroy,
-            self.connection,
-            self.handle,
-            self.doorbell,
-            self.memory,
-            self._free_fences,
-        )
 
     # ------------------------------------------------------------ memory
 
     def alloc_host(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
         """`zeMemAllocHost`: `size` bytes, aligned to `alignment` (0: 64 bytes).
 
-        `export` is the export descriptor: the memory can be given to another process.
+        `export` is the export descriptor: another process can import the memory.
         Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT, OUT_OF_DEVICE_MEMORY.
         """
         return self._alloc("zeMemAllocHost", "host", size, alignment, export)
@@ -81,44 +56,43 @@ class Context(Handle):
         """`zeMemAllocShared`. As `alloc_host`."""
         return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
 
-    def free(self, place: MemoryRef) -> None:
+    def free(self, memory_ref: MemoryRef) -> None:
         """`zeMemFree`: an allocation, or the address where one starts.
 
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
         """
         call = "zeMemFree"
         self.check(call)
-        address = place.address if isinstance(place, Allocation) else place
-        found = self._allocations.get(address) if isinstance(address, int) else None
-        if found is None or found.destroyed:
-            raise error(
+        address = memory_ref.address if isinstance(memory_ref, Allocation) else memory_ref
+        allocation = self._allocations.get(address) if isinstance(address, int) else None
+        if allocation is None or allocation.destroyed:
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                f"address {address:#x}" if isinstance(address, int) else f"{place!r}",
+                f"address {address:#x}" if isinstance(address, int) else f"{memory_ref!r}",
                 found="not the start of an allocation of this context",
                 expected="what alloc_host, alloc_device or alloc_shared of this context returned",
             )
-        found.destroy()
+        allocation.destroy()
 
-    def get_alloc_properties(self, place: MemoryRef) -> MemoryAllocationProperties:
-        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of nobody."""
+    def get_alloc_properties(self, memory_ref: MemoryRef) -> MemoryAllocationProperties:
+        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of no context."""
         call = "zeMemGetAllocProperties"
         self.check(call)
-        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         allocation = self._allocations.get(block.address)
         if allocation is None:
-            return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=_PAGE)
+            return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=PAGE)
         kind = MemoryType[allocation.kind.upper()]
-        return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=_PAGE)
+        return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=PAGE)
 
-    def get_address_range(self, place: MemoryRef) -> tuple[int, int]:
-        """`zeMemGetAddressRange`: where the allocation lies on the device, and its size as asked for.
+    def get_address_range(self, memory_ref: MemoryRef) -> tuple[int, int]:
+        """`zeMemGetAddressRange`: where the allocation lies on the device, and its requested size.
 
-        Raises `ZeError` with NOT_AVAILABLE for memory of nobody.
+        Raises `ZeError` with NOT_AVAILABLE for memory of no context.
         """
         call = "zeMemGetAddressRange"
         self.check(call)
-        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         return block.device_address, block.size
 
     def export_memory(self, allocation: Allocation) -> int:
@@ -141,7 +115,7 @@ class Context(Handle):
         return self._wrap(self.memory.import_segment(call, fd, kind), kind)
 
     def query_memory(self) -> tuple[int, int]:
-        """Bytes of device memory in all, and bytes that this context has asked for."""
+        """Bytes of device memory in all, and bytes that this context has allocated."""
         answer = self._memory()
         return answer.total, answer.allocated
 
@@ -250,29 +224,6 @@ class Context(Handle):
 
         return compile_source(self, source, config=config, shapes=shapes, progress=progress)
 
-    # ------------------------------------------------------------ for the objects of this context
-
-    def ring_doorbell(self) -> None:
-        """Wakes the engine."""
-        os.eventfd_write(self.doorbell, 1)
-
-    def take_fence(self, call: str) -> tuple[Block, int]:
-        """64 bytes for a fence; many share one allocation. They may hold an old ticket, which is nobody's."""
-        while True:
-            try:
-                return self._free_fences.pop()
-            except IndexError:
-                size = _FENCES * SIGNAL_SIZE
-                block = self.memory.allocate(call, "control", size)
-                # what lay here before must not be taken for a ticket
-                block.mapping.buffer[block.offset : block.offset + size] = bytes(size)
-                self._free_fences.extend((block, index * SIGNAL_SIZE) for index in range(_FENCES))
-
-    def give_fence(self, block: Block, offset: int, record: FenceRecord) -> None:
-        """Takes the memory of a fence back, for the next one. What still runs does not signal it any more."""
-        record.arm(0)
-        self._free_fences.append((block, offset))
-
     def _alloc(self, call: str, kind: str, size: int, alignment: int, export: bool) -> Allocation:
         self.check(call)
         return self._wrap(self.memory.allocate(call, kind, size, alignment, export), kind)
@@ -281,20 +232,3 @@ class Context(Handle):
         allocation = Allocation(self, block, kind, next(self._ids), self.connection)
         self._allocations[allocation.address] = allocation
         return allocation
-
-    def _forget(self) -> None:
-        _let_go(self.doorbell, self.memory, self._free_fences)
-
-
-def _destroy(
-    connection: Connection, handle: int, doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]
-) -> None:
-    _let_go(doorbell, memory, fences)
-    if not connection.is_lost():
-        connection.request("zeContextDestroy", msg.ContextDestroy(context=handle), msg.Ok)
-
-
-def _let_go(doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]) -> None:
-    memory.close()
-    fences.clear()
-    os.close(doorbell)

@@ -1,4 +1,4 @@
-"""What a ring and a fence record hold at one moment: for those who look for the reason of a wrong result.
+"""Snapshots of a ring and of a fence record, to find the reason of a wrong result.
 
 Nothing here changes anything. The words are read one after the other, while the device may write them.
 """
@@ -10,12 +10,9 @@ from mmap import mmap
 
 import msgspec
 
-from softnpu.emulator.interface import records
-from softnpu.emulator.interface.records import SLOT
-from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.interface.ring import DriverRing
 
 _LISTED = 16
-_LONG, _WORD = struct.Struct("=Q"), struct.Struct("=I")
 _FENCE = struct.Struct("=QIIQQQ")
 """The words of a fence record, in the order of `records`."""
 
@@ -52,7 +49,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A fence: where its record lies, what it was given to, and the words of the record.
+    """A fence: where its record lies, the submissions of its last call, and the words of the record.
 
     `ticket`, `first` and `last` are those of its last execution. `time_ns` is CLOCK_MONOTONIC.
     """
@@ -71,30 +68,23 @@ class FenceState(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: int
 
 
-def describe_ring(handle: int, submitted: int, buffer: mmap, start: int, slots: int) -> QueueState:
-    """The ring at byte `start` of a mapping."""
-
-    def long(at: int) -> int:
-        return int(_LONG.unpack_from(buffer, start + at)[0])
-
-    def word(at: int) -> int:
-        return int(_WORD.unpack_from(buffer, start + at)[0])
-
-    completed = long(records.RING_COMPLETED)
+def describe_ring(handle: int, submitted: int, ring: DriverRing) -> QueueState:
+    """A snapshot of a ring."""
+    completed = ring.completed
     last = min(submitted, completed + _LISTED // 2)
-    first = max(1, last - min(_LISTED, slots) + 1)
+    first = max(1, last - min(_LISTED, ring.slots) + 1)
     return QueueState(
         handle=handle,
         submitted=submitted,
-        tail=long(records.RING_TAIL),
+        tail=ring.tail,
         completed=completed,
-        waiters=word(records.RING_WAITERS),
-        asleep=bool(word(records.RING_ASLEEP)),
-        lost=bool(word(records.RING_LOST)),
-        failed=long(records.RING_FAILED),
-        result=word(records.RING_RESULT),
-        info=_fault(buffer, start, word(records.RING_TEXT_SIZE)),
-        slots=[_slot(buffer, start, (number - 1) & (slots - 1)) for number in range(first, last + 1)],
+        waiters=ring.waiters,
+        asleep=ring.is_asleep,
+        lost=ring.is_lost,
+        failed=ring.failed,
+        result=ring.failure_result,
+        info=_failure(ring),
+        slots=[_slot(ring, sequence) for sequence in range(first, last + 1)],
     )
 
 
@@ -120,23 +110,18 @@ def describe_fence(
     )
 
 
-def _slot(buffer: mmap, start: int, place: int) -> SlotState:
-    at = start + records.RING_HEADER + place * records.SLOT_SIZE
-    sequence, commands, _, _, _, fence, fence_offset, ticket, result, _ = SLOT.unpack_from(buffer, at)
+def _slot(ring: DriverRing, sequence: int) -> SlotState:
+    slot = ring.slot(sequence)
     return SlotState(
-        sequence=sequence,
-        buffer=commands,
-        fence=fence,
-        fence_offset=fence_offset,
-        ticket=ticket,
-        result=result,
+        sequence=slot.sequence,
+        buffer=slot.buffer,
+        fence=slot.fence,
+        fence_offset=slot.fence_offset,
+        ticket=slot.ticket,
+        result=slot.result,
     )
 
 
-def _fault(buffer: mmap, start: int, size: int) -> str:
-    text = start + records.RING_TEXT
-    raw = buffer[text : text + min(size, records.RING_TEXT_MAX)]
-    try:
-        return str(msgspec.msgpack.decode(raw, type=ErrorInfo)) if raw else ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return raw.hex()
+def _failure(ring: DriverRing) -> str:
+    info = ring.failure()
+    return str(info) if info is not None else ring.failure_text().hex()

@@ -27,7 +27,7 @@ from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 
 if TYPE_CHECKING:
-    from softnpu.driver.driver import Driver
+    from softnpu.driver.session import Session
 
 _VENDOR_INTEL = 0x8086
 _HARDWARE_CONTEXTS = 64
@@ -38,7 +38,7 @@ _FILL_PATTERN = 4
 class Device:
     """A device of the daemon; lives as long as its driver. `info` is what the handshake said of it."""
 
-    def __init__(self, driver: Driver, info: DeviceInfo) -> None:
+    def __init__(self, driver: Session, info: DeviceInfo) -> None:
         self.driver = driver
         self.connection = driver.connection
         self.info = info
@@ -158,7 +158,7 @@ class Device:
     def sysman(self) -> Sysman:
         """The sysman view of the device: properties and engine activity."""
         self.driver.check("zesDeviceGet")
-        return Sysman(self)
+        return Sysman(self.info.name, self.get_properties, lambda: self.get_status().busy_ns)
 
     def __repr__(self) -> str:
         return f"<Device {self.info.index}: {self.info.name}, platform {self.info.platform}>"

@@ -10,8 +10,8 @@ from softnpu.driver import extensions, launch
 from softnpu.driver.connection import Connection
 from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, last_description
-from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
+from softnpu.driver.session import Session
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -22,13 +22,11 @@ DRIVER_VERSION = 0x00010000
 NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
 
 
-class Driver(Handle):
-    """A session: everything created through it ends with it. Use it from any thread, not after a fork."""
+class Driver(Session):
+    """A driver: everything created through it ends with it. Use it from any thread, not after a fork."""
 
     def __init__(self, connection: Connection, welcome: msg.Welcome) -> None:
-        self.connection = connection
-        self._owns(None, connection, connection.close)
-        self.session = welcome.session
+        super().__init__(connection, welcome.session)
         self.daemon_pid = welcome.pid
         self.limits = welcome.limits
         self.devices = [Device(self, info) for info in welcome.devices]
@@ -48,14 +46,14 @@ class Driver(Handle):
             spin_us()
         except Refused as refused:
             raise ZeError(call, refused.info) from refused
-        way = launch.Launch(Path(path) if path is not None else None, autostart)
+        launcher = launch.DaemonLauncher(Path(path) if path is not None else None, autostart)
         while True:
-            connection = Connection(way.connect(), str(way.place))
+            connection = Connection(launcher.connect(), str(launcher.socket_path))
             try:
                 return cls(connection, _greet(call, connection, role))
             except BaseException as failure:
                 connection.close()
-                if not (isinstance(failure, ZeError) and connection.ended and way.may_try_again()):
+                if not (isinstance(failure, ZeError) and connection.peer_closed and launcher.may_try_again()):
                     raise
 
     def get_properties(self) -> DriverProperties:
@@ -93,14 +91,8 @@ class Driver(Handle):
         self.check("pfnGetExtension")
         return extensions.function_address(name)
 
-    def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
-        """The state of the whole daemon."""
-        self.check(call)
-        answer, _ = self.connection.request(call, msg.Status(), msg.StatusIs)
-        return answer
-
     def stop_daemon(self) -> None:
-        """Asks the daemon to end; it ends every session."""
+        """Stop the daemon, which ends every session."""
         self.check("stop")
         self.connection.request("stop", msg.Stop(), msg.Ok)
 

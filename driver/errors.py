@@ -1,8 +1,9 @@
-"""The one exception of the driver: a Level Zero result with everything a person needs to act on it."""
+"""The exception of the driver: a Level Zero result, and why the call ended with it."""
 
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 
@@ -30,7 +31,7 @@ class ZeError(Exception):
     """A call ended with a result other than SUCCESS or NOT_READY.
 
     `result` is the Level Zero code (an int if this version does not know its name), `call` the call that
-    was made, `fault` the object, the value found, what was expected and the next step.
+    was made, `info` the object, the value found, what was expected and the next step.
     """
 
     def __init__(self, call: str, info: ErrorInfo) -> None:
@@ -53,7 +54,27 @@ class ZeError(Exception):
 def error(
     call: str, result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = ""
 ) -> ZeError:
-    """Builds the exception of a check that the driver itself makes."""
+    """The exception of a check that the driver itself makes, to be raised by the caller."""
     return ZeError(
         call, ErrorInfo(result=int(result), object=object, found=found, expected=expected, hint=hint)
     )
+
+
+class _MakeError(Protocol):
+    def __call__(
+        self, call: str, object: str, *, found: str, expected: str = "", hint: str = ""
+    ) -> ZeError: ...
+
+
+def _with(result: ZeResult) -> _MakeError:
+    def make(call: str, object: str, *, found: str, expected: str = "", hint: str = "") -> ZeError:
+        return error(call, result, object, found=found, expected=expected, hint=hint)
+
+    return make
+
+
+invalid_argument = _with(ZeResult.ERROR_INVALID_ARGUMENT)
+invalid_size = _with(ZeResult.ERROR_INVALID_SIZE)
+not_available = _with(ZeResult.ERROR_NOT_AVAILABLE)
+null_pointer = _with(ZeResult.ERROR_INVALID_NULL_POINTER)
+uninitialized = _with(ZeResult.ERROR_UNINITIALIZED)

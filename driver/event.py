@@ -6,57 +6,48 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import invalid_argument, invalid_size
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.context import Context
-    from softnpu.driver.recording import Recording
+    from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.submissions import Recording
 
-_remembering = threading.Lock()
+_lock = threading.Lock()
 
 
 class EventPool(Handle):
     """Room for `count` events; an index is free again when its event is destroyed."""
 
-    def __init__(self, context: Context, count: int) -> None:
+    def __init__(self, context: ContextBase, count: int) -> None:
         call = "zeEventPoolCreate"
         if count < 1:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_SIZE,
-                "event pool",
-                found=f"{count} events",
-                expected="at least 1",
-            )
+            raise invalid_size(call, "event pool", found=f"{count} events", expected="at least 1")
         self.context = context
         self.count = count
         self._block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
         self._used: set[int] = set()
-        self._owns(context, context.connection, self._used.clear)
+        self._register(context, context.connection, self._used.clear)
 
     def create_event(self, index: int = 0) -> Event:
         """`zeEventCreate`. Raises `ZeError` with INVALID_ARGUMENT for an index out of range or in use."""
         call = "zeEventCreate"
         self.check(call)
         if not 0 <= index < self.count or index in self._used:
-            found = "in use" if index in self._used else "out of range"
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "event pool",
-                found=f"index {index}: {found}",
+                found=f"index {index}: {'in use' if index in self._used else 'out of range'}",
                 expected=f"a free index from 0 to {self.count - 1}",
             )
         self._used.add(index)
         return Event(self, index, self._block, self._used)
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         del self._block
 
 
@@ -71,8 +62,10 @@ class Event(Handle):
         self._record = block.event(self._offset)
         self._record.initialize()
         self._spin = new_budget()
-        self._recordings: tuple[weakref.ref[Recording], ...] = ()  # replaced, never changed: others read it
-        self._owns(pool, pool.context.connection, used.discard, index)
+        self._recordings: tuple[
+            weakref.ref[Recording], ...
+        ] = ()  # replaced, never changed: other threads read it
+        self._register(pool, pool.context.connection, used.discard, index)
 
     def host_signal(self) -> None:
         """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
@@ -80,7 +73,7 @@ class Event(Handle):
         if failpoints.active is not None:
             failpoints.hit("client.signal")
         self._record.host_signal()
-        self._context.ring_doorbell()
+        self._context._ring_doorbell()
 
     def host_reset(self) -> None:
         """`zeEventHostReset`: not signalled from now on."""
@@ -102,27 +95,27 @@ class Event(Handle):
         self.check(call)
         record = self._record
 
-        def over() -> bool:
+        def is_over() -> bool:
             return record.signalled or not self._will_be_signalled()
 
-        wait(call, over, record.sleep, timeout_ns, self._context.connection, self._spin)
+        wait(call, is_over, record.sleep, timeout_ns, self._context.connection, self._spin)
         return record.signalled
 
     # ------------------------------------------------------------ for command lists
 
-    def record(self) -> tuple[Block, int]:
+    def _location(self) -> tuple[Block, int]:
         """Where the event lies, for commands."""
         self.check("zeCommandListAppendSignalEvent")
         return self._block, self._offset
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         del self._block
 
-    def remember(self, recording: Recording) -> None:
-        """A command of this recording signals the event."""
-        with _remembering:
-            kept = [entry for entry in self._recordings if entry() not in (None, recording)]
-            self._recordings = (*kept, weakref.ref(recording))
+    def _add_signaller(self, recording: Recording) -> None:
+        """Note that a command of this recording signals the event."""
+        with _lock:
+            others = [entry for entry in self._recordings if entry() not in (None, recording)]
+            self._recordings = (*others, weakref.ref(recording))
 
     def _will_be_signalled(self) -> bool:
         for entry in self._recordings:

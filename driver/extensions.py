@@ -5,9 +5,8 @@ Tables only grow at the end: a program that knows version 1.8 uses a prefix of t
 
 from __future__ import annotations
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import invalid_argument
 from softnpu.driver.properties import ExtensionProperties, Record
-from softnpu.emulator.interface.result import ZeResult
 
 
 class ExtensionTable(Record, frozen=True, kw_only=True):
@@ -106,9 +105,8 @@ def function_address(name: str) -> ExtensionTable:
     key = "ZE_extension_graph" if "ZE_extension_graph" in name else name
     table = _BY_NAME.get(key)
     if table is None:
-        raise error(
+        raise invalid_argument(
             "zeDriverGetExtensionFunctionAddress",
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "extension",
             found=repr(name),
             expected=" or ".join(_BY_NAME),

@@ -1,4 +1,4 @@
-"""Provoking faults on a running daemon, for tests of how a program copes with them.
+"""Inject faults into a running daemon, to test how a program handles them.
 
 >>> from softnpu.driver import faults
 >>> with faults.injected("compile-fail"):
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softnpu.driver.driver import Driver
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, invalid_argument
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
     Inject,
@@ -25,7 +25,6 @@ from softnpu.emulator.interface.injection_messages import (
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import FaultKind
-from softnpu.emulator.interface.result import ZeResult
 
 __all__ = ["FaultKind", "InjectionState", "clear", "inject", "injected", "status", "status_of"]
 
@@ -45,7 +44,7 @@ def inject(
     seed: int = 0,
     value: str | float | None = None,
 ) -> int:
-    """Asks for a fault; its id. `socket` None: `SOFTNPU_SOCKET` or the user's own daemon.
+    """Inject a fault; its id. `socket` None: `SOFTNPU_SOCKET` or the user's own daemon.
 
     `session`: a number that `softnpu status` shows, or `pid:PID` for all sessions that this process has now.
     The first `after` operations that match pass; of the others each is hit with `probability`, until `count`
@@ -53,7 +52,7 @@ def inject(
     milliseconds. Raises `ZeError` before any effect: UNINITIALIZED without a daemon, INVALID_ARGUMENT for
     what is unknown or contradicts itself, INSUFFICIENT_PERMISSIONS for another user.
     """
-    number, process = _whose(session)
+    number, process = _session_filter(session)
     request = Inject(
         kind=str(kind),
         value=_text(value),
@@ -77,7 +76,7 @@ def status(socket: Path | str | None = None) -> list[InjectionState]:
 
 
 def status_of(driver: Driver) -> list[InjectionState]:
-    """`status`, asked through a connection that there is."""
+    """`status` over an existing connection."""
     answer, _ = driver.connection.request(_CALL, InjectStatus(), InjectedAre)
     return list(answer.faults)
 
@@ -118,7 +117,7 @@ def injected(
     try:
         yield made
     finally:
-        with suppress(ZeError):  # the daemon is gone with it, or somebody has cleared it
+        with suppress(ZeError):  # the daemon is gone, or another process has cleared it
             clear([made], socket)
 
 
@@ -126,15 +125,14 @@ def _daemon(socket: Path | str | None) -> Driver:
     return Driver.open(socket, autostart=False, role="monitor")
 
 
-def _whose(session: int | str | None) -> tuple[int | None, int | None]:
-    """Session and process of what `inject` takes."""
+def _session_filter(session: int | str | None) -> tuple[int | None, int | None]:
+    """Session and process that the argument `session` of `inject` means."""
     if session is None or isinstance(session, int):
         return session, None
     text = session.removeprefix(_PROCESS)
     if not (text.isascii() and text.isdigit()):
-        raise error(
+        raise invalid_argument(
             _CALL,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "session",
             found=repr(session),
             expected="a number, or pid:PID",

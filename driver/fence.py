@@ -1,4 +1,4 @@
-"""`ze_fence_handle_t`: tells when the submissions of one call have ended."""
+"""`ze_fence_handle_t`: signalled when the submissions of one call have ended."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from typing import TYPE_CHECKING
 
 from softnpu.driver.description import FenceState, describe_fence
 from softnpu.driver.handle import Handle
-from softnpu.driver.outcomes import Execution
+from softnpu.driver.submissions import FencedExecution
 from softnpu.driver.waiting import FOREVER, wait
 from softnpu.emulator.common import failpoints
 
 if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
 
-_NOTHING = Execution(0, 0, 0)
-
 
 class Fence(Handle):
-    """A fence of one queue. Never submitted: not ready at once, whatever the time-out."""
+    """A fence of one queue. One that was never submitted is not ready at once, whatever the time-out."""
 
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
-        self.block, self.offset = queue.context.take_fence("zeFenceCreate")
+        self.block, self.offset = queue.context._allocate_fence("zeFenceCreate")
         self._record = self.block.fence(self.offset)
-        self._execution = _NOTHING  # what it was given to last
-        self._signalled = signalled  # by the host: created so, or given to lists without commands
-        self._owns(
-            queue, queue.context.connection, queue.context.give_fence, self.block, self.offset, self._record
+        self._execution = FencedExecution(self._record, queue._progress)  # of the last call with this fence
+        self._signalled = signalled  # by the host: created so, or submitted with lists without commands
+        self._register(
+            queue, queue.context.connection, queue.context._free_fence, self.block, self.offset, self._record
         )
 
     @property
@@ -39,7 +37,7 @@ class Fence(Handle):
         return self._wait("zeFenceQueryStatus", 0)
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeFenceHostSynchronize`: waits for the end; False (NOT_READY) when the time has passed.
+        """`zeFenceHostSynchronize`: wait for the end; False (NOT_READY) when the time has passed.
 
         Raises `ZeError` with the result of the first of its submissions that failed, and with
         ERROR_DEVICE_LOST when the daemon is gone.
@@ -47,7 +45,7 @@ class Fence(Handle):
         return self._wait("zeFenceHostSynchronize", timeout_ns)
 
     def cancel(self) -> None:
-        """Asks that the submission of this fence is not begun, or ends early.
+        """Cancel the submission of this fence: it does not begin, or ends early.
 
         Not a call of Level Zero. Of several command lists that were submitted together it is the last one. A
         wait for an event ends, a list ends behind the inference that runs, a long inference at the border of
@@ -56,19 +54,21 @@ class Fence(Handle):
         self.check("cancel")
         if self._execution.ticket:
             self._record.cancel(self._execution.ticket)
-            self._queue.context.ring_doorbell()
+            self._queue.context._ring_doorbell()
 
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on. Work in flight stays attached."""
         self.check("zeFenceReset")
         self._signalled = False
         execution = self._execution
-        if self._record.is_signalled(execution.ticket) or self._queue.is_over(execution.last):
+        if execution.is_over():
             self._record.arm(0)
-            self._execution = Execution(0, execution.first, execution.last)
+            self._execution = FencedExecution(
+                self._record, self._queue._progress, first=execution.first, last=execution.last
+            )
 
     def describe(self) -> FenceState:
-        """Its record as it is now, and what it was given to last. Not a call of Level Zero."""
+        """Its record as it is now, and the submissions of the last call with it. Not a call of Level Zero."""
         self.check("Fence.describe")
         execution, block = self._execution, self.block
         return describe_fence(
@@ -80,49 +80,41 @@ class Fence(Handle):
             (execution.ticket, execution.first, execution.last),
         )
 
-    def arm(self, execution: Execution) -> None:
-        """The submissions of this execution signal it when the last of them has ended."""
+    def _arm(self, ticket: int, first: int, last: int) -> FencedExecution:
+        """Attach the fence to these submissions: the last of them signals it."""
         self._signalled = False
-        self._execution = execution
-        self._record.arm(execution.ticket)
+        self._execution = FencedExecution(self._record, self._queue._progress, ticket, first, last)
+        self._record.arm(ticket)
+        return self._execution
 
-    def signal_now(self) -> None:
-        """There was nothing to run: signalled at once, as on the real driver."""
+    def _signal(self) -> None:
+        """Signal it from the host: there is nothing to run. The real driver does the same."""
         self._record.arm(0)
-        self._execution = _NOTHING
+        self._execution = FencedExecution(self._record, self._queue._progress)
         self._signalled = True
 
-    def _forget(self) -> None:
-        self._queue.context.give_fence(self.block, self.offset, self._record)
+    def _owner_destroyed(self) -> None:
+        self._queue.context._free_fence(self.block, self.offset, self._record)
 
     def _wait(self, call: str, timeout_ns: int) -> bool:
         self.check(call)
         record, queue, execution = self._record, self._queue, self._execution
-        ticket, last = execution.ticket, execution.last
-        if not ticket:
+        last = execution.last
+        if not execution.ticket:
             if last and not self._signalled:
-                queue.check_alive(call, last)  # reset since it ended
+                queue._check_alive(call, last)  # reset since it ended
             return self._signalled
         connection = queue.context.connection
-
-        def over() -> bool:
-            return record.is_signalled(ticket) or queue.is_over(last)
-
-        def sleep(timeout_ns: int) -> None:
-            record.sleep(ticket, timeout_ns)
-
-        if not wait(call, over, sleep, timeout_ns, connection, queue.spin):
+        if not wait(call, execution.is_over, execution.sleep, timeout_ns, connection, queue.spin):
             return False
         if failpoints.active is not None:
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
-        if record.is_signalled(ticket):
-            result = record.result
-            # given to another submission meanwhile, the fence may have the result of that one already
-            if result or execution.first != last or self._execution is not execution:
-                queue.raise_failure(call, execution)
+        if execution.is_signalled():
+            # submitted again meanwhile, the record may have the result of that submission already
+            if record.result or execution.first != last or self._execution is not execution:
+                queue._raise_failure(call, execution)
             return True
-        # over without a signal: given to another submission since, passed over in a broken ring, or the queue
-        # is destroyed
-        queue.check_alive(call, last)
+        # over without a signal: submitted again since, skipped in a lost ring, or the queue is destroyed
+        queue._check_alive(call, last)
         return False

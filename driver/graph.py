@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
     ArgumentProperties3,
@@ -22,21 +22,19 @@ from softnpu.driver.graph_properties import (
 )
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryPool
+from softnpu.driver.memory import Block, MemoryPool, MemoryRef
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.messages import GraphFlag
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_list import MemoryRef
     from softnpu.driver.connection import Connection
-    from softnpu.driver.context import Context
+    from softnpu.driver.context_base import ContextBase
 
 __all__ = ["BoundArgument", "Graph", "GraphSource"]
 
-MAX_DIMS = 5
 _ORIGINS = {
     "compiled": GraphPropertyFlag.COMPILED,
     "cache": GraphPropertyFlag.LOADED_FROM_CACHE,
@@ -69,9 +67,9 @@ class Graph(Handle):
     Made by `graph_creation`. `build_log` is what the compiler said, `flags` those of its creation.
     """
 
-    def __init__(self, context: Context, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
+    def __init__(self, context: ContextBase, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        self.on_device = DeviceGraph(context.connection, context.memory, created.graph)
+        self._on_device = DeviceGraph(context.connection, context.memory, created.graph)
         self.handle = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
@@ -80,14 +78,14 @@ class Graph(Handle):
         self.load_ms = 0.0
         self.shared = False
         self._arguments: dict[int, BoundArgument] = {}
-        self._owns(context, context.connection, self._arguments.clear)
+        self._register(context, context.connection, self._arguments.clear)
         self._initialized = False
         self._lock = threading.Lock()
         self._native: memoryview | None = None
         self.meta: GraphMeta = _read_meta(blob, created.blob_length)
 
-    def _let_go(self) -> None:
-        del self.on_device
+    def _drop_references(self) -> None:
+        del self._on_device
 
     # ------------------------------------------------------------ what it is
 
@@ -144,8 +142,8 @@ class Graph(Handle):
         call = "pfnGetNativeBinary2"
         self.check(call)
         request = msg.GraphExport(graph=self.handle, offset=offset)
-        told, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
-        return told.blob_length
+        answer, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
+        return answer.blob_length
 
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
         """The blob without the weights that are outside, and where these lie in the weights space.
@@ -154,12 +152,12 @@ class Graph(Handle):
         """
         call = "pfnGetNativeBinary2"
         self.check(call)
-        told, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
+        answer, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
         try:
-            blob = os.pread(fds[0], told.blob_length, 0)
-            if not told.placement_length:
+            blob = os.pread(fds[0], answer.blob_length, 0)
+            if not answer.placement_length:
                 return blob, None
-            return blob, Placement.decode(os.pread(fds[1], told.placement_length, 0))
+            return blob, Placement.decode(os.pread(fds[1], answer.placement_length, 0))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -169,9 +167,9 @@ class Graph(Handle):
         with self._lock:
             if self._native is None:
                 request = msg.GraphExport(graph=self.handle)
-                told, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
+                answer, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
                 try:
-                    self._native = memoryview(mmap.mmap(fd, told.blob_length, prot=mmap.PROT_READ))
+                    self._native = memoryview(mmap.mmap(fd, answer.blob_length, prot=mmap.PROT_READ))
                 finally:
                     os.close(fd)
             return self._native
@@ -199,16 +197,16 @@ class Graph(Handle):
 
     # ------------------------------------------------------------ arguments
 
-    def set_argument_value(self, index: int, place: MemoryRef) -> None:
+    def set_argument_value(self, index: int, memory: MemoryRef) -> None:
         """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
 
         An argument with dynamic dimensions may use all of the allocation from there on, up to its bound.
         Raises `ZeError`: INVALID_ARGUMENT for an unknown index, foreign memory, or too few bytes.
         """
-        self._arguments[index] = self._bound("pfnSetArgumentValue", index, place, None)
+        self._arguments[index] = self._bound("pfnSetArgumentValue", index, memory, None)
 
     def set_argument_value2(
-        self, index: int, place: MemoryRef = None, strides: Sequence[int] | None = None
+        self, index: int, memory: MemoryRef = None, strides: Sequence[int] | None = None
     ) -> None:
         """`pfnSetArgumentValue2`: memory, strides (in elements, innermost first), or both.
 
@@ -218,69 +216,56 @@ class Graph(Handle):
         """
         call = "pfnSetArgumentValue2"
         argument = self._argument(call, index)
-        if place is None and strides is None:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                self._name(index),
-                found="nothing to set",
-                expected="memory or strides",
+        if memory is None and strides is None:
+            raise invalid_argument(
+                call, self._name(index), found="nothing to set", expected="memory or strides"
             )
         now = self._arguments.get(index)
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
         if chosen is None and now is not None and self.keeps_strides:
             chosen = now.strides
-        if place is not None:
-            self._arguments[index] = self._bound(call, index, place, chosen)
+        if memory is not None:
+            self._arguments[index] = self._bound(call, index, memory, chosen)
             return
         if now is None:
-            raise error(
-                call,
-                ZeResult.ERROR_UNINITIALIZED,
-                self._name(index),
-                found="strides only",
-                expected="memory that was set before",
+            raise uninitialized(
+                call, self._name(index), found="strides only", expected="memory that was set before"
             )
         self._check_room(call, index, now.block.size - now.offset, chosen)
         self._arguments[index] = now._replace(strides=chosen)
 
     def _bound_arguments(self, call: str) -> list[BoundArgument]:
-        """The places of all arguments; refuses a missing one by name."""
-        places = []
+        """All arguments as they are set now; refuses one that is not set, by name."""
+        arguments = []
         for index in range(len(self.meta.arguments)):
-            place = self._arguments.get(index)
-            if place is None:
-                raise error(
+            memory = self._arguments.get(index)
+            if memory is None:
+                raise uninitialized(
                     call,
-                    ZeResult.ERROR_UNINITIALIZED,
                     self._name(index),
                     found="not set",
                     expected="memory",
                     hint="call set_argument_value first",
                 )
-            places.append(place)
-        return places
+            arguments.append(memory)
+        return arguments
 
     def _bound(
-        self, call: str, index: int, place: MemoryRef, strides: tuple[int, ...] | None
+        self, call: str, index: int, memory: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.resolve(call, place)
+        block, offset = self.context.memory.resolve(call, memory)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
     def _check_room(self, call: str, index: int, room: int, strides: tuple[int, ...] | None) -> None:
         argument = self.meta.arguments[index]
         if argument.is_dynamic:
-            return  # what it needs depends on the shape, which each execution tells
+            return  # what it needs depends on the shape, which each execution sets
         needed = argument.byte_size if strides is None else _extent(argument, strides)
         if room < needed:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                self._name(index),
-                found=f"{room} bytes of memory",
-                expected=f"{needed} bytes at least",
+            raise invalid_argument(
+                call, self._name(index), found=f"{room} bytes of memory", expected=f"{needed} bytes at least"
             )
 
     def _checked_strides(
@@ -288,18 +273,16 @@ class Graph(Handle):
     ) -> tuple[int, ...]:
         rank = len(argument.shape)
         if not argument.strides:
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
                 found="strides",
                 expected="an argument that the graph was compiled to take strides for",
                 hint=f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
             )
         if not rank <= len(strides) <= MAX_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
                 found=f"strides {list(strides)}",
                 expected=f"{rank} strides of at least 1, innermost first",
@@ -310,9 +293,8 @@ class Graph(Handle):
         self.check(call)
         arguments = self.meta.arguments
         if not 0 <= index < len(arguments):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 f"graph '{self.meta.name}'",
                 found=f"argument {index}",
                 expected=f"0 to {len(arguments) - 1}",
@@ -330,7 +312,7 @@ def _extent(argument: ArgumentMeta, strides: tuple[int, ...]) -> int:
 
 
 def _read_meta(blob: int, length: int) -> GraphMeta:
-    """The metadata of a blob, whose descriptor is closed."""
+    """Read the metadata of a blob and close its descriptor."""
     try:
         with mmap.mmap(blob, length, prot=mmap.PROT_READ) as data:
             view = memoryview(data)
@@ -343,6 +325,6 @@ def _read_meta(blob: int, length: int) -> GraphMeta:
 
 
 def _destroy(connection: Connection, memory: MemoryPool, handle: int) -> None:
-    # a destroyed context has taken its graphs with it
+    # the daemon has destroyed the graphs of a destroyed context
     if not memory.closed and not connection.is_lost():
         connection.request("pfnDestroy", msg.GraphDestroy(graph=handle), msg.Ok)

@@ -10,8 +10,8 @@ from functools import partial
 from softnpu.driver import serialized
 from softnpu.driver.build_log import BuildLog, failure_text, note_failure
 from softnpu.driver.cache_options import cache_options_from_environment
-from softnpu.driver.context import Context
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.context_base import ContextBase
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.graph import Graph
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.driver.graph_source import GraphSource, WeightFile
@@ -22,7 +22,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import Refused, ZeResult
 
-Progress = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 _ALL_FLAGS = int(~GraphFlag.NONE)
 
 
@@ -42,19 +42,15 @@ class GraphDesc:
     def view(self, call: str) -> memoryview:
         """The input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
         if self.input is None:
-            raise error(
-                call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", found="pInput is null", expected="a model"
-            )
+            raise null_pointer(call, "graph", found="pInput is null", expected="a model")
         view = memoryview(self.input).cast("B")
         if not len(view):
-            raise error(
-                call, ZeResult.ERROR_INVALID_SIZE, "graph", found="inputSize is 0", expected="a model"
-            )
+            raise invalid_size(call, "graph", found="inputSize is 0", expected="a model")
         return view
 
 
 def compile_source(
-    context: Context,
+    context: ContextBase,
     source: GraphSource,
     *,
     config: Mapping[str, str] | None = None,
@@ -63,7 +59,7 @@ def compile_source(
     flags: int = 0,
     input_hash: int | None = None,
     cache: msg.CacheOptions | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
     """Compiles `source`, whose descriptors stay the caller's.
@@ -88,14 +84,14 @@ def compile_source(
 
 
 def import_blob(
-    context: Context,
+    context: ContextBase,
     blob: bytes | bytearray | memoryview,
     weights: Sequence[WeightFile] = (),
     placement: Placement | Mapping[int, int] | None = None,
     *,
     flags: int = 0,
     deferred: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
     """A graph of a native blob.
@@ -130,12 +126,12 @@ def import_blob(
 
 
 def create(
-    context: Context,
+    context: ContextBase,
     desc: GraphDesc | None,
     compiler: tuple[int, int],
     *,
     log: BuildLog | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
     """`pfnCreate`, 2 and 3: what the descriptor says, with the cache that the environment asks for.
@@ -157,12 +153,14 @@ def create(
 
 
 def _create(
-    context: Context, desc: GraphDesc | None, compiler: tuple[int, int], progress: Progress | None, call: str
+    context: ContextBase,
+    desc: GraphDesc | None,
+    compiler: tuple[int, int],
+    progress: ProgressCallback | None,
+    call: str,
 ) -> Graph:
     if desc is None:
-        raise error(
-            call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", found="desc is null", expected="a description"
-        )
+        raise null_pointer(call, "graph", found="desc is null", expected="a description")
     view = desc.view(call)
     if desc.flags < 0 or desc.flags & ~_ALL_FLAGS:
         raise error(
@@ -175,9 +173,8 @@ def _create(
     if desc.format == GraphFormat.NATIVE:
         return import_blob(context, view, flags=desc.flags, progress=progress, call=call)
     if desc.format != GraphFormat.NGRAPH_LITE:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "graph",
             found=f"format {desc.format}",
             expected=" or ".join(f"{form.value} ({form.name})" for form in GraphFormat),
@@ -196,40 +193,39 @@ def _create(
 
 
 def _request(
-    context: Context,
+    context: ContextBase,
     request: msg.GraphCreate | msg.GraphImport,
     fds: Sequence[int],
     flags: int,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
     call: str,
 ) -> Graph:
     report = None if progress is None else lambda event: progress(event.stage, event.done)
     connection = context.connection
 
-    def late(answer: msg.Answer, blobs: list[int]) -> None:
-        """Nobody waits for the graph any more."""
+    def on_orphaned(answer: msg.Answer, blobs: list[int]) -> None:
+        """Destroy the graph: its caller has gone."""
         for fd in blobs:
             os.close(fd)
         if isinstance(answer, msg.GraphCreated):
             connection.defer(partial(connection.post, msg.GraphDestroy(graph=answer.graph)))
 
-    created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, late)
+    created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, on_orphaned)
     return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
 
 
-def _placement(blob: bytes | bytearray | memoryview, places: Mapping[int, int], call: str) -> Placement:
+def _placement(blob: bytes | bytearray | memoryview, offsets: Mapping[int, int], call: str) -> Placement:
     try:
         reference = BlobReader(memoryview(blob).cast("B")).weights_reference()
     except Refused as refused:
         raise ZeError(call, refused.info) from refused
     outside = reference.outside if reference is not None else ()
-    missing = next((constant for constant in outside if constant.offset not in places), None)
+    missing = next((constant for constant in outside if constant.offset not in offsets), None)
     if missing is not None:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"blob, constant '{missing.name}'",
             found=f"canonical offset {missing.offset} is not in the placement",
-            expected="a place for every constant outside of the blob",
+            expected="an offset for every constant outside of the blob",
         )
-    return Placement(offsets=tuple(places[constant.offset] for constant in outside))
+    return Placement(offsets=tuple(offsets[constant.offset] for constant in outside))

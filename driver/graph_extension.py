@@ -10,10 +10,10 @@ from softnpu.driver.build_log import BuildLog, last_failure
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context import Context
 from softnpu.driver.device import Device
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_argument, null_pointer
 from softnpu.driver.extensions import version
 from softnpu.driver.graph import Graph
-from softnpu.driver.graph_creation import GraphDesc, Progress, create
+from softnpu.driver.graph_creation import GraphDesc, ProgressCallback, create
 from softnpu.driver.graph_properties import (
     DeviceGraphProperties2,
     GraphFormat,
@@ -67,9 +67,7 @@ class GraphExtension:
         call = "pfnCompilerIsOptionSupported"
         self._check_kind(call, kind)
         if name is None:
-            raise error(
-                call, ZeResult.ERROR_INVALID_NULL_POINTER, "option", found="null pointer", expected="a name"
-            )
+            raise null_pointer(call, "option", found="null pointer", expected="a name")
         if kind == OptionType.COMPILER:
             request = msg.CompilerOptions(device=self.device.info.index, option=name, value=value)
             answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
@@ -91,12 +89,18 @@ class GraphExtension:
             desc = GraphDesc(desc.format, desc.input, desc.build_flags, 0, desc.input_hash)
         return create(context, desc, self._version("pfnCreate"), call="pfnCreate")
 
-    def create2(self, context: Context, desc: GraphDesc | None, progress: Progress | None = None) -> Graph:
+    def create2(
+        self, context: Context, desc: GraphDesc | None, progress: ProgressCallback | None = None
+    ) -> Graph:
         """`pfnCreate2`. Raises `ZeError`, see `graph_creation`."""
         return create(context, desc, self._version("pfnCreate2"), progress=progress)
 
     def create3(
-        self, context: Context, desc: GraphDesc | None, log: BuildLog, progress: Progress | None = None
+        self,
+        context: Context,
+        desc: GraphDesc | None,
+        log: BuildLog,
+        progress: ProgressCallback | None = None,
     ) -> Graph:
         """`pfnCreate3`: as `create2`; fills `log`, also when it fails."""
         call = "pfnCreate3"
@@ -127,9 +131,8 @@ class GraphExtension:
             return _cache_use()
         if kind == MemoryQuery.PROGRAM_CACHE:
             return MemoryUse(total=0, allocated=0)
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "context memory",
             found=f"type {kind}",
             expected=" or ".join(f"{query.value} ({query.name})" for query in MemoryQuery),
@@ -152,9 +155,8 @@ class GraphExtension:
     def _check_kind(self, call: str, kind: int) -> None:
         self.device.driver.check(call)
         if kind not in set(OptionType):
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "options",
                 found=f"type {kind}",
                 expected=" or ".join(f"{each.value} ({each.name})" for each in OptionType),
@@ -168,5 +170,5 @@ def _cache_use() -> MemoryUse:
     try:
         used = sum(path.stat().st_size for path in Path(options.directory).iterdir() if path.is_file())
     except OSError:
-        used = 0  # nothing was stored yet, or it vanishes while we look
+        used = 0  # nothing was stored yet, or the directory is being removed
     return MemoryUse(total=options.limit, allocated=used)

@@ -9,14 +9,14 @@ import enum
 
 from softnpu.driver.properties import Record
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
+from softnpu.emulator.interface.commands import MAX_DIMS
 
 MAX_NAME = 256
 """Bytes of a name with its NUL."""
-MAX_DIMS = 5
 MAX_TENSOR_NAMES = 32
 MAX_METADATA_DIMS = 8
 DYNAMIC_DIMENSION = 2**64 - 1
-"""In metadata: a dimension that each execution tells anew."""
+"""In metadata: a dimension that each execution sets."""
 UNBOUNDED = 2**32 - 1
 """In properties: a dimension without an upper bound."""
 
@@ -131,7 +131,7 @@ class MemoryQuery(enum.IntEnum):
 
 
 class OptionType(enum.IntEnum):
-    """`ze_npu_options_type_t`: whose options."""
+    """`ze_npu_options_type_t`: options of the compiler or of the driver."""
 
     COMPILER = 1
     DRIVER = 2
@@ -258,7 +258,7 @@ def argument_properties(meta: ArgumentMeta) -> ArgumentProperties3:
 
 
 def _name(meta: ArgumentMeta) -> str:
-    # programs pair the two arguments of a state by what follows the prefixes: both are cut at the same place
+    # programs pair the two arguments of a state by what follows the prefixes: both are cut alike
     room = MAX_NAME - 1
     return cut(meta.name, room - len(READ_VALUE) + len(ASSIGN) if meta.name.startswith(ASSIGN) else room)
 
@@ -274,7 +274,7 @@ def _dims(meta: ArgumentMeta) -> tuple[int, ...]:
 
 
 def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
-    """What `pfnGraphGetArgumentMetadata` tells."""
+    """The answer of `pfnGraphGetArgumentMetadata`."""
     shape = meta.model_shape[:MAX_METADATA_DIMS]
     return ArgumentMetadata(
         type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,

@@ -52,7 +52,7 @@ class GraphSource:
 
     @classmethod
     def from_descriptors(cls, name: str, xml_fd: int, weights_fd: int | None) -> GraphSource:
-        """An IR in descriptors, which now belong to the source; a memory file is used in place."""
+        """An IR in descriptors, which now belong to the source; a memory file is not copied."""
         xml_length = os.fstat(xml_fd).st_size
         length = os.fstat(weights_fd).st_size if weights_fd is not None else 0
         if weights_fd is None:

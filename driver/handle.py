@@ -1,4 +1,4 @@
-"""What all handle classes share: one destruction, loud use after it, and no leak when it is forgotten."""
+"""Base of the handle classes: destroyed once, at the latest when unreferenced; use after destroy raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
@@ -19,22 +19,22 @@ H = TypeVar("H", bound="Handle")
 
 
 class Handle:
-    """Base of every Level Zero object. `destroy` is harmless when repeated; use after it raises.
+    """A Level Zero object. `destroy` is harmless when repeated; use after it raises.
 
-    An object that is dropped without `destroy` is given back when Python collects it. Destroying an object
-    ends all that was created through it.
+    An object without `destroy` is destroyed when Python collects it. Destroying an object destroys everything
+    that was created through it.
     """
 
-    _made_by = 0
+    _creator_pid = 0
     _release: Callable[[], None]
     _finalizer: weakref.finalize[..., Any]
 
-    def _owns(
+    def _register(
         self, owner: Handle | None, connection: Connection, release: Callable[..., None], *args: object
     ) -> None:
-        """`release(*args)`, which must not refer to this object, gives it back; called exactly once.
+        """Note the owner, and the call that destroys the object; `args` must not refer to the object.
 
-        It is not called when `owner` is destroyed first, for the daemon ends both then.
+        `release(*args)` is called once, but not if `owner` is destroyed first: the daemon then ends both.
         """
         self._children: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         if owner is not None:
@@ -45,11 +45,11 @@ class Handle:
         self._finalizer.atexit = False  # the daemon takes everything back when the process ends
 
     def destroy(self) -> None:
-        """Gives the object back to the device."""
+        """Destroy the object and everything that was created through it."""
         if self._finalizer.detach() is not None:
-            self._end_children()
+            self._destroy_children()
             self._release()
-            self._let_go()
+            self._drop_references()
 
     @property
     def destroyed(self) -> bool:
@@ -61,28 +61,27 @@ class Handle:
         if not self._finalizer.alive:
             raise self._unusable(call)
 
-    def _end_children(self) -> None:
+    def _destroy_children(self) -> None:
         for reference in self._children.valuerefs():
             child = reference()
             if child is not None and child._finalizer.detach() is not None:
-                child._end_children()
-                child._forget()
-                child._let_go()
+                child._destroy_children()
+                child._owner_destroyed()
+                child._drop_references()
 
-    def _forget(self) -> None:
-        """Ended with its owner: lets go of what only this process holds. The daemon does the rest."""
+    def _owner_destroyed(self) -> None:
+        """Release what only this process holds: the daemon has destroyed the rest with the owner."""
 
-    def _let_go(self) -> None:
-        """Destroyed, by itself or with its owner: drops what would keep memory of the device."""
+    def _drop_references(self) -> None:
+        """Drop what keeps memory of the device alive; called however the object is destroyed."""
 
     def _unusable(self, call: str) -> ZeError:
         name = type(self).__name__
-        if self._made_by:
-            return error(
+        if self._creator_pid:
+            return uninitialized(
                 call,
-                ZeResult.ERROR_UNINITIALIZED,
                 name,
-                found=f"created by process {self._made_by}, used in its forked child {os.getpid()}",
+                found=f"created by process {self._creator_pid}, used in its forked child {os.getpid()}",
                 expected=f"a {name} of this process",
                 hint="open a driver after the fork",
             )
@@ -106,12 +105,12 @@ class Handle:
 _live: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
 
 
-def _disown() -> None:
+def _detach_in_child() -> None:
     # a forked child shares rings and fences with its parent: what it does with them would be the parent's
     for reference in _live.valuerefs():
         handle = reference()
         if handle is not None and handle._finalizer.detach() is not None:
-            handle._made_by = os.getppid()
+            handle._creator_pid = os.getppid()
 
 
-os.register_at_fork(after_in_child=_disown)
+os.register_at_fork(after_in_child=_detach_in_child)

@@ -1,7 +1,7 @@
 """Finding the daemon: connect to its socket, and start a per-user one when there is none.
 
-A daemon may end at any moment, by itself when nobody uses it. Who comes then is not noticed by it, and finds
-or starts the next one: interface.md, "Coming and going".
+A daemon may end at any moment, by itself when no client uses it. It does not notice a client that comes then:
+that one connects to the next daemon or starts it: interface.md, "Coming and going".
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_ownership, linux
-from softnpu.emulator.interface import daemon_files, endpoint
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
 
@@ -28,22 +28,22 @@ _CONNECT_S = 5.0
 _PAUSE_S = 0.01
 
 
-class Launch:
-    """The way of one client to a daemon, within 60 s from now.
+class DaemonLauncher:
+    """Connects one client to the daemon, within 60 s from now.
 
-    `path` None is the default place, `autostart` None asks the environment.
+    `path` None is the default socket; with `autostart` None the environment decides.
     """
 
     def __init__(self, path: Path | None, autostart: bool | None) -> None:
         try:
-            self.place = endpoint.default_socket() if path is None else path.absolute()
+            self.socket_path = endpoint.default_socket() if path is None else path.absolute()
         except Refused as refused:
             raise ZeError(_CALL, refused.info) from refused
         self._named = path is not None or bool(os.environ.get(ENV_SOCKET))
         self._may_start = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
         self._end = time.monotonic() + _WITHIN_S
         self._peer = 0
-        self._again = False
+        self._same_peer = False
         self._connections = 0
 
     def connect(self) -> socket.socket:
@@ -53,17 +53,16 @@ class Launch:
         INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
         """
         if self._connections:
-            time.sleep(_PAUSE_S)  # whoever has closed the last one may be about to end
+            time.sleep(_PAUSE_S)  # the daemon that closed the last one may be about to end
         self._connections += 1
-        found = self._try()
-        if isinstance(found, socket.socket):
-            return found
+        outcome = self._try()
+        if isinstance(outcome, socket.socket):
+            return outcome
         if not self._may_start:
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
-                found=found,
+                f"daemon at {self.socket_path}",
+                found=outcome,
                 expected="a running daemon",
                 hint=f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
             )
@@ -74,7 +73,7 @@ class Launch:
 
         Not one that is reached a second time: a daemon that ends takes no more connections.
         """
-        return not self._again and time.monotonic() < self._end
+        return not self._same_peer and time.monotonic() < self._end
 
     def _try(self) -> socket.socket | str:
         """A connection, or why there is none."""
@@ -83,7 +82,7 @@ class Launch:
         sock = endpoint.new_socket()
         try:
             sock.settimeout(_CONNECT_S)
-            with endpoint.socket_address(self.place) as address:
+            with endpoint.socket_address(self.socket_path) as address:
                 sock.connect(address)
             self._check_peer(sock)
             sock.settimeout(None)
@@ -95,22 +94,17 @@ class Launch:
             reason = f"it did not accept within {_CONNECT_S:g} s"
         except OSError as failure:
             sock.close()
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
+                f"daemon at {self.socket_path}",
                 found=failure.strerror or str(failure),
                 expected="the socket of a softnpu daemon",
                 hint=f"choose its place with {ENV_SOCKET}",
             ) from failure
         except Refused as refused:
             sock.close()
-            raise error(
-                _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                refused.info.object,
-                found=refused.info.found,
-                expected=refused.info.expected,
+            raise uninitialized(
+                _CALL, refused.info.object, found=refused.info.found, expected=refused.info.expected
             ) from refused
         except BaseException:
             sock.close()
@@ -123,59 +117,60 @@ class Launch:
     def _check_peer(self, sock: socket.socket) -> None:
         """Refuses a daemon of neither this user nor root, unless its socket was named and is its own."""
         peer = linux.peer_of(sock)
-        self._again = bool(peer.pid) and peer.pid == self._peer
+        self._same_peer = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid
         if peer.uid in (os.geteuid(), file_ownership.ROOT):
             return
         expected = f"a daemon of user {os.geteuid()} or root"
         hint = f"choose another place with {ENV_SOCKET}"
         if not self._named:
-            raise self._refuse(f"it belongs to user {peer.uid}", expected, hint)
-        owner = self.place.lstat().st_uid
+            raise self._refuse(found=f"it belongs to user {peer.uid}", expected=expected, hint=hint)
+        owner = self.socket_path.lstat().st_uid
         if owner != peer.uid:
-            found = f"user {peer.uid} serves a socket of user {owner}"
-            raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
+            reason = f"user {peer.uid} serves a socket of user {owner}"
+            raise self._refuse(found=reason, expected=f"{expected}, or of the owner of the socket", hint=hint)
         try:
-            daemon_files.check_folder_of(self.place.parent, peer.uid)
+            daemon_files.check_folder_of(self.socket_path.parent, peer.uid)
         except Refused as refused:
             info = refused.info
-            found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
-            raise self._refuse(found, f"{expected}, or {info.expected}", info.hint) from refused
+            reason = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
+            raise self._refuse(
+                found=reason, expected=f"{expected}, or {info.expected}", hint=info.hint
+            ) from refused
 
-    def _refuse(self, found: str, expected: str, hint: str) -> ZeError:
+    def _refuse(self, *, found: str, expected: str, hint: str) -> ZeError:
         return error(
             _CALL,
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
-            f"daemon at {self.place}",
+            f"daemon at {self.socket_path}",
             found=found,
             expected=expected,
             hint=hint,
         )
 
     def _start(self) -> socket.socket:
-        # one of many clients that come at once starts the daemon, the others find it afterwards
+        # of clients that come at once one starts the daemon, the others connect to it afterwards
         try:
-            gate = os.open(self.place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            gate = os.open(self.socket_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as failure:
-            raise error(
+            raise uninitialized(
                 _CALL,
-                ZeResult.ERROR_UNINITIALIZED,
-                f"daemon at {self.place}",
-                found=f"{self.place.parent}: {failure.strerror}",
+                f"daemon at {self.socket_path}",
+                found=f"{self.socket_path.parent}: {failure.strerror}",
                 expected="a directory in which a daemon can make its socket",
                 hint=f"choose another place with {ENV_SOCKET}",
             ) from failure
         try:
             self._lock(gate)
-            found = self._try()
-            while not isinstance(found, socket.socket):
+            outcome = self._try()
+            while not isinstance(outcome, socket.socket):
                 self._run_starter()
-                found = self._try()
-                if isinstance(found, str) and time.monotonic() >= self._end:
-                    raise self._failed(f"it was started but: {found}")
+                outcome = self._try()
+                if isinstance(outcome, str) and time.monotonic() >= self._end:
+                    raise self._failed(f"it was started but: {outcome}")
         finally:
             os.close(gate)
-        return found
+        return outcome
 
     def _lock(self, gate: int) -> None:
         while True:
@@ -190,7 +185,7 @@ class Launch:
     def _run_starter(self) -> None:
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.place)],
+                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.socket_path)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_WITHIN_S,
@@ -202,13 +197,13 @@ class Launch:
             raise self._failed(_reason(done.stdout, done.stderr))
 
     def _failed(self, found: str) -> ZeError:
-        return error(
+        log = endpoint.log_path(self.socket_path)
+        return uninitialized(
             _CALL,
-            ZeResult.ERROR_UNINITIALIZED,
-            f"daemon at {self.place}",
+            f"daemon at {self.socket_path}",
             found=found,
             expected="a daemon that comes up",
-            hint=f"read {endpoint.log_path(self.place)}, or start it by hand: softnpu daemon --foreground",
+            hint=f"read {log}, or start it by hand: softnpu daemon --foreground",
         )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
@@ -33,7 +33,7 @@ _DEVICE_BASE = 0x8000_0000
 
 
 class Block:
-    """The memory itself. Lives as long as anything refers to it: handle, view, list, submission in flight."""
+    """A range of a mapped segment. Handles, views, lists and submissions in flight keep it alive."""
 
     __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
 
@@ -63,7 +63,7 @@ class Block:
 
 
 class _View:
-    """Lets numpy look at a block, and keeps the block alive as long as the array lives."""
+    """Gives numpy access to a block, and keeps the block alive as long as the array."""
 
     __slots__ = ("__array_interface__", "block")
 
@@ -86,14 +86,14 @@ class Allocation(Handle):
     """Memory from `alloc_host`, `alloc_device` or `alloc_shared`; `size` bytes at `address`.
 
     `destroy` (or the end of the last reference) frees it; memory that a view or a submission in flight
-    still uses is given back when they end.
+    still uses is freed when they end.
     """
 
     def __init__(
         self, context: Handle, block: Block, kind: str, identity: int, connection: Connection
     ) -> None:
-        self._held = [block]
-        self._owns(context, connection, self._held.clear)
+        self._blocks = [block]
+        self._register(context, connection, self._blocks.clear)
         self.kind = kind
         self.id = identity
         self.size = block.size
@@ -103,7 +103,7 @@ class Allocation(Handle):
     def block(self) -> Block:
         """The memory itself, for commands."""
         self.check("zeMemGetAllocProperties")
-        return self._held[0]
+        return self._blocks[0]
 
     def view(
         self, dtype: npt.DTypeLike = np.uint8, shape: Sequence[int] | None = None, offset: int = 0
@@ -118,15 +118,18 @@ class Allocation(Handle):
         left = block.size - offset
         count = left // kind.itemsize if shape is None else math.prod(shape)
         if offset < 0 or count < 0 or count * kind.itemsize > left:
-            raise error(
+            raise invalid_size(
                 "Allocation.view",
-                ZeResult.ERROR_INVALID_SIZE,
                 describe(block.handle),
                 found=f"{count} elements of {kind} at byte {offset}",
                 expected=f"a range inside its {block.size} bytes",
             )
         raw = view_of(block)[offset : offset + count * kind.itemsize]
         return raw.view(kind).reshape(count if shape is None else tuple(shape))
+
+
+MemoryRef = Allocation | npt.NDArray[Any] | int | None
+"""An allocation, a contiguous view of one, or an address inside one; None is the null pointer."""
 
 
 class MemoryPool:
@@ -140,37 +143,39 @@ class MemoryPool:
         self._segments: dict[int, tuple[SharedMapping, int]] = {}
         self._addresses: list[int] = []
         self._blocks: dict[int, tuple[int, weakref.ref[Block]]] = {}
-        # finalizers run anywhere, even inside a request: they only note what is to be freed
-        self._garbage: deque[tuple[int, int, int]] = deque()
-        self._freed: deque[tuple[int, int, int]] = deque()
+        # finalizers run anywhere, also inside a request: they only note what is to be freed
+        self._to_free: deque[tuple[int, int, int]] = deque()
+        self._freed_by_daemon: deque[tuple[int, int, int]] = deque()
         self._exported: dict[int, int] = {}
-        # answers to requests whose caller was interrupted: what they place is in the daemon's books
-        self._late: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
+        # answers to requests whose caller was interrupted: the daemon has allocated this memory
+        self._orphaned: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
 
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
         """Asks the daemon for memory, maps it and reserves its pages."""
-        # answers that place memory are adopted in the order in which the daemon gave them
-        with self._connection.section(), self._lock:
+        # answers with memory are mapped in the order in which the daemon gave them
+        with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemAlloc(
                 context=self._context, kind=kind, size=size, alignment=alignment, exportable=exportable
             )
-            answer, fds = self._connection.request(call, request, msg.MemAllocated, late=self._allocated_late)
+            answer, fds = self._connection.request(
+                call, request, msg.MemAllocated, on_orphaned=self._on_orphaned_allocation
+            )
             if exportable:
                 self._exported[answer.segment] = os.dup(fds[0])
-            return self._adopt(call, answer, fds, size, self._garbage)
+            return self._map_answer(call, answer, fds, size, self._to_free)
 
     def import_segment(self, call: str, fd: int, kind: str) -> Block:
         """Memory that another process has exported; the descriptor stays the caller's."""
-        with self._connection.section(), self._lock:
+        with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemImport(context=self._context, kind=kind)
             answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, [fd], late=self._allocated_late
+                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
             )
-            return self._adopt(call, answer, fds, answer.segment_size, self._garbage)
+            return self._map_answer(call, answer, fds, answer.segment_size, self._to_free)
 
     def export_segment(self, call: str, block: Block) -> int:
         """A descriptor of the block's segment, the caller's. Raises INVALID_ENUMERATION if not exportable."""
@@ -187,25 +192,27 @@ class MemoryPool:
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
         """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
-        with self._connection.section(), self._lock:
+        with self._connection.deferred_section(), self._lock:
             self.flush()
-            answer, fds = self._connection.request(call, request, msg.QueueCreated, late=self._queue_late)
+            answer, fds = self._connection.request(
+                call, request, msg.QueueCreated, on_orphaned=self._on_orphaned_queue
+            )
             try:
-                return answer.queue, self._adopt(call, answer.ring, fds, size, self._freed)
+                return answer.queue, self._map_answer(call, answer.ring, fds, size, self._freed_by_daemon)
             except BaseException:
                 self._connection.post(msg.QueueDestroy(queue=answer.queue))
                 raise
 
-    def _allocated_late(self, answer: msg.Answer, fds: list[int]) -> None:
+    def _on_orphaned_allocation(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.MemAllocated)
-        self._late.append((answer, fds, self._garbage))
+        self._orphaned.append((answer, fds, self._to_free))
 
-    def _queue_late(self, answer: msg.Answer, fds: list[int]) -> None:
+    def _on_orphaned_queue(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.QueueCreated)
-        self._late.append((answer.ring, fds, self._freed))
+        self._orphaned.append((answer.ring, fds, self._freed_by_daemon))
         self._connection.defer(lambda: self._connection.post(msg.QueueDestroy(queue=answer.queue)))
 
-    def _adopt(
+    def _map_answer(
         self,
         call: str,
         answer: msg.MemAllocated,
@@ -213,13 +220,13 @@ class MemoryPool:
         size: int,
         end: deque[tuple[int, int, int]],
     ) -> Block:
-        while self._late:
-            # the daemon placed these before: a later answer may lie in their segment
-            placed, its_fds, its_end = self._late.popleft()
-            self._place(call, placed, its_fds, 1, its_end)
-        return self._place(call, answer, fds, size, end)
+        while self._orphaned:
+            # allocated before: a later answer may lie in their segment
+            placed, its_fds, its_end = self._orphaned.popleft()
+            self._map_block(call, placed, its_fds, 1, its_end)
+        return self._map_block(call, answer, fds, size, end)
 
-    def _place(
+    def _map_block(
         self,
         call: str,
         answer: msg.MemAllocated,
@@ -241,20 +248,20 @@ class MemoryPool:
         self._connection.defer(self.flush)
 
     def flush(self) -> None:
-        """Gives memory back that nothing refers to any more."""
-        with self._connection.section(), self._lock:
+        """Free memory that nothing refers to any more."""
+        with self._connection.deferred_section(), self._lock:
             if self._closed:
                 return
-            while self._freed:
-                self._forget(*self._freed.popleft())
-            garbage = []
-            while self._garbage:
-                garbage.append(self._garbage.popleft())
-                self._forget(*garbage[-1])
-            if not garbage or self._connection.is_lost():
+            while self._freed_by_daemon:
+                self._unregister(*self._freed_by_daemon.popleft())
+            freed_now = []
+            while self._to_free:
+                freed_now.append(self._to_free.popleft())
+                self._unregister(*freed_now[-1])
+            if not freed_now or self._connection.is_lost():
                 return  # with the daemon everything that it had is gone
-            for start in range(0, len(garbage), 1024):
-                handles = tuple(entry[0] for entry in garbage[start : start + 1024])
+            for start in range(0, len(freed_now), 1024):
+                handles = tuple(entry[0] for entry in freed_now[start : start + 1024])
                 self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
 
     @property
@@ -263,13 +270,13 @@ class MemoryPool:
         return self._closed
 
     def close(self) -> None:
-        """The daemon has given everything back: forgets what was mapped here."""
+        """Unmap everything: the daemon has freed it."""
         with self._lock:
             self._closed = True
-            self._garbage.clear()
-            self._freed.clear()
-            while self._late:
-                for fd in self._late.popleft()[1]:
+            self._to_free.clear()
+            self._freed_by_daemon.clear()
+            while self._orphaned:
+                for fd in self._orphaned.popleft()[1]:
                     os.close(fd)
             self._segments.clear()
             while self._exported:
@@ -277,49 +284,36 @@ class MemoryPool:
             self._addresses.clear()
             self._blocks.clear()
 
-    def find(
-        self, call: str, place: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
+    def resolve(
+        self, call: str, memory: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
     ) -> tuple[Block, int]:
         """The block and offset of an allocation, a view of one, or an address inside one.
 
-        Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of somebody else.
+        Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of another context.
         """
-        if isinstance(place, Allocation):
-            place.check(call)
-            return self._own(call, place.block, unknown), 0
-        if isinstance(place, np.ndarray):
-            if not place.flags.c_contiguous:
-                raise error(
-                    call,
-                    ZeResult.ERROR_INVALID_ARGUMENT,
-                    "array",
-                    found="not contiguous",
-                    expected="a C-contiguous view",
-                )
-            address = place.ctypes.data
-        elif isinstance(place, int):
-            address = place
-        elif place is None:
+        if isinstance(memory, Allocation):
+            memory.check(call)
+            return self._own(call, memory.block, unknown), 0
+        if isinstance(memory, np.ndarray):
+            if not memory.flags.c_contiguous:
+                raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
+            address = memory.ctypes.data
+        elif isinstance(memory, int):
+            address = memory
+        elif memory is None:
             address = 0
         else:
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "memory",
-                found=f"a {type(place).__name__}",
+                found=f"a {type(memory).__name__}",
                 expected="an Allocation, a numpy view of one, or an address",
             )
-        return self._find_address(call, address, unknown)
+        return self._resolve_address(call, address, unknown)
 
-    def _find_address(self, call: str, address: int, unknown: ZeResult) -> tuple[Block, int]:
+    def _resolve_address(self, call: str, address: int, unknown: ZeResult) -> tuple[Block, int]:
         if address == 0:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_NULL_POINTER,
-                "memory",
-                found="null pointer",
-                expected="an address",
-            )
+            raise null_pointer(call, "memory", found="null pointer", expected="an address")
         with self._lock:
             index = bisect.bisect_right(self._addresses, address) - 1
             entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
@@ -337,14 +331,16 @@ class MemoryPool:
 
     def _own(self, call: str, block: Block, unknown: ZeResult) -> Block:
         """The block, if it belongs to this context."""
-        self._find_address(call, block.address, unknown)
+        self._resolve_address(call, block.address, unknown)
         return block
 
     def _map(self, call: str, answer: msg.MemAllocated, fds: list[int]) -> tuple[SharedMapping, int]:
         if not answer.fresh:
             known = self._segments.get(answer.segment)
             if known is None:
-                raise self._connection.give_up(call, f"segment {answer.segment} was lost by an interruption")
+                raise self._connection.protocol_error(
+                    call, f"segment {answer.segment} was lost by an interruption"
+                )
             return known
         (fd,) = fds
         try:
@@ -364,7 +360,7 @@ class MemoryPool:
         finally:
             os.close(fd)
 
-    def _forget(self, handle: int, segment: int, at: int) -> None:
+    def _unregister(self, handle: int, segment: int, at: int) -> None:
         mapping, count = self._segments[segment]
         if count == 1:
             del self._segments[segment]

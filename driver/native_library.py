@@ -14,7 +14,7 @@ from softnpu.emulator.interface.environment import ENV_PYTHON, ENV_SAVED_ENV, EN
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
-"""A directory with the native driver, in place of the installed one: for whoever works on it."""
+"""A directory with the native driver, in place of the installed one: for work on the driver itself."""
 
 DRIVER_NAME = "libze_softnpu.so"
 LOADER_NAME = "libze_loader.so.1"
@@ -23,7 +23,7 @@ _CHANGED = ("LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """`driver` is for the official loader; `loader` takes its place for programs that bring none."""
+    """`driver` is for the official loader; `loader` replaces it for programs that bring none."""
 
     driver: Path
     loader: Path
@@ -55,14 +55,14 @@ def folder() -> Path:
     from softnpu import driver
 
     # an editable install has the library among the installed files, which is not where the sources are
-    places = [Path(entry, "native", "lib") for entry in driver.__path__]
-    return next((place for place in places if (place / DRIVER_NAME).exists()), places[0])
+    folders = [Path(entry, "native", "lib") for entry in driver.__path__]
+    return next((path for path in folders if (path / DRIVER_NAME).exists()), folders[0])
 
 
 def find() -> NativeLibrary:
     """The installed native driver. Raises `ZeError` with DEPENDENCY_UNAVAILABLE when it was not built."""
-    place = folder()
-    library = NativeLibrary(place / DRIVER_NAME, place / "loader" / LOADER_NAME)
+    path = folder()
+    library = NativeLibrary(path / DRIVER_NAME, path / "loader" / LOADER_NAME)
     for file in (library.driver, library.loader):
         if not file.exists():
             raise error(

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_argument
 from softnpu.driver.graph_source import WeightFile
 from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
 from softnpu.emulator.common import linux
@@ -73,7 +73,7 @@ def gather(
     """Brings pieces of this process's memory into weight files.
 
     `known` has, by the index of a piece, a descriptor of a file that has the same bytes, and where: they are
-    taken from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
+    read from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
     nothing of any piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
     """
     areas = _areas()
@@ -81,20 +81,20 @@ def gather(
     opened: dict[tuple[int, int, int], int] = {}
     try:
         private = _Private()
-        found = [
+        located = [
             _in_file(piece, cover, opened, private) for piece, cover in zip(pieces, covering, strict=True)
         ]
         for index, (fd, offset) in (known or {}).items():
-            found[index] = _InFile(_kept_open(fd, opened), offset)
-        found = _at_most(found, pieces, opened)
-        return _gathered(pieces, found, opened, call)
+            located[index] = _InFile(_keep_open(fd, opened), offset)
+        located = _limited(located, pieces, opened)
+        return _gathered(pieces, located, opened, call)
     finally:
         for fd in opened.values():
             os.close(fd)
 
 
-def _kept_open(fd: int, opened: dict[tuple[int, int, int], int]) -> tuple[int, int, int]:
-    """A descriptor of somebody else among those that are open here; its file."""
+def _keep_open(fd: int, opened: dict[tuple[int, int, int], int]) -> tuple[int, int, int]:
+    """Note a descriptor of the caller among the open ones; its file."""
     info = os.fstat(fd)
     file = (os.major(info.st_dev), os.minor(info.st_dev), info.st_ino)
     if file not in opened:
@@ -104,19 +104,19 @@ def _kept_open(fd: int, opened: dict[tuple[int, int, int], int]) -> tuple[int, i
 
 def _gathered(
     pieces: Sequence[Piece],
-    found: Sequence[_InFile | None],
+    located: Sequence[_InFile | None],
     opened: dict[tuple[int, int, int], int],
     call: str,
 ) -> Gathered:
     begins: dict[tuple[int, int, int], int] = {}
     ends: dict[tuple[int, int, int], int] = {}
-    for piece, place in zip(pieces, found, strict=True):
-        if place is not None:
-            begins[place.file] = min(place.offset, begins.get(place.file, place.offset))
-            ends[place.file] = max(place.offset + piece.length, ends.get(place.file, 0))
+    for piece, in_file in zip(pieces, located, strict=True):
+        if in_file is not None:
+            begins[in_file.file] = min(in_file.offset, begins.get(in_file.file, in_file.offset))
+            ends[in_file.file] = max(in_file.offset + piece.length, ends.get(in_file.file, 0))
     files = [WeightFile(os.dup(opened[file]), begins[file], ends[file] - begins[file]) for file in begins]
     try:
-        copied, size = _copy_offsets(pieces, found)
+        copied, size = _copy_offsets(pieces, located)
         if size:
             files.append(WeightFile(_copy(pieces, copied, call), 0, size))
     except BaseException:
@@ -127,36 +127,36 @@ def _gathered(
     starts = SpaceLayout(sources).starts
     start_of = dict(zip(begins, starts, strict=False))
     offsets = []
-    for piece, place in zip(pieces, found, strict=True):
-        if place is not None:
-            offsets.append(start_of[place.file] + place.offset - begins[place.file])
+    for piece, in_file in zip(pieces, located, strict=True):
+        if in_file is not None:
+            offsets.append(start_of[in_file.file] + in_file.offset - begins[in_file.file])
         else:
             offsets.append(starts[-1] + copied[piece.address, piece.length] if piece.length else 0)
     return Gathered(tuple(files), tuple(offsets))
 
 
-def _at_most(
-    found: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
+def _limited(
+    located: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
 ) -> list[_InFile | None]:
     """Leaves as many files as a message carries, the largest; what lies in others is copied."""
     sizes = dict.fromkeys(opened, 0)
-    for piece, place in zip(pieces, found, strict=True):
-        if place is not None:
-            sizes[place.file] += piece.length
+    for piece, in_file in zip(pieces, located, strict=True):
+        if in_file is not None:
+            sizes[in_file.file] += piece.length
     if len(sizes) < MAX_SOURCES:
-        return found
+        return located
     kept = set(sorted(sizes, key=lambda file: sizes[file], reverse=True)[: MAX_SOURCES - 1])
-    return [place if place is not None and place.file in kept else None for place in found]
+    return [in_file if in_file is not None and in_file.file in kept else None for in_file in located]
 
 
 def _copy_offsets(
-    pieces: Sequence[Piece], found: Sequence[_InFile | None]
+    pieces: Sequence[Piece], located: Sequence[_InFile | None]
 ) -> tuple[dict[tuple[int, int], int], int]:
     """Where each copied piece goes in the one file of copies, and the size of that file."""
     offsets: dict[tuple[int, int], int] = {}
     size = 0
-    for piece, place in zip(pieces, found, strict=True):
-        if place is None and piece.length and (piece.address, piece.length) not in offsets:
+    for piece, in_file in zip(pieces, located, strict=True):
+        if in_file is None and piece.length and (piece.address, piece.length) not in offsets:
             size = -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
             offsets[piece.address, piece.length] = size
             size += piece.length
@@ -219,9 +219,8 @@ def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
         cover.append(area)
         at, index = area.end, index + 1
     if at < end:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{piece.name}'",
             found=f"{piece.length} bytes at {piece.address:#x}, of which {at:#x} is no readable memory",
             expected="memory of this process that stays valid during the call",
@@ -239,7 +238,7 @@ def _in_file(
     if not area.inode or "w" in area.access or not area.path.startswith("/"):
         return None
     if area.file not in opened:
-        fd = _opened(area)
+        fd = _open_file(area)
         if fd is None:
             return None
         opened[area.file] = fd
@@ -253,7 +252,7 @@ def _in_file(
 
 
 class _Private:
-    """Private mappings that have pages of their own, which the file does not have: asked once, if at all."""
+    """Private mappings that have pages of their own, which the file does not have: read once, if at all."""
 
     def __init__(self) -> None:
         self._starts: set[int] | None = None
@@ -265,19 +264,19 @@ class _Private:
 
     @staticmethod
     def _read() -> set[int]:
-        found = set()
+        starts = set()
         start = 0
         with open(_SMAPS, "rb") as file:
             for line in file:
                 if line.startswith(b"Anonymous:"):
                     if line.split()[1] != b"0":
-                        found.add(start)
+                        starts.add(start)
                 elif line[:1] in b"0123456789abcdef":
                     start = int(line[: line.index(b"-")], 16)
-        return found
+        return starts
 
 
-def _opened(area: _Area) -> int | None:
+def _open_file(area: _Area) -> int | None:
     """A descriptor of the very file that is mapped; None if it cannot be had."""
     for name in (f"/proc/self/map_files/{area.start:x}-{area.end:x}", area.path):
         try:

@@ -6,7 +6,7 @@ import enum
 import struct
 from typing import TYPE_CHECKING
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_argument, invalid_size, not_available
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.properties import Record
@@ -67,40 +67,29 @@ class ProfilingPool(Handle):
         call = "pfnProfilingPoolCreate"
         graph.check(call)
         if not graph.profiled:
-            raise error(
+            raise not_available(
                 call,
-                ZeResult.ERROR_NOT_AVAILABLE,
                 f"graph '{graph.meta.name}'",
                 found="compiled without profiling",
                 expected="a graph created with the profiling flag",
             )
         if count < 1:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_SIZE,
-                "profiling pool",
-                found=f"{count} queries",
-                expected="at least 1",
-            )
+            raise invalid_size(call, "profiling pool", found=f"{count} queries", expected="at least 1")
         self.graph = graph
         self.count = count
         layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
         self.query_size = -(-profiling.size_for(layers) // 64) * 64
         self.block = graph.context.memory.allocate(call, "control", self.query_size * count)
         self._used: set[int] = set()
-        self._owns(graph.context, graph.context.connection, self._used.clear)
+        self._register(graph.context, graph.context.connection, self._used.clear)
 
     def create_query(self, index: int) -> ProfilingQuery:
-        """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken."""
+        """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE for a used one."""
         call = "pfnProfilingQueryCreate"
         self.check(call)
         if not 0 <= index < self.count:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                "profiling pool",
-                found=f"index {index}",
-                expected=f"0 to {self.count - 1}",
+            raise invalid_argument(
+                call, "profiling pool", found=f"index {index}", expected=f"0 to {self.count - 1}"
             )
         if index in self._used:
             raise error(
@@ -114,7 +103,7 @@ class ProfilingPool(Handle):
         self._used.add(index)
         return ProfilingQuery(self, index, self._used)
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         del self.block
 
     def destroy(self) -> None:
@@ -139,15 +128,14 @@ class ProfilingQuery(Handle):
         self._offset = index * pool.query_size
         start = pool.block.offset + self._offset
         pool.block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
-        self._owns(pool, pool.graph.context.connection, used.discard, index)
+        self._register(pool, pool.graph.context.connection, used.discard, index)
 
-    def place(self, call: str, graph: Graph) -> tuple[Block, int]:
+    def _location(self, call: str, graph: Graph) -> tuple[Block, int]:
         """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
         self.check(call)
         if graph is not self._pool.graph:
-            raise error(
+            raise invalid_argument(
                 call,
-                ZeResult.ERROR_INVALID_ARGUMENT,
                 "profiling query",
                 found=f"of graph '{self._pool.graph.meta.name}'",
                 expected=f"a query of graph '{graph.meta.name}'",
@@ -181,7 +169,7 @@ class ProfilingQuery(Handle):
     def tasks(self) -> list[TaskInfo]:
         """One record for every layer that was executed: OpenVINO does not split layers further."""
         profile = self._profile()
-        clock = self._pool.graph.context.device.info.core_clock_mhz
+        clock = self._pool.graph.context.device_info.core_clock_mhz
         return [
             TaskInfo(
                 name=layer.name,
@@ -207,9 +195,8 @@ class ProfilingQuery(Handle):
             return b"".join(_pack_layer(layer) for layer in self.layers())
         if kind == ProfilingType.TASK_LEVEL:
             return b"".join(_pack_task(task) for task in self.tasks())
-        raise error(
+        raise invalid_argument(
             "pfnProfilingQueryGetData",
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "profiling type",
             found=f"{int(kind)}",
             expected="LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)",
@@ -231,9 +218,8 @@ class ProfilingQuery(Handle):
         self.check(call)
         profile = profiling.decode(self._raw())
         if profile is None:
-            raise error(
+            raise not_available(
                 call,
-                ZeResult.ERROR_NOT_AVAILABLE,
                 "profiling query",
                 found="no inference has ended with it",
                 expected="an inference that was executed with this query",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from softnpu.driver import serialized
-from softnpu.driver.context import Context
-from softnpu.driver.errors import error
+from softnpu.driver.context_base import ContextBase
+from softnpu.driver.errors import error, null_pointer
 from softnpu.driver.graph_creation import GraphDesc
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.driver.handle import Handle
@@ -17,17 +17,11 @@ from softnpu.emulator.interface.result import ZeResult
 class QueryNetwork(Handle):
     """The answer to one query; made by `GraphExtension.query_network_create`."""
 
-    def __init__(self, context: Context, desc: GraphDesc | None, compiler: tuple[int, int]) -> None:
+    def __init__(self, context: ContextBase, desc: GraphDesc | None, compiler: tuple[int, int]) -> None:
         call = "pfnQueryNetworkCreate2"
         context.check(call)
         if desc is None:
-            raise error(
-                call,
-                ZeResult.ERROR_INVALID_NULL_POINTER,
-                "graph",
-                found="desc is null",
-                expected="a description",
-            )
+            raise null_pointer(call, "graph", found="desc is null", expected="a description")
         view = desc.view(call)
         if desc.format != GraphFormat.NGRAPH_LITE:
             raise error(
@@ -45,12 +39,12 @@ class QueryNetwork(Handle):
                 weights=source.sources,
                 build_flags=desc.build_flags or "",
             )
-            told, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
+            answer, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
         try:
-            self._layers = [os.pread(fd, told.length, 0).decode()]
+            self._layers = [os.pread(fd, answer.length, 0).decode()]
         finally:
             os.close(fd)
-        self._owns(context, context.connection, self._layers.clear)
+        self._register(context, context.connection, self._layers.clear)
 
     def get_supported_layers(self) -> str:
         """`pfnQueryNetworkGetSupportedLayers`: `<name><name>...`."""

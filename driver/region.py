@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from softnpu.driver.errors import error
+from softnpu.driver.errors import error, invalid_size
 from softnpu.emulator.interface.result import ZeResult
 
 
@@ -36,9 +36,8 @@ def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitche
             )
     size = (target.width, target.height, target.depth)
     if not all(size) or size != (source.width, source.height, source.depth):
-        raise error(
+        raise invalid_size(
             call,
-            ZeResult.ERROR_INVALID_SIZE,
             "copy region",
             found=f"target {target.width} x {target.height}, source {source.width} x {source.height}",
             expected="two regions of one size that is not empty",

@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from html import unescape
 
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.interface.result import ZeResult
@@ -82,7 +82,7 @@ def parse(data: memoryview, compiler: tuple[int, int], call: str) -> GraphSource
         )
     start, size = form.xml
     if not 0 < size <= XML_LIMIT:
-        raise _bad_size(call, "XML", f"{size} bytes", f"1 to {XML_LIMIT}")
+        raise _bad_size(call, "XML", found=f"{size} bytes", expected=f"1 to {XML_LIMIT}")
     xml = bytes(data[start : start + size])
     base = _address(data) + form.weights[0]
     if form.has_pointers:
@@ -120,8 +120,8 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
         offset, length = _OFFSET.search(layer["data"]), _SIZE_OF.search(layer["data"])
         if offset is None or length is None:
             continue
-        found = _NAME.search(layer["head"])
-        name = unescape(found[1].decode(errors="replace")) if found else ""
+        named = _NAME.search(layer["head"])
+        name = unescape(named[1].decode(errors="replace")) if named else ""
         pointer = _POINTER.search(layer["info"] or b"")
         if pointer is not None:
             piece = _pointed(name, pointer[1], call)
@@ -131,7 +131,10 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
             at, count = int(offset[1]), int(length[1])
             if at > size or count > size - at:
                 raise _bad_size(
-                    call, f"constant '{name}'", f"{count} bytes at {at}", f"a range inside {size}"
+                    call,
+                    f"constant '{name}'",
+                    found=f"{count} bytes at {at}",
+                    expected=f"a range inside {size}",
                 )
             piece = Piece(name, base + at, count)
             text, end = layer["data"], layer.end("data")
@@ -142,9 +145,8 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
 def _pointed(name: str, attribute: bytes, call: str) -> Piece:
     version, address, length = (pattern.search(attribute) for pattern in (_VERSION_OF, _ADDRESS, _LENGTH))
     if version is None or version[1] != b"0" or address is None or length is None:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
             found=f"WeightsPointerAttribute{attribute[:100].decode(errors='replace')}",
             expected="version 0 with mp (address) and ms (bytes)",
@@ -152,9 +154,8 @@ def _pointed(name: str, attribute: bytes, call: str) -> Piece:
         )
     where, count = int(address[1]), int(length[1])
     if count and (not where or where + count >= 1 << 64):
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
             found=f"{count} bytes at address {where:#x}",
             expected="memory of this process",
@@ -168,24 +169,25 @@ def _form(data: memoryview, call: str) -> _Form:
         if fields[0] == _STREAM.size and fields[1] == _VERSION.size:
             return _stream_form(data, fields, call)
     if len(data) < _COPYING.size:
-        raise _bad_size(call, "header", f"{len(data)} bytes", f"at least {_COPYING.size}")
+        raise _bad_size(call, "header", found=f"{len(data)} bytes", expected=f"at least {_COPYING.size}")
     major, minor, parts, xml_size = _COPYING.unpack_from(data)
     if parts != _PARTS:
-        raise error(
+        raise invalid_argument(
             call,
-            ZeResult.ERROR_INVALID_ARGUMENT,
             "serialised model",
             found=f"{parts} parts",
             expected=f"{_PARTS}, XML and weights, or the header of a stream",
         )
     left = len(data) - _COPYING.size
     if xml_size > left or _SIZE.size > left - xml_size:
-        raise _bad_size(call, "XML", f"{xml_size} bytes", f"at most {max(0, left - _SIZE.size)}")
+        raise _bad_size(
+            call, "XML", found=f"{xml_size} bytes", expected=f"at most {max(0, left - _SIZE.size)}"
+        )
     at = _COPYING.size + xml_size
     (weights_size,) = _SIZE.unpack_from(data, at)
     if weights_size != len(data) - at - _SIZE.size:
         expected = f"{len(data) - at - _SIZE.size}, the rest of the input"
-        raise _bad_size(call, "weights", f"{weights_size} bytes", expected)
+        raise _bad_size(call, "weights", found=f"{weights_size} bytes", expected=expected)
     return _Form((major, minor), (_COPYING.size, xml_size), (at + _SIZE.size, weights_size), False)
 
 
@@ -194,7 +196,9 @@ def _stream_form(data: memoryview, fields: tuple[int, ...], call: str) -> _Form:
     for number, name in enumerate(names):
         offset, size = fields[2 * number : 2 * number + 2]
         if offset > len(data) or size > len(data) - offset:
-            raise _bad_size(call, name, f"{size} bytes at {offset}", f"a range inside {len(data)} bytes")
+            raise _bad_size(
+                call, name, found=f"{size} bytes at {offset}", expected=f"a range inside {len(data)} bytes"
+            )
     version = _VERSION.unpack_from(data, fields[0])
     return _Form(version, (fields[4], fields[5]), (fields[2], fields[3]), True)
 
@@ -225,7 +229,5 @@ def _address(data: memoryview) -> int:
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0
 
 
-def _bad_size(call: str, part: str, found: str, expected: str) -> ZeError:
-    return error(
-        call, ZeResult.ERROR_INVALID_SIZE, f"serialised model, {part}", found=found, expected=expected
-    )
+def _bad_size(call: str, part: str, *, found: str, expected: str) -> ZeError:
+    return invalid_size(call, f"serialised model, {part}", found=found, expected=expected)

@@ -1,6 +1,6 @@
-"""Waiting for the device: look, spin for a bounded time, then sleep in slices.
+"""Waiting for the device: poll for a bounded time, then sleep in slices.
 
-A slice bounds how late a waiter learns that the daemon is gone; nothing wakes it otherwise then.
+The length of a slice bounds how late a waiter learns that the daemon is gone: nothing wakes it then.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def new_budget() -> SpinBudget:
 
 def wait(
     call: str,
-    ready: Callable[[], bool],
+    is_over: Callable[[], bool],
     sleep: Callable[[int], None],
     timeout_ns: int,
     connection: Connection,
     spin: SpinBudget,
 ) -> bool:
-    """Waits until `ready()`; False when `timeout_ns` passed. `sleep(ns)` returns when it may have changed.
+    """Wait until `is_over()`; False when `timeout_ns` passed. `sleep(ns)` returns when that may have changed.
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """
-    if ready():
+    if is_over():
         return True
     if timeout_ns <= 0:
         if connection.is_lost():
@@ -47,17 +47,17 @@ def wait(
     if limit:
         spin_end = min(end, now + limit)
         while time.monotonic_ns() < spin_end:
-            if ready():
+            if is_over():
                 spin.hit()
                 return True
         spin.miss()
     if failpoints.active is not None:
         failpoints.hit("client.running")
-    while not ready():
+    while not is_over():
         left = end - time.monotonic_ns()
         if left <= 0:
             return False
         sleep(min(left, _SLICE_NS))
-        if not ready() and connection.is_lost() and not ready():
+        if not is_over() and connection.is_lost() and not is_over():
             raise connection.lost_error(call)
     return True

@@ -14,7 +14,6 @@ in the log, and the model is compiled.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time

@@ -206,7 +206,8 @@ def request_of(
 ) -> tuple[bytes, Configuration]:
     """What a compilation of `model` asks the cache for, as the compiler itself puts it together."""
     from softnpu.emulator import platforms
-    from softnpu.emulator.compiler import compile_job, job_cache
+    from softnpu.emulator.compiler import job_cache
+    from softnpu.emulator.compiler.compile_request import CompileRequest
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator.interface.environment import ENV_DEVICES
     from softnpu.emulator.links.compiler import CompileJob
@@ -224,7 +225,7 @@ def request_of(
         )
         stages = Stages(lambda _stage, _done: None, COMPILE_STAGES)
         stages.begin("cache")
-        return job_cache.key_parts(compile_job.receive(job, source.fds, f"model '{source.name}'"), stages)
+        return job_cache.key_parts(CompileRequest.receive(job, source.fds, f"model '{source.name}'"), stages)
 
 
 # ---------------------------------------------------------------- words

@@ -20,7 +20,7 @@ _USAGE = "usage: python -m softnpu.emulator.compiler FD PARENT_PID (started by t
 
 
 def open_channel(fd: int) -> Channel:
-    """The channel over the inherited descriptor `fd`; `OSError` if that is no SOCK_SEQPACKET socket."""
+    """The channel over the inherited descriptor `fd`; `OSError` if it is not a SOCK_SEQPACKET socket."""
     sock = socket.socket(fileno=fd)
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
         sock.detach()

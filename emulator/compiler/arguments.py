@@ -1,7 +1,7 @@
-"""What build flags say of the arguments, applied to a model: precisions and layouts by pre-processing.
+"""Build flags applied to the arguments of a model: precisions and layouts by pre-processing.
 
 The model keeps computing as it did: a conversion or a transposition is put between its input (or output)
-and the memory of the client. Where the flags ask for what the model has already nothing is added.
+and the memory of the client. Nothing is added where the model has already what the flags ask for.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 BY_INDEX = "use_indices_for_io_metadata"
-_OURS = ("is_new_api", BY_INDEX)
-_OURS_PREFIX = "ws_"
+_HINTS = ("is_new_api", BY_INDEX)
+_HINT_PREFIX = "ws_"
 _LISTED = 8
 
 
@@ -33,7 +33,7 @@ class Original:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Conversion:
     """What the flags ask of one argument; None: nothing."""
 
     index: int
@@ -45,11 +45,11 @@ class _Wish:
         return self.element_type is None and self.layout is None
 
 
-def take_notes(model: ov.Model) -> bool:
-    """Removes what programs write into a model for the compiler; whether arguments go by index only."""
+def remove_compiler_hints(model: ov.Model) -> bool:
+    """Remove the hints of programs to the compiler; whether arguments go by index only."""
     by_index = bool(model.has_rt_info(BY_INDEX))
     for key in list(model.rt_info.keys()):
-        if key in _OURS or key.startswith(_OURS_PREFIX):
+        if key in _HINTS or key.startswith(_HINT_PREFIX):
             del model.rt_info[key]
     return by_index
 
@@ -69,23 +69,35 @@ def apply(model: ov.Model, flags: BuildFlags, by_index: bool, subject: str) -> o
     names = originals(model)
     count = len(model.inputs)
     ports = [*model.inputs, *model.outputs]
-    inputs = _wishes(flags.inputs_precisions, flags.inputs_layouts, ports[:count], names[:count], by_index,
-                     f"{subject}, input")  # fmt: skip
-    outputs = _wishes(flags.outputs_precisions, flags.outputs_layouts, ports[count:], names[count:], by_index,
-                      f"{subject}, output")  # fmt: skip
+    inputs = _conversions(
+        flags.inputs_precisions,
+        flags.inputs_layouts,
+        ports[:count],
+        names[:count],
+        by_index,
+        f"{subject}, input",
+    )
+    outputs = _conversions(
+        flags.outputs_precisions,
+        flags.outputs_layouts,
+        ports[count:],
+        names[count:],
+        by_index,
+        f"{subject}, output",
+    )
     if not inputs and not outputs:
         return model
     expected = "precisions and layouts that the arguments can be converted to"
     with openvino_errors(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, build flags", expected):
         processor = PrePostProcessor(model)
-        for wish in inputs:
-            _ask(processor.input(wish.index), model.inputs[wish.index], wish)
-        for wish in outputs:
-            _ask(processor.output(wish.index), model.outputs[wish.index], wish)
+        for conversion in inputs:
+            _apply_to(processor.input(conversion.index), model.inputs[conversion.index], conversion)
+        for conversion in outputs:
+            _apply_to(processor.output(conversion.index), model.outputs[conversion.index], conversion)
         return processor.build()
 
 
-def find(name: str, ports: Sequence[Any], names: Sequence[Original], by_index: bool) -> int | None:
+def find_argument(name: str, ports: Sequence[Any], names: Sequence[Original], by_index: bool) -> int | None:
     """The argument that flags or options call `name`; None if there is none."""
     if not by_index:
         for index, (port, original) in enumerate(zip(ports, names, strict=True)):
@@ -105,68 +117,80 @@ def original(port: Any, friendly_name: str) -> Original:
     return Original(friendly_name, port.get_element_type().get_type_name(), shape)
 
 
-def _wishes(
+def _conversions(
     precisions: Mapping[str, str],
     layouts: Mapping[str, str],
     ports: Sequence[Any],
     names: Sequence[Original],
     by_index: bool,
-    thing: str,
-) -> list[_Wish]:
+    object_name: str,
+) -> list[_Conversion]:
     types: dict[int, str] = {}
     orders: dict[int, str] = {}
     for name, word in precisions.items():
-        types[_found(name, ports, names, by_index, thing)] = PRECISIONS[word]
+        types[_index_of(name, ports, names, by_index, object_name)] = PRECISIONS[word]
     for name, word in layouts.items():
-        orders[_found(name, ports, names, by_index, thing)] = word
-    wishes = []
+        orders[_index_of(name, ports, names, by_index, object_name)] = word
+    conversions = []
     for index, port in enumerate(ports):
         kind = types.get(index)
         if kind in {"dynamic", port.get_element_type().get_type_name()}:
             kind = None
         order = orders.get(index)
         name = names[index].friendly_name
-        wish = _Wish(index, kind, None if order is None else _order(order, port, f"{thing} '{name}'"))
-        if not wish.is_empty:
-            wishes.append(wish)
-    return wishes
+        conversion = _Conversion(
+            index, kind, None if order is None else _order(order, port, f"{object_name} '{name}'")
+        )
+        if not conversion.is_empty:
+            conversions.append(conversion)
+    return conversions
 
 
-def _found(name: str, ports: Sequence[Any], names: Sequence[Original], by_index: bool, thing: str) -> int:
-    index = find(name, ports, names, by_index)
+def _index_of(
+    name: str, ports: Sequence[Any], names: Sequence[Original], by_index: bool, object_name: str
+) -> int:
+    index = find_argument(name, ports, names, by_index)
     if index is None:
-        what = " ".join(
+        listed = " ".join(
             f"{number}" if by_index else f"'{original.friendly_name}'"
             for number, original in enumerate(names[:_LISTED])
         )
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        raise _bad(f"{thing} '{name}'", "the model has none of this name", f"one of {what}{more}")
+        raise _bad(
+            f"{object_name} '{name}'",
+            found="the model has none of this name",
+            expected=f"one of {listed}{more}",
+        )
     return index
 
 
-def _order(word: str, port: Any, thing: str) -> str | None:
+def _order(word: str, port: Any, object_name: str) -> str | None:
     """The dimensions that a layout asks for, None if they are those that the model has."""
     rank = port.partial_shape.rank
     if rank.is_dynamic:
         return None
     length = rank.get_length()
-    wanted, dimensions = LAYOUTS[word]
-    if wanted in {-1, 0} and length in {wanted, length if wanted == -1 else 0}:
+    layout_rank, dimensions = LAYOUTS[word]
+    if layout_rank in {-1, 0} and length in {layout_rank, length if layout_rank == -1 else 0}:
         return None
-    if wanted != length:
-        raise _bad(thing, f"layout {word} for {length} dimensions", f"a layout of {length} dimensions")
+    if layout_rank != length:
+        raise _bad(
+            object_name,
+            found=f"layout {word} for {length} dimensions",
+            expected=f"a layout of {length} dimensions",
+        )
     default = DEFAULT_LAYOUTS[length]
     return None if word == default or sorted(dimensions) != sorted(default) else dimensions
 
 
-def _ask(info: Any, port: Any, wish: _Wish) -> None:
-    if wish.element_type is not None:
-        info.tensor().set_element_type(getattr(ov.Type, wish.element_type))
-    if wish.layout is not None:
-        info.tensor().set_layout(ov.Layout(wish.layout))
+def _apply_to(info: Any, port: Any, conversion: _Conversion) -> None:
+    if conversion.element_type is not None:
+        info.tensor().set_element_type(getattr(ov.Type, conversion.element_type))
+    if conversion.layout is not None:
+        info.tensor().set_layout(ov.Layout(conversion.layout))
         if port.node.layout.empty:
-            info.model().set_layout(ov.Layout(DEFAULT_LAYOUTS[len(wish.layout)]))
+            info.model().set_layout(ov.Layout(DEFAULT_LAYOUTS[len(conversion.layout)]))
 
 
-def _bad(thing: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, thing, found=found, expected=expected)
+def _bad(object_name: str, *, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object_name, found=found, expected=expected)

@@ -4,7 +4,7 @@
     --outputs_layouts="0:NC" --config KEY="VALUE" OTHER="VALUE"
 
 An argument goes by one of its names or, where no argument has that name, by its decimal index; a model that
-says `use_indices_for_io_metadata` means indices only. Words are taken in either case.
+says `use_indices_for_io_metadata` means indices only. Words may be in either case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class BuildFlags:
-    """The line, taken apart. Lists map what the line calls an argument to a key of the tables above."""
+    """The parsed line. Lists map the name of an argument to a key of the tables above."""
 
     inputs_precisions: dict[str, str] = field(default_factory=dict)
     inputs_layouts: dict[str, str] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class BuildFlags:
 
 
 def parse(line: str, subject: str) -> BuildFlags:
-    """Takes a line apart; refuses with `ERROR_INVALID_ARGUMENT` what it cannot read, naming the place."""
-    thing = f"{subject}, build flags"
+    """Parse a line; refuses with `ERROR_INVALID_ARGUMENT` what it cannot read, and says where."""
+    object_name = f"{subject}, build flags"
     if len(line) > _LIMIT:
-        raise _bad(thing, f"{len(line)} characters", f"at most {_LIMIT}")
+        raise _bad(object_name, found=f"{len(line)} characters", expected=f"at most {_LIMIT}")
     text = line.rstrip("\0 \t\r\n")
     lists: dict[str, dict[str, str]] = {}
     config: dict[str, str] = {}
@@ -71,49 +71,65 @@ def parse(line: str, subject: str) -> BuildFlags:
         part = _PART.match(text, at)
         if part is None:
             raise _bad(
-                thing, f"'{_cut(text[at:])}' at character {at}", '--LIST="..." or --config NAME="VALUE"'
+                object_name,
+                found=f"'{_cut(text[at:])}' at character {at}",
+                expected='--LIST="..." or --config NAME="VALUE"',
             )
         at = part.end()
         if part["config"]:
-            at = _read_config(text, at, config, thing)
+            at = _read_config(text, at, config, object_name)
             continue
         name = part["list"]
         if name not in _LISTS:
-            raise _bad(thing, f"--{_cut(name)}", " or ".join(f"--{known}" for known in (*_LISTS, "config")))
+            raise _bad(
+                object_name,
+                found=f"--{_cut(name)}",
+                expected=" or ".join(f"--{known}" for known in (*_LISTS, "config")),
+            )
         words: Mapping[str, object] = PRECISIONS if name.endswith("precisions") else LAYOUTS
-        lists[name] = _read_pairs(part["pairs"], words, f"{thing}, --{name}")
+        lists[name] = _read_pairs(part["pairs"], words, f"{object_name}, --{name}")
     return BuildFlags(**lists, config=config)
 
 
-def _read_config(text: str, at: int, config: dict[str, str], thing: str) -> int:
+def _read_config(text: str, at: int, config: dict[str, str], object_name: str) -> int:
     """Reads NAME="VALUE" pairs from `at` on; returns where the next part begins."""
     while (option := _OPTION.match(text, at)) is not None:
         name, value = option["name"], option["value"]
         if config.setdefault(name, value) != value:
-            raise _bad(f"{thing}, {_cut(name)}", f"'{_cut(config[name])}' and '{_cut(value)}'", "one value")
+            raise _bad(
+                f"{object_name}, {_cut(name)}",
+                found=f"'{_cut(config[name])}' and '{_cut(value)}'",
+                expected="one value",
+            )
         at = option.end()
     return at
 
 
-def _read_pairs(pairs: str, words: Mapping[str, object], thing: str) -> dict[str, str]:
+def _read_pairs(pairs: str, words: Mapping[str, object], object_name: str) -> dict[str, str]:
     """NAME:WORD pairs; a name may contain blanks and colons, so a pair ends at the first known word."""
-    found: dict[str, str] = {}
+    words_by_name: dict[str, str] = {}
     rest = pairs.strip()
     known = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     pair = re.compile(rf"(?P<name>.+?):(?P<word>{known})(?=\s|$)\s*", re.IGNORECASE)
     while rest:
         match = pair.match(rest)
         if match is None:
-            raise _bad(thing, f"'{_cut(rest)}'", f"NAME:WORD with one of {', '.join(words)}")
+            raise _bad(
+                object_name, found=f"'{_cut(rest)}'", expected=f"NAME:WORD with one of {', '.join(words)}"
+            )
         name, word = match["name"], match["word"].upper()
-        if found.setdefault(name, word) != word:
-            raise _bad(thing, f"'{_cut(name)}' as {found[name]} and as {word}", "each argument once")
+        if words_by_name.setdefault(name, word) != word:
+            raise _bad(
+                object_name,
+                found=f"'{_cut(name)}' as {words_by_name[name]} and as {word}",
+                expected="each argument once",
+            )
         rest = rest[match.end() :]
-    return found
+    return words_by_name
 
 
-def _bad(thing: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, thing, found=found, expected=expected)
+def _bad(object_name: str, *, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object_name, found=found, expected=expected)
 
 
 def _cut(text: str) -> str:

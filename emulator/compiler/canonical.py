@@ -1,7 +1,7 @@
 """A model in canonical form: XML with canonical offsets, all constants with digests, and where they lie.
 
 The form depends on the model only. Constants of the client lie in the mapped weights space and are
-referred to; those that the compiler made (folded, converted), and small ones if asked, go into the blob.
+referred to; those that the compiler made (folded, converted), and small ones if requested, go into the blob.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def canonical(
 ) -> Canonical:
     """Brings `model`, read over the weights in `space`, into canonical form.
 
-    Constants of fewer than `embed_below` bytes are embedded. `advance` is told the share of constants that
-    are digested.
+    Constants of fewer than `embed_below` bytes are embedded. `advance` gets the share of constants that are
+    digested.
     """
     xml, nodes = serialize_ir(model, subject)
     layers = const_layers(xml)
@@ -85,12 +85,12 @@ def canonical(
             continue
         at_digest[digest] = aligned(size)
         size = aligned(size) + length
-        place = -1
+        embedded_at = -1
         if content.inside is not None and length >= embed_below:
             offsets.append(content.inside)
         else:
-            place = aligned(embedded_size)
-            embedded_size = place + length
+            embedded_at = aligned(embedded_size)
+            embedded_size = embedded_at + length
             embedded.append(content.node)
         references.append(
             ConstantReference(
@@ -98,7 +98,7 @@ def canonical(
                 offset=at_digest[digest],
                 length=length,
                 digest=digest,
-                embedded=place,
+                embedded=embedded_at,
             )
         )
     xml = with_offsets(xml, layers, [at_digest[of_node[node.address, node.length]] for node in nodes])
@@ -108,16 +108,16 @@ def canonical(
 
 
 def _digests(nodes: list[ConstantNode], advance: Callable[[float], None]) -> dict[tuple[int, int], bytes]:
-    """The digest of every constant, by address and length: equal places are read once."""
+    """The digest of every constant, by address and length: equal ranges are read once."""
     digests: dict[tuple[int, int], bytes] = {}
     total = sum(node.length for node in nodes) or 1
-    done = told = 0
+    done = reported = 0
     for node in nodes:
         done += node.length
         if (node.address, node.length) not in digests:
             digests[node.address, node.length] = constant_digest(node.view())
-        if done - told > total // 64:
-            told = done
+        if done - reported > total // 64:
+            reported = done
             advance(done / total)
     return digests
 

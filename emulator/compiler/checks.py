@@ -8,9 +8,10 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.compiler import dynamic
-from softnpu.emulator.compiler.arguments import Original, find, originals
+from softnpu.emulator.compiler.arguments import Original, find_argument, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 # f16 and the others as they lie in memory, whole bytes each; boolean is one byte
@@ -19,7 +20,6 @@ _TYPES = {
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 _LARGE = 1 << 20
-_STRIDE_DIMS = 5
 _LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
 _OF_THE_COMPILER = (SHAPE_TENSOR, READ_VALUE, ASSIGN)
@@ -48,47 +48,47 @@ def arguments(
     ports = [*model.inputs, *model.outputs]
     before = originals(model) if before is None else before
     strided = _strided(strides_for, ports, before, names, subject)
-    found = [
+    described = [
         _argument(port, name, index < count, subject, original, index in strided)
         for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
     ]
-    return dynamic.with_shape_tensors(found, subject)
+    return dynamic.with_shape_tensors(described, subject)
 
 
 def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
     """The operations of a model that the host cannot execute.
 
-    Large constants are asked about as inputs first: given as they are OpenVINO folds those of 16 bits into
-    f32, three times their memory. Only a model that then has something unsupported is asked about as it is,
+    The query replaces large constants by inputs first: as they are, OpenVINO folds those of 16 bits into
+    f32, three times their memory. Only a model that then has something unsupported is queried as it is,
     because a few operations want constants.
     """
-    light = model.clone()
+    copy = model.clone()
     inputs = []
-    for operation in light.get_ordered_ops():
+    for operation in copy.get_ordered_ops():
         if operation.get_type_name() == "Constant" and operation.get_byte_size() >= _LARGE:
-            stand_in = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
-            stand_in.set_friendly_name(operation.friendly_name)
-            ov.utils.replace_node(operation, stand_in)
-            inputs.append(stand_in)
+            parameter = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
+            parameter.set_friendly_name(operation.friendly_name)
+            ov.utils.replace_node(operation, parameter)
+            inputs.append(parameter)
     if inputs:
-        light.add_parameters(inputs)
-        if not _unsupported(core, light, precision, subject):
+        copy.add_parameters(inputs)
+        if not _unsupported(core, copy, precision, subject):
             return []
     return _unsupported(core, model, precision, subject)
 
 
 def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
     """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
-    left = unsupported_operations(core, model, precision, subject)
+    unsupported = unsupported_operations(core, model, precision, subject)
     # an input is left out as well when its only reader is, and would be named first
-    bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
-    if not bad:
+    shown = [op for op in unsupported if op.get_type_name() not in _STRUCTURE] or unsupported
+    if not shown:
         return
-    first, kind = bad[0].friendly_name, bad[0].get_type_name()
+    first, kind = shown[0].friendly_name, shown[0].get_type_name()
     raise refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, operation '{first}'",
-        found=f"type {kind} cannot run on this host, one of {len(bad)} such operations",
+        found=f"type {kind} cannot run on this host, one of {len(shown)} such operations",
         expected="operations that OpenVINO's CPU runtime executes",
     )
 
@@ -106,22 +106,22 @@ def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -
 
 
 def _strided(
-    wanted: Sequence[str],
+    requested: Sequence[str],
     ports: Sequence[ov.Output],
     before: Sequence[Original],
     names: Sequence[str],
     subject: str,
 ) -> set[int]:
     strided = set()
-    for name in wanted:
-        index = names.index(name) if name in names else find(name, ports, before, by_index=False)
+    for name in requested:
+        index = names.index(name) if name in names else find_argument(name, ports, before, by_index=False)
         shape = None if index is None else ports[index].partial_shape
-        if index is None or shape is None or shape.is_dynamic or len(shape) > _STRIDE_DIMS:
+        if index is None or shape is None or shape.is_dynamic or len(shape) > MAX_DIMS:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"{subject}, property {STRIDES_FOR}",
                 found=f"'{name}'",
-                expected=f"one with at most {_STRIDE_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
+                expected=f"one with at most {MAX_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
                 property=STRIDES_FOR,
             )
         strided.add(index)
@@ -132,31 +132,31 @@ def _argument(
     port: ov.Output, name: str, is_input: bool, subject: str, original: Original, strides: bool
 ) -> ArgumentMeta:
     kind = port.get_element_type().get_type_name()
-    thing = f"{subject}, {'input' if is_input else 'output'} '{name}'"
+    object_name = f"{subject}, {'input' if is_input else 'output'} '{name}'"
     if kind not in _TYPES:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            thing,
+            object_name,
             found=f"element type {kind}",
             expected=f"one of {', '.join(_TYPES)}",
             hint="convert it inside the model",
         )
-    room = dynamic.room(port.partial_shape, _TYPES[kind], is_input, name, thing)
+    size = dynamic.argument_size(port.partial_shape, _TYPES[kind], is_input, name, object_name)
     layout = port.node.layout
     return ArgumentMeta(
         name=name,
         names=tuple(sorted(port.names)),
         input=is_input,
         element_type=kind,
-        shape=room.shape,
+        shape=size.shape,
         layout="" if layout.empty else layout.to_string(),
-        byte_size=room.byte_size,
+        byte_size=size.byte_size,
         friendly_name=original.friendly_name,
         model_type=original.element_type,
-        model_shape=room.shape if original.shape is None else original.shape,
+        model_shape=size.shape if original.shape is None else original.shape,
         strides=strides,
-        partial_shape=room.partial_shape,
-        unbounded=room.unbounded,
+        partial_shape=size.partial_shape,
+        unbounded=size.unbounded,
     )
 
 
@@ -166,15 +166,15 @@ def _unique_names(model: ov.Model) -> list[str]:
     Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
     companions and states comes last: OpenVINO's plugin takes the argument for one of these.
     """
-    taken: dict[str, None] = {}
+    used: dict[str, None] = {}
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
         # the tensor of a state may be one that the model shows too, which has more right to its names
         names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
         candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
-        free = next((name for name in candidates if name not in taken), None)
+        free = next((name for name in candidates if name not in used), None)
         number = 1
-        while free is None or free in taken:
+        while free is None or free in used:
             free, number = f"{candidates[0]}:{number}", number + 1
-        taken[free] = None
-    return list(taken)
+        used[free] = None
+    return list(used)

@@ -82,23 +82,27 @@ def _unmarked(
         rb'(?<=\sname=")%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
         % re.escape(mark.encode())
     )
-    found: list[ConstantNode] = []
+    in_xml: list[ConstantNode] = []
 
     def named(match: re.Match[bytes]) -> bytes:
         node = nodes[int(match[1])]
         size = int(match[3])
         if size != node.length and (node.length or size != _SIZE_OF_NOTHING):
-            raise _unpaired(subject, f"constant '{node.name}'", f"{node.length} bytes, {size} in its XML")
-        found.append(node)
+            raise _unpaired(
+                subject, f"constant '{node.name}'", found=f"{node.length} bytes, {size} in its XML"
+            )
+        in_xml.append(node)
         return _attribute(node.name) + match[2] + b"%d" % node.length
 
     xml = layer.sub(named, xml)
     layers = len(const_layers(xml))
-    if not len(found) == layers == len(nodes):
+    if not len(in_xml) == layers == len(nodes):
         raise _unpaired(
-            subject, "IR", f"{len(nodes)} constants in the model, {layers} in its XML, {len(found)} of both"
+            subject,
+            "IR",
+            found=f"{len(nodes)} constants in the model, {layers} in its XML, {len(in_xml)} of both",
         )
-    return xml, found
+    return xml, in_xml
 
 
 def _attribute(name: str) -> bytes:
@@ -107,10 +111,10 @@ def _attribute(name: str) -> bytes:
     return re.sub("[\1-\37]", lambda control: f"&#{ord(control[0])};", text).encode(errors="replace")
 
 
-def _unpaired(subject: str, thing: str, found: str) -> Refused:
+def _unpaired(subject: str, object_name: str, *, found: str) -> Refused:
     return refuse(
         ZeResult.ERROR_MODULE_BUILD_FAILURE,
-        f"{subject}, {thing}",
+        f"{subject}, {object_name}",
         found=found,
         expected="the same constants in both",
         hint="this model nests operations in a way that the compiler does not know",

@@ -1,4 +1,4 @@
-"""Dynamic dimensions: what they become in the metadata, and the arguments that tell shapes at an execution.
+"""Dynamic dimensions: what they become in the metadata, and the arguments that carry shapes at an execution.
 
 Every argument with dynamic dimensions has a companion, `vpux_ie_shape_NAME`, as with Intel's compiler: an i32
 for each dimension, innermost first. Those of inputs follow the inputs, those of outputs the outputs, so that
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import openvino as ov
 
-from softnpu.emulator.blob.container import SHAPE_TENSOR, ArgumentMeta
+from softnpu.emulator.blob.container import ArgumentMeta
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -24,7 +24,7 @@ _SHAPE_TYPE = "i32"
 _SHAPE_ITEM = 4
 
 
-class Room(NamedTuple):
+class ArgumentSize(NamedTuple):
     """What `ArgumentMeta` says of the size of an argument, see there."""
 
     shape: tuple[int, ...]
@@ -33,14 +33,16 @@ class Room(NamedTuple):
     unbounded: bool = False
 
 
-def room(partial: ov.PartialShape, item: int, is_input: bool, name: str, thing: str) -> Room:
-    """The room that an argument of elements of `item` bytes needs.
+def argument_size(
+    partial: ov.PartialShape, item: int, is_input: bool, name: str, object_name: str
+) -> ArgumentSize:
+    """The memory that an argument of elements of `item` bytes needs.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an unknown number of dimensions, with `ERROR_UNSUPPORTED_SIZE`
     more than 1 TiB. An output whose bound is above that is unbounded: such bounds come of arithmetic.
     """
     if partial.rank.is_dynamic:
-        raise _no_rank(partial, is_input, name, thing)
+        raise _no_rank(partial, is_input, name, object_name)
     lows = [dim.get_min_length() for dim in partial]
     highs = [dim.get_max_length() for dim in partial]
     open_ended = any(high < 0 for high in highs)
@@ -51,19 +53,19 @@ def room(partial: ov.PartialShape, item: int, is_input: bool, name: str, thing: 
         )
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_SIZE,
-            thing,
+            object_name,
             found=f"{size} bytes",
             expected=f"at most {ARGUMENT_LIMIT} bytes",
             hint=hint,
         )
     if partial.is_static:
-        return Room(tuple(highs), size)
+        return ArgumentSize(tuple(highs), size)
     # written from the numbers: dimensions may carry symbols, which OpenVINO would write as well
     text = ov.PartialShape([ov.Dimension(*pair) for pair in zip(lows, highs, strict=True)]).to_string()
     if not open_ended and size <= ARGUMENT_LIMIT:
-        return Room(tuple(highs), size, text)
+        return ArgumentSize(tuple(highs), size, text)
     smallest = tuple(max(1, low) for low in lows)
-    return Room(smallest, math.prod(smallest) * item, text, unbounded=True)
+    return ArgumentSize(smallest, math.prod(smallest) * item, text, unbounded=True)
 
 
 def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple[ArgumentMeta, ...]:
@@ -77,8 +79,10 @@ def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple
     ordered: list[ArgumentMeta] = []
     for is_input in (True, False):
         ordered += [argument for argument in arguments if argument.input is is_input]
-        told = [(at, told) for at, told in enumerate(ordered) if told.is_dynamic and told.input is is_input]
-        for index, argument in told:
+        open_ended = [
+            (at, each) for at, each in enumerate(ordered) if each.is_dynamic and each.input is is_input
+        ]
+        for index, argument in open_ended:
             companion = _companion(argument, index)
             if companion.name in names:
                 raise refuse(
@@ -138,13 +142,13 @@ def _companion(argument: ArgumentMeta, index: int) -> ArgumentMeta:
     )
 
 
-def _no_rank(partial: ov.PartialShape, is_input: bool, name: str, thing: str) -> Exception:
+def _no_rank(partial: ov.PartialShape, is_input: bool, name: str, object_name: str) -> Exception:
     hint = f"give it a shape, e.g. with --shape {name}=1,3,320,320"
     if not is_input:
         hint = "change the model so that the output has a fixed number of dimensions"
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
-        thing,
+        object_name,
         found=f"shape {partial} of any number of dimensions",
         expected="a known number of dimensions",
         hint=hint,

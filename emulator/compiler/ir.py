@@ -56,30 +56,38 @@ def read(
 
 
 def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str) -> None:
-    """Gives inputs the shapes asked for, in elements.
+    """Give inputs the requested shapes, in elements.
 
     Keys are any tensor name or the friendly name of an input. Refuses with `ERROR_INVALID_ARGUMENT` an
     unknown or twice named input and a shape that the model cannot take.
     """
     names = input_names(model)
-    wanted: dict[int, tuple[int, ...]] = {}
+    requested: dict[int, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         position = _find(model, name, subject)
-        thing = f"{subject}, input '{names[position]}'"
-        if wanted.setdefault(position, shape) != shape:
-            raise _bad_shape(thing, f"two shapes, {_text(wanted[position])} and {_text(shape)}", "one shape")
+        object_name = f"{subject}, input '{names[position]}'"
+        if requested.setdefault(position, shape) != shape:
+            raise _bad_shape(
+                object_name,
+                found=f"two shapes, {_text(requested[position])} and {_text(shape)}",
+                expected="one shape",
+            )
         if not all(0 < dim <= _DIM_MAX for dim in shape):
-            raise _bad_shape(thing, f"shape {_text(shape)}", f"dimensions from 1 to {_DIM_MAX}")
+            raise _bad_shape(
+                object_name, found=f"shape {_text(shape)}", expected=f"dimensions from 1 to {_DIM_MAX}"
+            )
     applied = {
-        position: wanted[position]
-        for position in sorted(wanted)
-        if model.inputs[position].partial_shape != ov.PartialShape(list(wanted[position]))
+        position: requested[position]
+        for position in sorted(requested)
+        if model.inputs[position].partial_shape != ov.PartialShape(list(requested[position]))
     }
     if applied:
-        asked = ", ".join(f"'{names[position]}' {_text(shape)}" for position, shape in applied.items())
+        listed_shapes = ", ".join(
+            f"'{names[position]}' {_text(shape)}" for position, shape in applied.items()
+        )
         before = ", ".join(f"'{names[at]}' {model.inputs[at].partial_shape}" for at in applied)
         with openvino_errors(
-            ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, input {asked}", f"shapes that fit {before}"
+            ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, input {listed_shapes}", f"shapes that fit {before}"
         ):
             model.reshape({position: ov.PartialShape(list(shape)) for position, shape in applied.items()})
 
@@ -99,8 +107,8 @@ def _find(model: ov.Model, name: str, subject: str) -> int:
     )
 
 
-def _bad_shape(thing: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, thing, found=found, expected=expected)
+def _bad_shape(object_name: str, *, found: str, expected: str) -> Refused:
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object_name, found=found, expected=expected)
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -1,7 +1,7 @@
 """The compile job and the cache of compiled models: what the key is made of, what an entry holds.
 
 An entry is the blob and its placement. With a digest over all weights in the key both fit exactly. A
-program may give a 64-bit hash of its model instead, which nobody can check; then the constants of its
+program may give a 64-bit hash of its model instead, which nothing can check; then the constants of its
 weights are compared with the digests in the blob, and an entry that does not fit is compiled anew.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weights import Placement, offsets_in_space
+from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
 from softnpu.emulator.compiler.digests import sources_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
@@ -24,9 +23,6 @@ from softnpu.emulator.compiler.options import COMPILER, PLATFORM
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import Refused
-
-if TYPE_CHECKING:
-    from softnpu.emulator.compiler.compile_job import CompileRequest
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
@@ -36,22 +32,8 @@ _SIZES = struct.Struct("<QQ")
 _RESULT_FLAGS = GraphFlag.ENABLE_PROFILING
 
 
-@dataclass(frozen=True)
-class Content:
-    """A compiled model: the blob, its blake3, the encoded placement, and where it came from."""
-
-    blob: bytes
-    digest: bytes
-    placement: bytes
-    origin: str
-
-    @property
-    def placement_digest(self) -> bytes:
-        return blake3(self.placement).digest() if self.placement else b""
-
-
-class Entry:
-    """The place of one model in the cache; `found` is what was there."""
+class CacheEntry:
+    """The entry of one model in the cache; `model` is what `load` has read."""
 
     def __init__(
         self, cache: ModelCache, key: str, description: dict[str, str], request: CompileRequest
@@ -59,19 +41,18 @@ class Entry:
         self._cache = cache
         self._key = key
         self._description = description
-        self._order = request
-        self.found: Content | None = None
+        self._request = request
+        self.model: CompiledModel | None = None
 
     def load(self, stages: Stages) -> bool:
-        """Looks for the entry; True if there is one that fits."""
+        """Read the entry; whether there is one that fits."""
         payload = self._cache.load(self._key)
-        self.found = None if payload is None else _decoded(payload)
-        if self.found is not None and not self._fits(self.found, stages):
-            self.found = None
-        return self.found is not None
+        model = None if payload is None else _decoded(payload)
+        self.model = model if model is not None and self._fits(model, stages) else None
+        return self.model is not None
 
     def claim(self, claims: ExitStack, stages: Stages) -> None:
-        """Waits for the right to compile, telling the client that it still waits."""
+        """Wait for the right to compile; progress tells the client that the job still waits."""
         for turn in range(_WAITS):
             claim = ExitStack()
             if claim.enter_context(self._cache.claim(self._key, _WAIT_S)) or turn + 1 == _WAITS:
@@ -80,51 +61,51 @@ class Entry:
             claim.close()
             stages.advance(turn / _WAITS)
 
-    def store(self, content: Content) -> bool:
-        """Keeps a compiled model; whether that was possible."""
-        payload = _SIZES.pack(len(content.blob), len(content.placement)) + content.blob + content.placement
+    def store(self, model: CompiledModel) -> bool:
+        """Store a compiled model; whether that was possible."""
+        payload = _SIZES.pack(len(model.blob), len(model.placement)) + model.blob + model.placement
         return self._cache.store(self._key, payload, self._description)
 
-    def _fits(self, content: Content, stages: Stages) -> bool:
+    def _fits(self, model: CompiledModel, stages: Stages) -> bool:
         """Whether the blob can be read and, if only a hash stands for the model, these are its weights."""
         try:
-            reader = BlobReader(content.blob)
-            if self._order.job.input_hash is None:
+            reader = BlobReader(model.blob)
+            if self._request.job.input_hash is None:
                 return True
             reference = reader.weights_reference()
             if reference is None or not reference.outside:
                 return True
-            weights = self._order.weights
+            weights = self._request.weights
             if weights is None:
                 return False
-            placement = Placement.decode(content.placement)
+            placement = Placement.decode(model.placement)
             _, embedded = reader.extent(Section.WEIGHTS) or (0, 0)
             offsets_in_space(reference, placement, weights.layout, embedded)
-            check_constants(reference, placement.offsets, weights, self._order.subject, stages.advance)
+            check_constants(reference, placement.offsets, weights, self._request.subject, stages.advance)
         except Refused:
             return False
         return True
 
 
-def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> Entry | None:
-    """The entry of a job; None when the job does without a cache.
+def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> CacheEntry | None:
+    """The entry of a job; None for a job without a cache.
 
-    If nothing was found, `claims` holds the right to compile until it is closed.
+    If the cache has no model, `claims` holds the right to compile until it is closed.
     """
-    wanted = request.job.cache
-    if wanted is None or request.job.flags & GraphFlag.DISABLE_CACHING:
+    cache_options = request.job.cache
+    if cache_options is None or request.job.flags & GraphFlag.DISABLE_CACHING:
         return None
-    cache = ModelCache.open(wanted)
+    cache = ModelCache.open(cache_options)
     if cache is None:
         return None
     stages.begin("cache")
     digest, configuration = key_parts(request, stages)
     key = cache.key(digest, configuration.encoded())
-    entry = Entry(cache, key, configuration.description(), request)
+    entry = CacheEntry(cache, key, configuration.description(), request)
     if not entry.load(stages):
         entry.claim(claims, stages)
-        entry.load(stages)  # somebody else may have compiled it while we waited
-    if entry.found is not None:
+        entry.load(stages)  # another process may have compiled it meanwhile
+    if entry.model is not None:
         stages.remark(FOUND)
     return entry
 
@@ -135,9 +116,9 @@ def key_parts(request: CompileRequest, stages: Stages) -> tuple[bytes, cache_key
 
 
 def _input_digest(request: CompileRequest, stages: Stages) -> bytes:
-    given = request.job.input_hash
-    if given is not None:
-        return blake3(b"input hash" + struct.pack("<Q", given & 0xFFFFFFFFFFFFFFFF)).digest()
+    input_hash = request.job.input_hash
+    if input_hash is not None:
+        return blake3(b"input hash" + struct.pack("<Q", input_hash & 0xFFFFFFFFFFFFFFFF)).digest()
     return cache_key.input_digest(request.xml, sources_digest(request.weights, stages.advance))
 
 
@@ -154,12 +135,11 @@ def _configuration(request: CompileRequest) -> cache_key.Configuration:
     )
 
 
-def _decoded(payload: bytes) -> Content | None:
+def _decoded(payload: bytes) -> CompiledModel | None:
     if len(payload) < _SIZES.size:
         return None
     blob_size, placement_size = _SIZES.unpack_from(payload)
     if _SIZES.size + blob_size + placement_size != len(payload):
         return None
-    data = payload[_SIZES.size : _SIZES.size + blob_size]
-    placement = payload[_SIZES.size + blob_size :]
-    return Content(data, blake3(data, max_threads=blake3.AUTO).digest(), placement, "cache")
+    blob = payload[_SIZES.size : _SIZES.size + blob_size]
+    return CompiledModel.of(blob, payload[_SIZES.size + blob_size :], "cache")

@@ -1,4 +1,4 @@
-"""Native blobs: checked as if they came from an enemy, and written with all their weights inside."""
+"""Native blobs: not trusted when they come in, and written with all their weights inside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softnpu.emulator.blob.weights import (
 )
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import files, options
-from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -33,7 +33,7 @@ _CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
 _PLACEMENT_LIMIT = 64 << 20
 
 
-def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> Product:
+def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
     """Checks a blob; refuses what is not whole, not for this device, or comes with other weights.
 
     `fds`: the blob, the placement if it has a length, the sources of the weights.
@@ -75,10 +75,10 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         for each in kept:
             os.close(each)
         raise
-    return Product(answer, tuple(kept))
+    return JobResult(answer, tuple(kept))
 
 
-def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
+def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
     """A blob with all constants inside, each at its canonical offset.
 
     `fds` as for an import, then the file to write into if the job has an offset. Refuses weights that have
@@ -108,7 +108,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
         encoded = msgspec.msgpack.encode(whole)
         content[Section.WEIGHTS_REFERENCE] = (len(encoded), lambda: iter([encoded]))
     if target is not None:
-        return Product(GraphExported(blob_length=container.write(content, target)))
+        return JobResult(GraphExported(blob_length=container.write(content, target)))
     if Section.WEIGHTS in content:
         files.check_fits(content[Section.WEIGHTS][0], "blob with all weights")
     result = linux.memfd("native")
@@ -118,7 +118,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
     except BaseException:
         os.close(result)
         raise
-    return Product(GraphExported(blob_length=length), (result,))
+    return JobResult(GraphExported(blob_length=length), (result,))
 
 
 def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
@@ -165,8 +165,8 @@ def _space(
             expected=f"{sum(constant.length for constant in outside)} bytes in {len(outside)} constants",
             hint="give the weights that the model was compiled with",
         )
-    place = reader.extent(Section.WEIGHTS)
-    section = None if place is None else (blob_fd, *place)
+    weights_range = reader.extent(Section.WEIGHTS)
+    section = None if weights_range is None else (blob_fd, *weights_range)
     sources = fds[len(fds) - len(job.weights) :]
     return WeightSpace(job.weights, sources, subject, section)
 
@@ -177,7 +177,9 @@ def _checked_reference(reader: BlobReader, subject: str) -> WeightsReference | N
     if reader.has(Section.WEIGHTS):
         reader.read(Section.WEIGHTS)
         if reference is None:
-            raise _invalid(f"{subject}, weights", "constants that nothing refers to", "WEIGHTS_REFERENCE")
+            raise _invalid(
+                f"{subject}, weights", found="constants that nothing refers to", expected="WEIGHTS_REFERENCE"
+            )
     if reference is not None:
         check_canonical(reference)
     return reference
@@ -199,12 +201,16 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
     """Refuses a blob that is for another platform, or not configured as this compiler does it."""
     if meta.platform != platform:
         hint = "compile the model for this device"
-        raise _invalid(f"{subject}, platform", f"'{meta.platform}'", f"'{platform}'", hint)
+        raise _invalid(
+            f"{subject}, platform", found=f"'{meta.platform}'", expected=f"'{platform}'", hint=hint
+        )
     settings = options.effective(meta.config, platform, subject)
     if meta.config != settings.engine:
-        raise _invalid(f"{subject}, config", f"{meta.config}", f"{settings.engine}")
+        raise _invalid(f"{subject}, config", found=f"{meta.config}", expected=f"{settings.engine}")
     if meta.precision != settings.precision:
-        raise _invalid(f"{subject}, precision", f"'{meta.precision}'", f"'{settings.precision}'")
+        raise _invalid(
+            f"{subject}, precision", found=f"'{meta.precision}'", expected=f"'{settings.precision}'"
+        )
     options.check_precision(settings.precision, runtime.capabilities, subject)
 
 
@@ -225,15 +231,21 @@ def _check_content(
     model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)
     stages.begin("check")
     # the engine binds client memory by what the metadata says, so it has to be what the IR says
-    found, expected = _binding(meta.arguments), _binding(checks.arguments(model, subject))
-    if found != expected:
-        raise _invalid(f"{subject}, arguments", _first_difference(found, expected), "those of the IR")
+    in_metadata, in_ir = _binding(meta.arguments), _binding(checks.arguments(model, subject))
+    if in_metadata != in_ir:
+        raise _invalid(
+            f"{subject}, arguments", found=_first_difference(in_metadata, in_ir), expected="those of the IR"
+        )
     wrong = states.check(meta.arguments, meta.states)
     if wrong is not None:
-        raise _invalid(f"{subject}, states", wrong, "an input and an output of its own for every variable")
+        raise _invalid(
+            f"{subject}, states", found=wrong, expected="an input and an output of its own for every variable"
+        )
     hidden = states.variables(model)
     if hidden:
-        raise _invalid(f"{subject}, IR", f"a ReadValue or Assign of '{hidden[0]}'", "states as arguments")
+        raise _invalid(
+            f"{subject}, IR", found=f"a ReadValue or Assign of '{hidden[0]}'", expected="states as arguments"
+        )
 
 
 def _embedding_all(reference: WeightsReference) -> WeightsReference:
@@ -287,17 +299,17 @@ def _dynamism(argument: ArgumentMeta) -> str:
     return f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
 
 
-def _first_difference(found: list[str], expected: list[str]) -> str:
-    if len(found) != len(expected):
-        return f"{len(found)} arguments, the IR has {len(expected)}"
+def _first_difference(in_metadata: list[str], in_ir: list[str]) -> str:
+    if len(in_metadata) != len(in_ir):
+        return f"{len(in_metadata)} arguments, the IR has {len(in_ir)}"
     return next(
         f"argument {index} is {a}, in the IR {b}"
-        for index, (a, b) in enumerate(zip(found, expected, strict=True))
+        for index, (a, b) in enumerate(zip(in_metadata, in_ir, strict=True))
         if a != b
     )
 
 
-def _invalid(subject: str, found: str, expected: str, hint: str = "compile the model again") -> Refused:
+def _invalid(subject: str, *, found: str, expected: str, hint: str = "compile the model again") -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {subject}", found=found, expected=expected, hint=hint
     )

@@ -72,16 +72,16 @@ class Settings:
 
     @property
     def platform(self) -> str:
-        """What is compiled for: the platform of the device, unless another one is asked for."""
+        """The platform to compile for: that of the device, unless the property names another one."""
         return self.values[PLATFORM]
 
     def without_profiling(self) -> Settings:
-        """The same for a graph whose layers nobody asks about."""
+        """The same without profiling."""
         return Settings({**self.values, PROFILING: "NO"})
 
     @property
     def logged(self) -> bool:
-        """Whether the build log tells more than the state of the cache."""
+        """Whether the build log has more than the state of the cache."""
         return self.values[LOG_LEVEL] in _LOGGED
 
     @property
@@ -91,12 +91,12 @@ class Settings:
 
     @property
     def initial_states(self) -> bool:
-        """Whether the graph is wanted that computes the initial values of the states."""
+        """Whether to compile the graph that computes the initial values of the states."""
         return self.values[STATES_INIT] == "YES"
 
     @property
     def separates_weights(self) -> bool:
-        """Whether the weights are wanted as inputs: an init graph, then the main graph."""
+        """Whether the weights become inputs: an init graph, then the main graph."""
         return self.values[WEIGHTLESS] == "YES"
 
     @property
@@ -192,7 +192,7 @@ OPTIONS: dict[str, Option] = {
     "MODEL_PRIORITY": _known(_choice("LOW", "MEDIUM", "HIGH", "DEFAULT"), "MEDIUM"),
     "DEVICE_ID": _known(_text(), ""),
 }
-"""Every property by name. 0 threads means all cores of the host; no tiles given leaves them to the device.
+"""Every property by name. 0 threads means all cores of the host; without tiles the device chooses.
 
 Without an effect, because OpenVINO's CPU runtime does the arithmetic: tiles, stepping, DMA engines,
 compilation modes and their parameters, quantisation, turbo (a queue has its own), numbers of requests and
@@ -228,7 +228,7 @@ def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: st
 
 
 def is_supported(name: str, value: str | None) -> bool:
-    """Whether the compiler knows a property and, if one is given, takes this value of it."""
+    """Whether the compiler knows a property and, if one is given, accepts this value of it."""
     option = OPTIONS.get(name)
     if option is None or value is None:
         return option is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import build_flags, files, options
-from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphQueried
 from softnpu.emulator.links.compiler import QueryJob
 
 
-def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> Product:
+def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
     """The friendly names of the supported operations, each in angle brackets, in execution order."""
     from softnpu.emulator.compiler import arguments, checks, ir
 
@@ -24,7 +24,7 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> Prod
     stages.begin("read")
     options.check_precision(settings.precision, runtime.capabilities, subject)
     model = ir.read(runtime.core, xml, weights, subject)
-    arguments.take_notes(model)
+    arguments.remove_compiler_hints(model)
     stages.begin("check")
     operations = [operation.friendly_name for operation in model.get_ordered_ops()]
     unsupported = {
@@ -32,4 +32,4 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> Prod
         for operation in checks.unsupported_operations(runtime.core, model, settings.precision, subject)
     }
     text = "".join(f"<{name}>" for name in operations if name not in unsupported).encode()
-    return Product(GraphQueried(length=len(text)), (linux.sealed_copy("layers", text),))
+    return JobResult(GraphQueried(length=len(text)), (linux.sealed_copy("layers", text),))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Product:
+class JobResult:
     """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them."""
 
     answer: Result

@@ -38,7 +38,7 @@ class Stages:
         self._report(self._begins[stage])
 
     def advance(self, share: float) -> None:
-        """Tells that `share` (0 to 1) of the current stage is done."""
+        """Report that `share` (0 to 1) of the current stage is done."""
         begins = self._begins[self._stage]
         later = [begin for begin in self._begins.values() if begin > begins]
         self._report(begins + share * (min(later, default=1.0) - begins))
@@ -52,7 +52,7 @@ class Stages:
         self._remarks.append(text)
 
     def remarks(self) -> str:
-        """The build log of somebody who asked for none."""
+        """The build log without LOG_LEVEL: remarks only."""
         return "".join(self._remarks)
 
     def log(self) -> str:

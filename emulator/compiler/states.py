@@ -49,15 +49,21 @@ class State:
 
 def check_readers(xml: bytes, subject: str) -> None:
     """Refuses an IR that assigns a variable and never reads it, which OpenVINO cannot read."""
-    found: dict[bytes, set[bytes]] = {b"ReadValue": set(), b"Assign": set()}
+    variables: dict[bytes, set[bytes]] = {b"ReadValue": set(), b"Assign": set()}
     for kind, variable in _VARIABLE.findall(xml):
-        found[kind].add(variable)
-    for variable in sorted(found[b"Assign"] - found[b"ReadValue"]):
+        variables[kind].add(variable)
+    for variable in sorted(variables[b"Assign"] - variables[b"ReadValue"]):
         name = html.unescape(variable.decode(errors="replace"))
-        raise _refused(name, subject, "assigned, but never read", "a ReadValue of it", "remove the Assign")
+        raise _refused(
+            name,
+            subject,
+            found="assigned, but never read",
+            expected="a ReadValue of it",
+            hint="remove the Assign",
+        )
 
 
-def take_out(model: ov.Model, subject: str) -> list[State]:
+def extract(model: ov.Model, subject: str) -> list[State]:
     """Replaces the variables of a model by arguments; what they were, in the order of the arguments.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` a state whose shape is not static or does not stay as it is,
@@ -95,7 +101,7 @@ def take_out(model: ov.Model, subject: str) -> list[State]:
 
 
 def originals(before: Sequence[Original], model: ov.Model, states: Sequence[State]) -> list[Original]:
-    """What the arguments were before shapes and flags, with those that `take_out` has added."""
+    """What the arguments were before shapes and flags, with those that `extract` has added."""
     inputs = len(model.inputs) - len(states)
     outputs = len(model.outputs) - len(states)
     read = [
@@ -117,9 +123,9 @@ def described(
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an argument of the model that has such a name already.
     """
     named = list(arguments)
-    found = []
+    described = []
     for state in states:
-        places = []
+        indices = []
         for name in (READ_VALUE + state.variable, ASSIGN + state.variable):
             same = [index for index, argument in enumerate(named) if argument.friendly_name == name]
             others = [
@@ -131,15 +137,15 @@ def described(
                 raise _refused(
                     state.variable,
                     subject,
-                    f"an argument is called '{name}'",
-                    "other names than those of states",
+                    found=f"an argument is called '{name}'",
+                    expected="other names than those of states",
                 )
             named[same[0]] = msgspec.structs.replace(named[same[0]], name=name, names=())
-            places.append(same[0])
-        found.append(
-            StateMeta(variable=state.variable, input=places[0], output=places[1], initial=state.initial)
+            indices.append(same[0])
+        described.append(
+            StateMeta(variable=state.variable, input=indices[0], output=indices[1], initial=state.initial)
         )
-    return tuple(named), tuple(found)
+    return tuple(named), tuple(described)
 
 
 def initial_values(
@@ -161,10 +167,10 @@ def initial_values(
             property=STATES_INIT,
         )
     by_name = {argument.name: argument for argument in arguments if argument.input and argument.shape_of < 0}
-    places = {parameter.get_name(): index for index, parameter in enumerate(model.get_parameters())}
+    indices = {parameter.get_name(): index for index, parameter in enumerate(model.get_parameters())}
     parameters = _parameters(model, [state.value for state in computed])
     all_inputs = list(by_name.values())
-    inputs = [all_inputs[places[parameter.get_name()]] for parameter in parameters]
+    inputs = [all_inputs[indices[parameter.get_name()]] for parameter in parameters]
     for argument in inputs:
         _check_source(argument, computed, subject)
     results = []
@@ -228,7 +234,13 @@ def _find(
         kind, variable = operation.get_type_name(), operation.get_variable_id()
         if body:
             hint = "move it out, for example with LowLatency2"
-            raise _refused(variable, subject, f"{kind} inside of '{body}'", "variables of the model", hint)
+            raise _refused(
+                variable,
+                subject,
+                found=f"{kind} inside of '{body}'",
+                expected="variables of the model",
+                hint=hint,
+            )
         (readers if kind == "ReadValue" else writers).setdefault(variable, []).append(operation)
 
 
@@ -248,27 +260,32 @@ def _is_access(operation: Any) -> bool:
 
 def _initial_value(readers: Sequence[Any], name: str, subject: str) -> Any:
     """The output that gives the initial value; None for zeros."""
-    given = {
+    initial_values = {
         _key(reader.input_value(0)): reader.input_value(0) for reader in readers if reader.get_input_size()
     }
-    if len(given) > 1 or (given and any(not reader.get_input_size() for reader in readers)):
+    if len(initial_values) > 1 or (initial_values and any(not reader.get_input_size() for reader in readers)):
         raise _refused(
-            name, subject, f"{len(readers)} ReadValue with different initial values", "one initial value"
+            name,
+            subject,
+            found=f"{len(readers)} ReadValue with different initial values",
+            expected="one initial value",
         )
-    return next(iter(given.values()), None)
+    return next(iter(initial_values.values()), None)
 
 
 def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -> Any:
-    """An input in place of every `ReadValue` of a variable."""
+    """Replace by an input every `ReadValue` of a variable."""
     port = readers[0].output(0)
     shape = port.partial_shape
     if shape.is_dynamic and value is not None and shape.compatible(value.partial_shape):
         shape = value.partial_shape  # a variable may be declared wider than what it begins with
     if shape.is_dynamic:
         hint = "give the inputs static shapes, and the variable one in the model"
-        raise _refused(name, subject, f"dynamic shape {shape}", "a static shape", hint)
+        raise _refused(name, subject, found=f"dynamic shape {shape}", expected="a static shape", hint=hint)
     if value is not None and value.partial_shape != shape:
-        raise _refused(name, subject, f"shape {shape}, begins as {value.partial_shape}", "equal shapes")
+        raise _refused(
+            name, subject, found=f"shape {shape}, begins as {value.partial_shape}", expected="equal shapes"
+        )
     parameter = ov.op.Parameter(port.get_element_type(), shape)
     parameter.set_friendly_name(READ_VALUE + name)
     for reader in readers:
@@ -277,12 +294,14 @@ def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -
 
 
 def _as_result(writers: Sequence[Any], parameter: Any, name: str, subject: str) -> Any:
-    """An output in place of the `Assign` of a variable; without one the state is handed on as it is."""
+    """Replace by an output the `Assign` of a variable; without one the state is returned as it is."""
     source = parameter.output(0)
     for number, writer in enumerate(writers):
         value = writer.input_value(0)
         if number and _key(value) != _key(source):
-            raise _refused(name, subject, f"{len(writers)} Assign with different values", "one of them")
+            raise _refused(
+                name, subject, found=f"{len(writers)} Assign with different values", expected="one of them"
+            )
         source = value
         value.add_names(writer.output(0).get_names())
         for reader in list(writer.output(0).get_target_inputs()):
@@ -312,7 +331,11 @@ def _check_same(read: Any, assigned: Any, name: str, subject: str) -> None:
     if before != after:
         hint = "a state has to keep type and shape; give it one that is large enough"
         raise _refused(
-            name, subject, f"read as {before}, assigned as {after}", "one type and static shape", hint
+            name,
+            subject,
+            found=f"read as {before}, assigned as {after}",
+            expected="one type and static shape",
+            hint=hint,
         )
 
 
@@ -329,14 +352,14 @@ def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
     manager = Manager()
     manager.register_pass(ConstantFolding())
     manager.run_passes(apart)
-    found = {}
+    constants = {}
     for name, result in zip(values, apart.get_results(), strict=True):
         node = result.input_value(0).get_node()
         if node.get_type_name() == "Constant":
             repeated = _repeated(node)
             if repeated:
-                found[name] = repeated
-    return found
+                constants[name] = repeated
+    return constants
 
 
 def _repeated(constant: Any) -> bytes:
@@ -369,16 +392,16 @@ def _original(port: Any, name: str) -> Original:
 
 def _check_source(argument: ArgumentMeta, computed: Sequence[State], subject: str) -> None:
     """Refuses an argument that initial values cannot be computed from."""
-    found = ""
+    reason = ""
     if argument.is_dynamic:
-        found = f"computed from input '{argument.name}' of shape {argument.partial_shape}"
+        reason = f"computed from input '{argument.name}' of shape {argument.partial_shape}"
     if argument.name in {READ_VALUE + state.variable for state in computed}:
-        found = f"computed from variable '{argument.name.removeprefix(READ_VALUE)}', which is computed too"
-    if found:
+        reason = f"computed from variable '{argument.name.removeprefix(READ_VALUE)}', which is computed too"
+    if reason:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             f"{subject}, initial value of variable '{computed[0].variable}'",
-            found=found,
+            found=reason,
             expected="inputs of static shapes, and variables that begin as constants",
         )
 
@@ -387,7 +410,7 @@ def _key(port: Any) -> tuple[str, int]:
     return port.get_node().get_name(), port.get_index()
 
 
-def _refused(variable: str, subject: str, found: str, expected: str, hint: str = "") -> Refused:
+def _refused(variable: str, subject: str, *, found: str, expected: str, hint: str = "") -> Refused:
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, variable '{variable}'",

@@ -19,6 +19,7 @@ import openvino as ov
 
 from softnpu.emulator.compiler.arguments import Original, original
 from softnpu.emulator.compiler.error_info import openvino_errors
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult
 
 _ORIGINAL = "vpux_ow_"
@@ -27,8 +28,6 @@ SEPARATED = "vpux_tw_"
 _TYPES = {"f16", "bf16", "f32", "f64", "i8", "u8"}
 _SMALLEST = 64
 """Constants of fewer bytes stay what they are."""
-_MOST_DIMENSIONS = 5
-"""What Level Zero tells of an argument's shape: OpenVINO would take a longer one for fewer bytes."""
 _READERS = {
     "Add": (0, 1), "Subtract": (0, 1), "Multiply": (0, 1), "Divide": (0, 1), "MatMul": (0, 1),
     "Convolution": (1,), "GroupConvolution": (1,), "PRelu": (1,), "Gather": (0,),
@@ -44,30 +43,32 @@ class Weight:
     nodes: tuple[Any, ...]
 
     def parameter(self, prefix: str) -> Any:
-        """An input that takes its place."""
-        made = ov.op.Parameter(self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0))
-        made.set_friendly_name(f"{prefix}{self.offset}")
-        return made
+        """An input that replaces it."""
+        parameter = ov.op.Parameter(
+            self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0)
+        )
+        parameter.set_friendly_name(f"{prefix}{self.offset}")
+        return parameter
 
 
 def find(model: ov.Model) -> list[Weight]:
     """The constants of a model that can be separated, in topological order.
 
-    None if arguments have dynamic dimensions: their companions would come behind the weights, where nobody
-    looks for inputs.
+    Empty if arguments have dynamic dimensions: their shape tensors would come behind the weights, where
+    OpenVINO's plugin expects no inputs.
     """
     if any(port.partial_shape.is_dynamic for port in [*model.inputs, *model.outputs]):
         return []
-    found: dict[int, list[Any]] = {}
+    nodes_by_offset: dict[int, list[Any]] = {}
     for number, node in enumerate(op for op in model.get_ordered_ops() if op.get_type_name() == "Constant"):
-        offset = _note(model, "bin_offset", number)
+        offset = _hint(model, "bin_offset", number)
         if offset is None or not _as_in_the_file(model, node, number) or not _is_weight(node):
             continue
-        nodes = found.setdefault(int(offset), [])
+        nodes = nodes_by_offset.setdefault(int(offset), [])
         # the client knows a constant by its offset only
         if not nodes or _kind(nodes[0]) == _kind(node):
             nodes.append(node)
-    return [Weight(offset, tuple(nodes)) for offset, nodes in found.items()]
+    return [Weight(offset, tuple(nodes)) for offset, nodes in nodes_by_offset.items()]
 
 
 def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
@@ -79,7 +80,7 @@ def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
     return ov.Model(outputs, inputs, f"{model.get_friendly_name()}_init")
 
 
-def take_out(
+def replace_by_inputs(
     model: ov.Model, weights: Sequence[Weight], before: Sequence[Original], subject: str
 ) -> list[Original]:
     """Makes inputs of the weights, behind all inputs that the model has; `before` with them."""
@@ -99,21 +100,23 @@ def take_out(
     return [*before[:count], *added, *before[count:]]
 
 
-def _note(model: ov.Model, name: str, number: int) -> str | None:
+def _hint(model: ov.Model, name: str, number: int) -> str | None:
     key = f"ws_{name}_{number}"
     return str(model.get_rt_info(key).astype(str)) if model.has_rt_info(key) else None
 
 
 def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
     """Whether the constant is still what lies in the file: a conversion may have been folded into it."""
-    size, kind = _note(model, "original_size", number), _note(model, "original_dtype", number)
+    size, kind = _hint(model, "original_size", number), _hint(model, "original_dtype", number)
     return size == str(node.get_byte_size()) and kind == node.get_element_type().get_type_name()
 
 
 def _is_weight(node: Any) -> bool:
     if node.get_element_type().get_type_name() not in _TYPES or node.get_byte_size() < _SMALLEST:
         return False
-    if len(node.get_output_shape(0)) > _MOST_DIMENSIONS:
+    if (
+        len(node.get_output_shape(0)) > MAX_DIMS
+    ):  # Level Zero cuts longer shapes, so OpenVINO would expect fewer bytes
         return False
     return all(index in _READERS.get(kind, ()) for kind, index in _readers(node.output(0)))
 

@@ -1,22 +1,43 @@
-"""The loop of the worker: one job after the other, each answered with progress and then one outcome."""
+"""The loop of the worker: one job after the other, each answered with progress and then one outcome.
+
+OpenVINO is loaded by the first job that needs it: that takes longer than all else in a compilation that the
+cache answers.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.compiler import compile_job, native_blob, options, query
 from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
-from softnpu.emulator.compiler.job_runner import run
 from softnpu.emulator.compiler.model_cache import cache_key
-from softnpu.emulator.compiler.runtime import Product, Runtime
-from softnpu.emulator.compiler.stages import Send
+from softnpu.emulator.compiler.runtime import JobResult, Runtime
+from softnpu.emulator.compiler.stages import (
+    COMPILE_STAGES,
+    EXPORT_STAGES,
+    IMPORT_STAGES,
+    QUERY_STAGES,
+    Send,
+    Stages,
+)
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
-from softnpu.emulator.links.compiler import CompileJob, ExportJob, ImportJob, Job, QueryJob, job_decoder
+from softnpu.emulator.links.compiler import (
+    CompileJob,
+    ExportJob,
+    ImportJob,
+    Job,
+    OptionsJob,
+    QueryJob,
+    job_decoder,
+)
 
 _NEEDED_FDS = 32
 _STEPS: dict[type[messages.Message], str] = {
@@ -28,10 +49,10 @@ _STEPS: dict[type[messages.Message], str] = {
 
 
 def serve(channel: Channel) -> None:
-    """Answers jobs until the other side closes the channel.
+    """Answer jobs until the other side closes the channel.
 
-    An exception that is no refusal, no failed system call and no lack of memory is a defect of the worker:
-    it ends the process with its traceback, and the supervisor fails the one job.
+    Any exception but a refusal, a failed system call and a lack of memory is a defect of the worker: it ends
+    the process with its traceback, and the supervisor fails the one job.
     """
     cache_key.prepare()
     runtime = Runtime()
@@ -65,7 +86,7 @@ def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:
 
 
 def _lack_of_descriptors() -> OSError | None:
-    """Why this worker can open next to nothing any more, if that is so."""
+    """Why this worker can hardly open a file any more; None if it can."""
     fds: list[int] = []
     try:
         for _ in range(_NEEDED_FDS):
@@ -78,15 +99,15 @@ def _lack_of_descriptors() -> OSError | None:
     return None
 
 
-def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | ErrorInfo:
-    """Runs the job. The exception is gone when this returns, and with it all that its frames held."""
+def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> JobResult | ErrorInfo:
+    """Run the job. The exception is gone when this returns, and with it what its frames kept alive."""
     subject = "compile job"
     report = partial(_report, channel, packet.request)
     try:
         job = _decoded(packet.body)
         subject = _subject(job)
         if failpoints.active is None:
-            return run(job, packet, report, runtime)
+            return _run(job, packet, report, runtime)
         return _run_with_failpoints(job, packet, report, runtime)
     except Refused as error:
         return error.info
@@ -100,18 +121,65 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Er
         return system_error(subject, error)
 
 
-def _run_with_failpoints(job: Job, packet: Packet, report: Send, runtime: Runtime) -> Product:
+def _run_with_failpoints(job: Job, packet: Packet, report: Send, runtime: Runtime) -> JobResult:
     step = _STEPS.get(type(job))
     if step is not None:
         failpoints.hit(step)
-    product = run(job, packet, report, runtime)
+    result = _run(job, packet, report, runtime)
     try:
         failpoints.hit("compiler.completing")
     except BaseException:
-        for fd in product.fds:
+        for fd in result.fds:
             os.close(fd)
         raise
-    return product
+    return result
+
+
+def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
+    """Do one job. Raises `Refused` if that cannot be, `OSError` if a file cannot be read."""
+    match job:
+        case CompileJob():
+            with _descriptors(packet, 1 + len(job.weights)) as fds:
+                return compile_job.run(job, fds, Stages(send, COMPILE_STAGES), runtime)
+        case ImportJob():
+            with _descriptors(packet, _blob_fds(job)) as fds:
+                return native_blob.run_import(job, fds, Stages(send, IMPORT_STAGES), runtime)
+        case ExportJob():
+            with _descriptors(packet, _blob_fds(job)) as fds:
+                return native_blob.run_export(job, fds, Stages(send, EXPORT_STAGES))
+        case QueryJob():
+            with _descriptors(packet, 1 + len(job.weights)) as fds:
+                return query.run(job, fds, Stages(send, QUERY_STAGES), runtime)
+        case OptionsJob():
+            packet.take_fds(0)
+            return JobResult(_options(job))
+
+
+def _options(job: OptionsJob) -> messages.CompilerOptionsAre:
+    major, minor = options.COMPILER_VERSION
+    return messages.CompilerOptionsAre(
+        major=major,
+        minor=minor,
+        opset=options.NEWEST_OPSET,
+        options=tuple(options.OPTIONS),
+        supported=options.is_supported(job.option, job.value),
+    )
+
+
+def _blob_fds(job: ImportJob | ExportJob) -> int:
+    target = isinstance(job, ExportJob) and job.offset is not None
+    return 1 + (job.placement_length > 0) + len(job.weights) + target
+
+
+@contextmanager
+def _descriptors(packet: Packet, count: int) -> Iterator[list[int]]:
+    """The job's descriptors, closed after the block."""
+    fds = packet.take_fds(count)
+    try:
+        yield fds
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _decoded(body: memoryview) -> Job:

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,10 +49,6 @@ def test_the_document_is_the_printed_list() -> None:
     assert _DOCUMENT.read_text() == document(), "print it anew: python -m tests.conformance.call_document"
 
 
-def test_no_function_is_listed_twice() -> None:
-    assert [name for name, count in Counter(call.name for call in CALLS).items() if count > 1] == []
-
-
 @pytest.mark.parametrize("call", _SUPPORTED, ids=lambda call: call.name)
 def test_what_is_supported_is_there(call: Call) -> None:
     class_name, _, attribute = call.python.partition(".")
@@ -88,14 +83,3 @@ def test_every_function_of_the_extension_tables_is_listed() -> None:
     listed = {call.name for call in CALLS}
     offered = {extensions.function_address(entry.name) for entry in extensions.extension_properties()}
     assert [name for table in offered for name in table.functions if name not in listed] == []
-
-
-def test_every_method_that_a_handle_class_has_is_found() -> None:
-    """The look at the docstrings itself: it sees methods, overridden ones, and those of plain classes."""
-    found = {f"{class_name}.{method}" for class_name, method, _ in documented_methods()}
-    assert found >= {
-        "Fence.reset",
-        "CommandListImmediate.close",
-        "Sysman.get_properties",
-        "Device.get_status",
-    }

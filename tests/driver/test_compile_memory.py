@@ -22,20 +22,9 @@ from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096
 _PERIOD_S = 0.01
-_MB = 1 << 20
-STEADY = Tuning(compiler_idle_s=600.0, compilers=2, spare_delay_s=0.0)
-"""Patches for a daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
-
-
-def await_compilers(daemon: Daemon) -> None:
-    """Waits until the worker that has compiled and the spare are both there, and sleep."""
-
-    def settled() -> bool:
-        children = psutil.Process(daemon.pid).children()
-        workers = [child.pid for child in children if "softnpu.emulator.compiler" in child.cmdline()]
-        return len(workers) == 2 and all(waits_for_frame(pid) for pid in workers)
-
-    wait_until(settled, what="two compilers that wait for a job")
+_POOL = "softnpu.emulator.supervisor.compilers"
+STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2, f"{_POOL}:_SPARE_AFTER_S": 0.0}
+"""A daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
 
 
 def write_model(folder: Path, layers: int, kind: str) -> Path:
@@ -44,8 +33,7 @@ def write_model(folder: Path, layers: int, kind: str) -> Path:
     data = ops.parameter([1, _SIZE], np.float32, name="data")
     value = data
     for _ in range(layers):
-        weights = rng.standard_normal((_SIZE, _SIZE), np.float32) / 64
-        constant = ops.constant(weights.astype(kind))
+        constant = ops.constant((rng.standard_normal((_SIZE, _SIZE), np.float32) / 64).astype(kind))
         matrix = constant if kind == "float32" else ops.convert(constant, "f32")
         value = ops.relu(ops.matmul(value, matrix, False, True))
     path = folder / "large.xml"
@@ -90,64 +78,43 @@ def _sum(pids: list[int]) -> int:
     return total
 
 
-def _tell(kind: str, weights: int, most: int) -> None:
-    share = most / weights
-    print(f"{kind}: {weights / _MB:.0f} MB of weights, at most {most / _MB:.0f} MB more: {share:.3f}")
-
-
-def _family(daemon: Daemon) -> Callable[[], list[int]]:
-    """This process, the daemon, its engine and its compilers."""
-    parent = psutil.Process(daemon.pid)
-    return lambda: [psutil.Process().pid, parent.pid, *(child.pid for child in parent.children())]
-
-
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """One of its own: what other tests left in the shared one would be measured too."""
     return start_daemon(tuning=STEADY)
 
 
-@pytest.fixture
-def warm(daemon: Daemon, context: Context, digits: Path) -> Callable[[], list[int]]:
-    """Processes that have loaded their libraries: what comes now is the model."""
-    for _ in range(2):
+@pytest.mark.parametrize(
+    ("kind", "layers", "mapped"),
+    [
+        ("float16", 4, False),
+        pytest.param("float32", 4, True, marks=pytest.mark.soak),
+        pytest.param("float32", 16, False, marks=pytest.mark.soak),
+        pytest.param("float16", 32, False, marks=pytest.mark.soak),
+    ],
+)
+def test_weights_are_in_memory_once(
+    daemon: Daemon, context: Context, digits: Path, tmp_path: Path, kind: str, layers: int, mapped: bool
+) -> None:
+    """From a file, and from a model that OpenVINO maps from one."""
+    for _ in range(2):  # loads the libraries: what comes then is the model
         with GraphSource.from_ir(digits) as source:
             context.create_graph(source).destroy()
-    await_compilers(daemon)
-    return _family(daemon)
+    parent = psutil.Process(daemon.pid)
 
+    def settled() -> bool:
+        workers = [child for child in parent.children() if "softnpu.emulator.compiler" in child.cmdline()]
+        return len(workers) == 2 and all(waits_for_frame(child.pid) for child in workers)
 
-def check_file(context: Context, pids: Callable[[], list[int]], folder: Path, layers: int, kind: str) -> None:
-    path = write_model(folder, layers, kind)
+    wait_until(settled, what="two compilers that wait for a job")
+    path = write_model(tmp_path, layers, kind)
     weights = path.with_suffix(".bin").stat().st_size
-    with GraphSource.from_ir(path) as source, peak(pids) as most:
+    model = ov.Core().read_model(path) if mapped else None
+    pids = [psutil.Process().pid, parent.pid, *(child.pid for child in parent.children())]
+    with (
+        peak(lambda: pids) as most,
+        GraphSource.from_ir(path) if model is None else by_descriptor(model, "large") as source,
+    ):
         compile_source(context, source)
-    _tell(kind, weights, most[0])
-    assert most[0] <= 1.1 * weights
-
-
-@pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_weights_in_a_file_are_in_memory_once(
-    context: Context, warm: Callable[[], list[int]], tmp_path: Path, kind: str
-) -> None:
-    check_file(context, warm, tmp_path, 4 if kind == "float32" else 8, kind)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_a_gigabyte_of_weights_in_a_file_is_in_memory_once(
-    context: Context, warm: Callable[[], list[int]], tmp_path: Path, kind: str
-) -> None:
-    check_file(context, warm, tmp_path, 16 if kind == "float32" else 32, kind)
-
-
-def test_a_model_that_openvino_maps_from_a_file_is_in_memory_once(
-    context: Context, warm: Callable[[], list[int]], tmp_path: Path
-) -> None:
-    path = write_model(tmp_path, 4, "float32")
-    weights = path.with_suffix(".bin").stat().st_size
-    model = ov.Core().read_model(path)
-    with peak(warm) as most, by_descriptor(model, "large") as source:
-        compile_source(context, source)
-    _tell("mapped", weights, most[0])
+    print(f"{kind}: {weights >> 20} MB of weights, at most {most[0] >> 20} MB more")
     assert most[0] <= 1.1 * weights

@@ -1,18 +1,35 @@
-"""The compiler worker: what a blob says of a model, and static shapes."""
+"""The compiler worker: what a blob says of a model, properties, what is refused, the process."""
 
 from __future__ import annotations
 
 import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.emulator.blob.container import Section
+from softnpu.emulator.interface.messages import CacheOptions, Failed, Progress, WeightSource, encode
 from softnpu.emulator.interface.result import ZeResult
-from tests.support.compiler import PLATFORM, Files, Worker, elementwise, memory_file, result
+from softnpu.emulator.links.compiler import ExportJob
+from tests.support.compiler import (
+    DEADLINE_S,
+    PLATFORM,
+    Files,
+    Made,
+    Worker,
+    elementwise,
+    import_job,
+    memory_file,
+    result,
+)
 
 ENGINE_CONFIG = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -21,6 +38,8 @@ ENGINE_CONFIG = {
     "EXECUTION_MODE_HINT": "ACCURACY",
     "PERF_COUNT": "NO",
 }
+
+pytestmark = pytest.mark.quick
 
 
 def test_a_blob_describes_the_model(worker: Worker, static: Files) -> None:
@@ -39,19 +58,6 @@ def test_a_blob_describes_the_model(worker: Worker, static: Files) -> None:
     assert (made.answer.log, made.answer.origin) == ("", "compiled")
 
 
-def test_the_same_job_gives_the_same_blob(worker: Worker, dynamic: Files) -> None:
-    job = dynamic.job(shapes={"image": (1, 3, 8, 8)}, config={"PERF_COUNT": "YES"})
-    assert worker.blob(job, dynamic.fds) == worker.blob(job, dynamic.fds)
-
-
-def test_a_model_without_constants_needs_no_weights(worker: Worker, tmp_path: Path) -> None:
-    files = Files(tmp_path, elementwise(ov.Type.i32, [2, 3]))
-    made = worker.blob(files.job(weights=()), [files.xml])
-    assert made.placement == b""
-    assert made.reader.weights_reference() is None
-    files.close()
-
-
 def test_every_stage_is_told_and_progress_never_falls(worker: Worker, static: Files) -> None:
     worker.blob(static.job(), static.fds)
     stages = list(dict.fromkeys(progress.stage for progress in worker.progress))
@@ -59,13 +65,6 @@ def test_every_stage_is_told_and_progress_never_falls(worker: Worker, static: Fi
     done = [progress.done for progress in worker.progress]
     assert done == sorted(done)
     assert 0 <= done[0] < done[-1] <= 1
-
-
-def test_a_log_level_gives_a_build_log_with_times(worker: Worker, static: Files) -> None:
-    log = worker.blob(static.job(config={"LOG_LEVEL": "LOG_INFO"}), static.fds).answer.log
-    assert "weights: " in log
-    assert " ms" in log
-    assert "5 operations" in log
 
 
 def test_arguments_that_share_their_tensor_names_get_names_of_their_own(
@@ -104,65 +103,263 @@ def test_shapes_are_applied_and_the_dynamic_ones_told(worker: Worker, dynamic: F
     assert [argument.model_shape for argument in meta.arguments] == [(-1, 3, -1, -1), (-1, 4, -1, -1)]
 
 
-def test_the_ir_of_a_blob_has_static_shapes(worker: Worker, dynamic: Files) -> None:
-    made = worker.blob(dynamic.job(shapes={"image": (1, 3, 8, 8)}), dynamic.fds)
-    weights = ov.Tensor(np.frombuffer(dynamic.weights, np.uint8).copy(), shared_memory=True)
-    model = ov.Core().read_model(bytes(made.reader.read(Section.IR)), weights)
-    shapes = [tuple(port.shape) for port in [*model.inputs, *model.outputs]]
-    assert shapes == [argument.shape for argument in made.meta.arguments]
+def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
+    given = {
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "INFERENCE_NUM_THREADS": "002",
+        "EXECUTION_MODE_HINT": "PERFORMANCE",
+        "PERF_COUNT": "YES",
+        "NPU_PLATFORM": "4000",
+        "NPU_TILES": "2",
+        "LOG_LEVEL": "LOG_WARNING",
+    }
+    made = worker.blob(static.job(config=given), static.fds)
+    assert made.meta.config == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "INFERENCE_NUM_THREADS": "2",
+        "EXECUTION_MODE_HINT": "PERFORMANCE",
+        "PERF_COUNT": "YES",
+        "NPU_TILES": "2",
+    }
 
 
-def test_a_shape_that_the_model_has_already_changes_nothing(worker: Worker, static: Files) -> None:
-    shaped = static.job(shapes={"image": (1, 3, 16, 16)})
-    assert worker.blob(shaped, static.fds) == worker.blob(static.job(), static.fds)
+@pytest.mark.parametrize(("precision", "capability"), [("bf16", "BF16"), ("f16", "FP16")])
+def test_a_precision_is_honoured_or_refused(
+    worker: Worker, static: Files, precision: str, capability: str
+) -> None:
+    job = static.job(config={"INFERENCE_PRECISION_HINT": precision})
+    if capability in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        assert worker.blob(job, static.fds).meta.precision == precision
+    else:
+        info = worker.info(job, static.fds)
+        assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+        assert precision in info.found
+        assert "f32" in info.expected
 
 
-def test_inputs_without_tensor_names_go_by_their_friendly_name(worker: Worker, tmp_path: Path) -> None:
-    files = Files(tmp_path, elementwise(ov.Type.f32, [-1, 3]))
-    xml = files.xml_data.replace(b' names="data"', b"")
-    fd = memory_file(xml)
-    job = files.job(xml_length=len(xml), weights=(), shapes={"data": (5, 3)})
-    assert worker.blob(job, [fd]).meta.inputs[0].shape == (5, 3)
-    os.close(fd)
+# ---------------------------------------------------------------- what is refused
+
+_BAD, _UNSUPPORTED = ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE
+_SIZE = ZeResult.ERROR_INVALID_SIZE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "words"),
+    [
+        ({"shapes": {"imgae": (1, 3, 8, 8)}}, _BAD, ["'imgae'", "'image'"]),
+        ({"shapes": {"image": (1, 4, 8, 8)}}, _BAD, ["[1,4,8,8]", "channel count (4)", "[?,3,?,?]"]),
+        ({"shapes": {"image": (1, 3, 8)}}, _BAD, ["[1,3,8]", "not compatible"]),
+        ({"shapes": {"image": (1, 3, 0, 8)}}, _BAD, ["[1,3,0,8]", "dimensions from 1"]),
+        ({"shapes": {"image": (1, 3, -1, 8)}}, _BAD, ["[1,3,-1,8]", "dimensions from 1"]),
+        ({"shapes": {"image": (2**62, 3, 8, 8)}}, _BAD, ["dimensions from 1"]),
+        ({"shapes": {"image": (1, 3, 8, 8), "pixels": (1, 3, 9, 9)}}, _BAD, ["two shapes"]),
+        ({"shapes": {"image": (1, 3, 2**30, 2**30)}}, ZeResult.ERROR_UNSUPPORTED_SIZE, ["bytes"]),
+        ({"config": {"INFERENCE_PRECISION_HINT": "i8"}}, _BAD, ["INFERENCE_PRECISION_HINT", "'i8'"]),
+        ({"config": {"INFERENCE_NUM_THREADS": "-1"}}, _BAD, ["INFERENCE_NUM_THREADS", "'-1'"]),
+        ({"config": {"INFERENCE_NUM_THREADS": "99999999999"}}, _BAD, ["'99999999999'"]),
+        ({"config": {"INFERENCE_NUM_THREADS": "٣"}}, _BAD, ["'٣'"]),
+        ({"config": {"EXECUTION_MODE_HINT": ""}}, _BAD, ["EXECUTION_MODE_HINT", "''"]),
+        ({"config": {"NPU_PLATFORM": "NPU3721"}}, _BAD, ["'NPU3721'"]),
+        ({"config": {"NPU_TILES": "0"}}, _BAD, ["NPU_TILES", "'0'"]),
+        ({"config": {"PERFORMANCE_HINTS": "x"}}, _UNSUPPORTED, ["Did you mean PERFORMANCE_HINT or"]),
+        ({"config": {"PERF_COUNT": "NO"}, "build_flags": '--config PERF_COUNT="YES"'}, _BAD, ["one value"]),
+        ({"flags": 64}, ZeResult.ERROR_INVALID_ENUMERATION, ["0x40"]),
+        ({"must": ("quantum",)}, _UNSUPPORTED, ["quantum"]),
+        ({"weights": (WeightSource(offset=0, length=1 << 40),)}, _SIZE, ["weights"]),
+        ({"weights": (WeightSource(offset=2**63, length=2**63),)}, _SIZE, ["weights"]),
+        ({"weights": (WeightSource(offset=-1, length=10),)}, _SIZE, ["weights"]),
+        ({"weights": (WeightSource(offset=0, length=-1),)}, _SIZE, ["weights"]),
+        ({"build_flags": '--inputs_precisions="nope:FP16"'}, _BAD, ["input 'nope'", "'image'"]),
+        ({"build_flags": '--outputs_precisions="2:FP16"'}, _BAD, ["output '2'", "one of"]),
+        ({"build_flags": '--inputs_layouts="image:NC"'}, _BAD, ["NC", "4 dimensions"]),
+        ({"build_flags": '--inputs_precisions="image:U4"'}, _UNSUPPORTED, ["u4"]),
+        ({"build_flags": '--config NPU_ENABLE_STRIDES_FOR="nope"'}, _BAD, ["'nope'"]),
+    ],
+    ids=repr,
+)
+def test_a_job_that_cannot_be_is_refused(
+    worker: Worker, dynamic: Files, changes: dict[str, object], expected: ZeResult, words: list[str]
+) -> None:
+    job = dynamic.job(**changes)
+    info = worker.info(job, [dynamic.xml, *[dynamic.bin] * len(job.weights)])
+    assert result(info) == expected, info
+    assert [word for word in words if word not in str(info)] == [], info
+    assert ".cpp" not in str(info)
+    assert "\n" not in str(info)
+
+
+@pytest.mark.parametrize("element_type", ["string", "u1", "u4", "i4", "nf4", "f8e4m3"])
+def test_an_element_type_that_no_tensor_can_carry_is_refused(
+    worker: Worker, tmp_path: Path, element_type: str
+) -> None:
+    files = Files(tmp_path, elementwise(getattr(ov.Type, element_type), [2, 8]))
+    info = worker.info(files.job(weights=()), [files.xml])
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert info.object == "model 'digits', input 'data'"
+    assert info.found == f"element type {element_type}"
     files.close()
 
 
-def test_a_dynamic_model_stays_dynamic(worker: Worker, dynamic: Files) -> None:
-    meta = worker.blob(dynamic.job(), dynamic.fds).meta
-    assert [argument.partial_shape for argument in meta.inputs] == ["[?,3,?,?]", ""]
-    assert meta.inputs[1].shape_of == 0
-
-
-def test_an_output_whose_size_depends_on_the_data_has_an_upper_bound(worker: Worker, tmp_path: Path) -> None:
-    tensor = ops.parameter([4, 4], np.float32, name="x")
-    files = Files(tmp_path, ov.Model([ops.non_zero(tensor)], [tensor], "sparse"))
-    places, told = worker.blob(files.job(weights=()), [files.xml]).meta.outputs
-    assert (places.partial_shape, places.shape, told.shape) == ("[2,..16]", (2, 16), (2,))
+def test_operations_that_cannot_run_are_refused_by_name(worker: Worker, tmp_path: Path) -> None:
+    tensor = ops.parameter([2, 8], np.float32, name="x")
+    odd = ops.convert(tensor, "u3", name="to_three_bits")
+    files = Files(tmp_path, ov.Model([ops.relu(ops.convert(odd, "f32"))], [tensor], "odd"))
+    info = worker.info(files.job(weights=()), [files.xml])
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert info.object == "model 'digits', operation 'to_three_bits'"
+    assert "type Convert" in info.found
+    assert "one of 2" in info.found
     files.close()
 
 
 @pytest.mark.parametrize(
-    ("shapes", "words"),
+    "spoil",
     [
-        ({"imgae": (1, 3, 8, 8)}, ["'imgae'", "'image'"]),
-        ({"image": (1, 4, 8, 8)}, ["[1,4,8,8]", "channel count (4)", "[?,3,?,?]"]),
-        ({"image": (1, 3, 8)}, ["[1,3,8]", "not compatible"]),
-        ({"image": (1, 3, 0, 8)}, ["[1,3,0,8]", "dimensions from 1"]),
-        ({"image": (1, 3, -1, 8)}, ["[1,3,-1,8]", "dimensions from 1"]),
-        ({"image": (2**62, 3, 8, 8)}, ["dimensions from 1"]),
-        ({"image": (1, 3, 8, 8), "pixels": (1, 3, 9, 9)}, ["two shapes"]),
+        lambda _: b"garbage",
+        lambda xml: b"\x08\x0a" + xml,
+        lambda xml: xml[: len(xml) // 2],
+        lambda xml: xml.replace(b'type="ReLU"', b'type="Rulu"'),
+        lambda xml: xml.replace(b'version="11"', b'version="99"'),
+        lambda xml: xml.replace(b"f32", b"f\xff2"),
+        lambda xml: xml.replace(b'name="image"', b'name="im\xffge"').replace(b"image,pixels", b"im\xffge"),
+        lambda _: b"<?xml version='1.0'?><net name='a' version='11'><layers/></net>",
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(
-    worker: Worker, dynamic: Files, shapes: dict[str, tuple[int, ...]], words: list[str]
+def test_an_ir_that_cannot_be_read_is_refused(
+    worker: Worker, static: Files, spoil: Callable[[bytes], bytes]
 ) -> None:
-    info = worker.info(dynamic.job(shapes=shapes), dynamic.fds)
+    xml = spoil(static.xml_data)
+    fd = memory_file(xml)
+    info = worker.info(static.job(xml_length=len(xml)), [fd, static.bin])
+    os.close(fd)
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert info.object.startswith("model 'digits'")
+    assert ".cpp" not in info.found
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(worker: Worker, static: Files, place: int) -> None:
+    reader, writer = os.pipe()
+    fds = static.fds
+    fds[place] = reader
+    info = worker.info(static.job(), fds)
+    os.close(reader)
+    os.close(writer)
     assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
-    assert all(word in str(info) for word in words), info
-    assert "\n" not in str(info)
-    assert ".cpp" not in str(info)
+    assert info.found == "a pipe"
 
 
-def test_an_argument_of_absurd_size_is_refused(worker: Worker, dynamic: Files) -> None:
-    info = worker.info(dynamic.job(shapes={"image": (1, 3, 2**30, 2**30)}), dynamic.fds)
-    assert result(info) == ZeResult.ERROR_UNSUPPORTED_SIZE
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_wrong_number_of_descriptors_is_refused(worker: Worker, static: Files, count: int) -> None:
+    info = worker.info(static.job(), [static.xml] * count)
+    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert f"{count} descriptors" in info.found
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x91" * 5000, encode(Progress(stage="x", done=0))])
+def test_a_body_that_is_no_job_is_refused(worker: Worker, static: Files, body: bytes) -> None:
+    assert result(worker.info(body, static.fds)) == ZeResult.ERROR_INVALID_ARGUMENT
+
+
+def test_a_fault_fits_a_frame_however_long_the_names_are(worker: Worker, static: Files) -> None:
+    info = worker.info(static.job(name="n" * 30000, config={"X" * 30000: ""}), static.fds)
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert len(encode(Failed(info=info))) < 10000
+
+
+# ---------------------------------------------------------------- the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> CacheOptions:
+    return CacheOptions(directory=str(tmp_path / "cache"), limit=1 << 30)
+
+
+def test_a_hit_does_without_openvino(worker: Worker, static: Files, cache: CacheOptions) -> None:
+    made = worker.blob(static.job(cache=cache), static.fds)
+    fresh = Worker()
+    try:
+        assert fresh.blob(static.job(cache=cache), static.fds).blob == made.blob
+        assert fresh.mappings("libopenvino") == fresh.mappings("numpy") == 0
+    finally:
+        fresh.close()
+    assert worker.mappings("libopenvino") > 0
+
+
+def test_a_hash_does_not_vouch_for_other_weights(worker: Worker, static: Files, cache: CacheOptions) -> None:
+    """Else a client could bring wrong weights under the name of a blob that other clients share."""
+    job = static.job(cache=cache, input_hash=7)
+    worker.blob(job, static.fds)
+    content = bytearray(bytes(static.lead) + static.weights)
+    content[-1] ^= 1
+    fd = memory_file(bytes(content))
+    assert worker.blob(job, [static.xml, fd]).answer.origin == "compiled"
+    os.close(fd)
+
+
+# ---------------------------------------------------------------- the process
+
+
+def test_two_hundred_jobs_leave_nothing_behind(worker: Worker, static: Files, tmp_path: Path) -> None:
+    made = worker.blob(static.job(), static.fds)
+    blob, placement = memory_file(made.blob), memory_file(made.placement)
+    garbage = memory_file(b"<?xml garbage")
+    imported = import_job(made, static.sources)
+    cut = msgspec.structs.replace(imported, blob_length=len(made.blob) - 1)
+    short = (WeightSource(offset=0, length=1),)
+    rounds: list[Callable[[], object]] = [
+        lambda: worker.blob(static.job(), static.fds),
+        lambda: worker.info(static.job(xml_length=13), [garbage, static.bin]),
+        lambda: worker.info(static.job(shapes={"image": (1, 9, 9, 9)}), static.fds),
+        lambda: worker.info(static.job(config={"NOPE": "1"}), static.fds),
+        lambda: worker.info(static.job(), static.fds * 3),
+        lambda: worker.blob(imported, [blob, placement, static.bin]),
+        lambda: worker.info(cut, [blob, placement, static.bin]),
+        lambda: worker.info(import_job(made, short), [blob, placement, static.bin]),
+        lambda: worker.content(_export(made, static), [blob, placement, static.bin]),
+    ]
+    for job in rounds:
+        job()
+    before = worker.fd_count()
+    for _ in range(200 // len(rounds)):
+        for job in rounds:
+            job()
+    assert worker.fd_count() == before
+    assert worker.mappings(str(tmp_path)) == worker.mappings("memfd:softnpu") == 0
+    for fd in (blob, placement, garbage):
+        os.close(fd)
+
+
+def _export(made: Made, files: Files) -> ExportJob:
+    return ExportJob(blob_length=len(made.blob), placement_length=len(made.placement), weights=files.sources)
+
+
+def test_the_worker_dies_with_its_parent() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = (
+        "import os, subprocess, sys; fd = int(sys.argv[1]);"
+        "command = [sys.executable, '-m', 'softnpu.emulator.compiler', str(fd), str(os.getpid())];"
+        "print(subprocess.Popen(command, pass_fds=[fd]).pid, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(theirs.fileno())]
+    pipe = subprocess.PIPE
+    with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=pipe, stdout=pipe) as parent:
+        theirs.close()
+        assert parent.stdout is not None
+        worker = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        try:
+            assert select.select([worker], [], [], DEADLINE_S)[0], "the worker outlived its parent"
+        finally:
+            os.close(worker)
+
+
+@pytest.mark.parametrize("arguments", [[], ["x", "1"], ["0", "1"], ["99", "1"]])
+def test_wrong_arguments_are_told(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "softnpu.emulator.compiler", *arguments]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 2
+    assert "usage: " in done.stderr

@@ -10,12 +10,10 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.emulator.blob.container import Section
-from softnpu.emulator.blob.weights import SpaceLayout, offsets_in_space, placed
 from softnpu.emulator.compiler.build_flags import BuildFlags, parse
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.links.compiler import CompileJob
-from tests.support.compiler import Files, Worker, result
+from tests.support.compiler import Files, Worker
 
 REAL = (
     '--inputs_precisions="0:FP32" --inputs_layouts="0:NC" --outputs_precisions="0:FP32"'
@@ -56,14 +54,6 @@ def test_names_may_contain_blanks_and_colons_and_words_go_in_either_case() -> No
     assert flags.inputs_layouts == {"s": "**SCALAR**", "my input:0": "NCHW"}
 
 
-def test_parts_are_the_same_for_equal_flags() -> None:
-    assert (
-        parse('--inputs_precisions="a:FP16 b:u8"', "m").parts()
-        == parse('--inputs_precisions="b:U8  a:fp16"', "m").parts()
-        == {"flags.inputs_precisions": "a:FP16 b:U8"}
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "word"),
     [
@@ -81,12 +71,6 @@ def test_parts_are_the_same_for_equal_flags() -> None:
 )
 def test_a_line_that_cannot_be_read_is_refused_by_the_place(line: str, word: str) -> None:
     assert word in str(refused(line))
-
-
-def test_an_endless_line_is_refused_quickly() -> None:
-    refused('--inputs_precisions="' + "a" * 60000 + '"')
-    refused('--inputs_precisions="' + "a:" * 30000 + '"')
-    refused("--config A" * 5000)
 
 
 # ---------------------------------------------------------------- arguments
@@ -120,22 +104,6 @@ def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture:
     assert [argument.friendly_name for argument in meta.arguments] == ["pixels", "gain", "scaled", "rest"]
 
 
-def test_layouts_transpose(worker: Worker, picture: Files) -> None:
-    line = '--inputs_layouts="image:NHWC gain:CN" --outputs_layouts="0:NHWC"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta
-    assert [argument.shape for argument in meta.arguments] == [(1, 4, 5, 3), (3, 2), (1, 4, 5, 3), (2, 3)]
-    assert meta.inputs[0].layout == "[N,H,W,C]"
-
-
-def test_what_a_model_has_already_changes_nothing(worker: Worker, picture: Files) -> None:
-    line = (
-        '--inputs_precisions="0:FP32 1:DYNAMIC" --inputs_layouts="0:NCHW 1:NC"'
-        ' --outputs_precisions="0:fp32" --outputs_layouts="0:ANY"'
-    )
-    plain = worker.blob(picture.job(weights=()), [picture.xml])
-    assert worker.blob(job(picture, line), [picture.xml]).blob == plain.blob
-
-
 def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_path: Path) -> None:
     # an input that is called "1" must not be taken for input number 1
     first = ops.parameter([2], np.float32, name="1")
@@ -153,63 +121,4 @@ def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_pa
     files.close()
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('--inputs_precisions="nope:FP16"', ["input 'nope'", "'pixels'", "'gain'"]),
-        ('--outputs_precisions="2:FP16"', ["output '2'", "'scaled'"]),
-        ('--inputs_layouts="gain:NCHW"', ["NCHW", "2 dimensions"]),
-        ('--inputs_precisions="gain:U4"', ["u4"]),
-    ],
-)
-def test_what_the_model_does_not_have_is_refused(
-    worker: Worker, picture: Files, line: str, words: list[str]
-) -> None:
-    info = worker.info(job(picture, line), [picture.xml])
-    assert result(info) in (ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE)
-    assert all(word in str(info) for word in words), info
-
-
 # ---------------------------------------------------------------- configuration
-
-
-def test_the_options_of_the_real_plugin_are_known(worker: Worker, picture: Files) -> None:
-    line = REAL[REAL.index("--config") :] + ' PERF_COUNT="YES" NPU_COMPILATION_MODE_PARAMS="a=1 b=2"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta
-    assert meta.config["PERF_COUNT"] == "YES"
-
-
-def test_two_values_for_one_property_are_refused(worker: Worker, picture: Files) -> None:
-    line = '--config PERF_COUNT="YES"'
-    both = picture.job(weights=(), build_flags=line, config={"PERF_COUNT": "NO"})
-    assert result(worker.info(both, [picture.xml])) == ZeResult.ERROR_INVALID_ARGUMENT
-    same = picture.job(weights=(), build_flags=line, config={"PERF_COUNT": "YES"})
-    assert worker.blob(same, [picture.xml]).meta.config["PERF_COUNT"] == "YES"
-
-
-def test_the_profiling_flag_is_the_property(worker: Worker, picture: Files) -> None:
-    assert worker.blob(picture.job(weights=(), flags=2), [picture.xml]).meta.config["PERF_COUNT"] == "YES"
-    info = worker.info(picture.job(weights=(), flags=64), [picture.xml])
-    assert result(info) == ZeResult.ERROR_INVALID_ENUMERATION
-
-
-def test_strides_are_for_the_arguments_that_ask_for_them(worker: Worker, picture: Files) -> None:
-    line = '--config NPU_ENABLE_STRIDES_FOR="pixels, out"'
-    meta = worker.blob(job(picture, line), [picture.xml]).meta
-    assert [argument.strides for argument in meta.arguments] == [True, False, True, False]
-    info = worker.info(job(picture, line.replace("out", "nope")), [picture.xml])
-    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "'nope'" in info.found
-
-
-def test_results_with_converted_arguments_are_those_of_the_model(worker: Worker, picture: Files) -> None:
-    line = '--inputs_precisions="pixels:U8" --inputs_layouts="pixels:NHWC"'
-    made = worker.blob(job(picture, line), [picture.xml])
-    weights = np.frombuffer(made.reader.read(Section.WEIGHTS), np.uint8).copy()
-    actual = offsets_in_space(made.reader.weights_reference(), None, SpaceLayout([]), weights.size)
-    xml = placed(bytes(made.reader.read(Section.IR)), actual)
-    model = ov.Core().read_model(xml, ov.Tensor(weights, shared_memory=True))
-    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    pixels = np.arange(60, dtype=np.uint8).reshape(1, 4, 5, 3)
-    found = compiled([pixels, np.zeros((2, 3), np.float32)])[0]
-    assert np.array_equal(found, pixels.transpose(0, 3, 1, 2).astype(np.float32))

@@ -1,23 +1,30 @@
-"""The compiler worker: canonical blobs, which do not depend on where the weights come from."""
+"""The compiler worker: canonical blobs, the constants of a model, blobs from outside."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import openvino as ov
 import pytest
-from blake3 import blake3
 from openvino import opset15 as ops
 
-from softnpu.emulator.blob.container import Section, WeightsReference
-from softnpu.emulator.blob.weights import SpaceLayout, const_layers, with_offsets
-from softnpu.emulator.interface.messages import WeightSource
-from softnpu.emulator.interface.result import ZeResult
-from tests.support.compiler import Files, Made, Worker, memory_file, result
+from softnpu.emulator.blob.container import BlobReader, Section, WeightsReference
+from softnpu.emulator.blob.weights import Placement, SpaceLayout, const_layers, with_offsets
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler import constants
+from softnpu.emulator.compiler.constants import serialize_ir
+from softnpu.emulator.interface.messages import Failed, GraphExported, WeightSource
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
+from tests.support.compiler import PLATFORM, Files, Made, Worker, altered, memory_file, result, with_meta
+
+pytestmark = pytest.mark.quick
 
 
 def two_constants() -> ov.Model:
@@ -42,28 +49,6 @@ def two(tmp_path: Path) -> Iterator[Files]:
     files = Files(tmp_path, two_constants(), name="two")
     yield files
     files.close()
-
-
-def test_every_content_is_listed_once_with_its_digest_at_a_multiple_of_64(worker: Worker, two: Files) -> None:
-    made = worker.blob(two.job(), two.fds)
-    large, small = sorted(reference(made).constants, key=lambda constant: -constant.length)
-    assert (large.length, small.length) == (1024, 16)
-    assert large.name in ("large", "again")
-    assert {large.offset % 64, small.offset % 64} == {0}
-    assert reference(made).size == max(large.offset + 1024, small.offset + 16)
-    offsets = dict(zip([c.name for c in reference(made).constants], made.offsets, strict=True))
-    for constant in (large, small):
-        content = two.weights[offsets[constant.name] : offsets[constant.name] + constant.length]
-        assert constant.digest == blake3(content).digest(16)
-    assert not made.reader.has(Section.WEIGHTS)
-
-
-def test_the_ir_refers_to_canonical_offsets(worker: Worker, two: Files) -> None:
-    made = worker.blob(two.job(), two.fds)
-    listed = {constant.offset: constant.length for constant in reference(made).constants}
-    layers = const_layers(bytes(made.reader.read(Section.IR)))
-    assert len(layers) == 3
-    assert all(listed[layer.offset] == layer.size for layer in layers)
 
 
 def test_one_model_has_one_blob_wherever_its_weights_lie(worker: Worker, two: Files) -> None:
@@ -97,24 +82,6 @@ def test_small_constants_are_embedded_on_request(worker: Worker, two: Files) -> 
     assert reference(everything).outside == ()
 
 
-def test_constants_that_the_compiler_makes_are_embedded(worker: Worker, tmp_path: Path) -> None:
-    """A constant that the shapes decide: reshaping folds it, so it is not among the weights any more."""
-    x = ops.parameter([-1, 3], np.float32, name="x")
-    shape = ops.shape_of(x)
-    ones = ops.broadcast(ops.constant(np.float32(2.0), name="two"), shape)
-    files = Files(tmp_path, ov.Model([ops.multiply(x, ones)], [x], "folded"))
-    made = worker.blob(files.job(shapes={"x": (5, 3)}), files.fds)
-    assert made.meta.outputs[0].shape == (5, 3)
-    files.close()
-
-
-def test_a_constant_that_reaches_beyond_its_source_is_refused(worker: Worker, two: Files) -> None:
-    for cut in (1, 15, len(two.weights) - 1):
-        sources = (WeightSource(offset=0, length=len(two.weights) - cut),)
-        info = worker.info(two.job(weights=sources), two.fds)
-        assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-
-
 def test_a_constant_in_the_gap_between_two_sources_is_refused(worker: Worker, two: Files) -> None:
     layers = const_layers(two.xml_data)
     sources = (
@@ -127,25 +94,6 @@ def test_a_constant_in_the_gap_between_two_sources_is_refused(worker: Worker, tw
     os.close(fd)
     assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert "reach beyond" in info.found
-
-
-def test_constants_of_nested_bodies_are_found(worker: Worker, tmp_path: Path) -> None:
-    x, flag = ops.parameter([4], np.float32, name="x"), ops.parameter([], bool, name="flag")
-    bodies = []
-    for number in (1, 2):
-        inner = ops.parameter([4], np.float32)
-        constant = ops.constant(np.full(4, number, np.float32), name=f"body{number}")
-        bodies.append((ov.Model([ops.add(inner, constant)], [inner]), inner))
-    choice = ops.if_op(flag)
-    choice.set_then_body(bodies[0][0])
-    choice.set_else_body(bodies[1][0])
-    choice.set_input(x.output(0), bodies[0][1], bodies[1][1])
-    out = choice.set_output(bodies[0][0].results[0], bodies[1][0].results[0])
-    last = ops.add(out, ops.constant(np.full(4, 9, np.float32), name="last"))
-    files = Files(tmp_path, ov.Model([last], [x, flag], "nested"))
-    made = worker.blob(files.job(), files.fds)
-    assert {constant.name for constant in reference(made).constants} == {"body1", "body2", "last"}
-    files.close()
 
 
 def test_text_constants_are_refused_by_name(worker: Worker, tmp_path: Path) -> None:
@@ -174,3 +122,239 @@ def test_notes_of_programs_to_the_compiler_do_not_change_the_blob(worker: Worker
     assert worker.blob(files.job(), files.fds).blob == worker.blob(plain.job(), plain.fds).blob
     files.close()
     plain.close()
+
+
+NAMES = ("plain", 'we"ird <&> name', "dup", "dup", "tab\tand\nline", "größe", "in a branch", "in the other")
+
+
+def _model() -> tuple[ov.Model, dict[bytes, str]]:
+    """Constants of one size and of many names, also in branches; the name of each by its content."""
+    values = [np.full(4, number, np.float32) for number in range(len(NAMES))]
+    nodes = [ops.constant(value, name=name) for name, value in zip(NAMES, values, strict=True)]
+    x = ops.parameter([4], ov.Type.f32, name="x")
+    flag = ops.parameter([], ov.Type.boolean, name="flag")
+    total = x
+    for node in nodes[:-2]:
+        total = ops.add(ops.relu(total), node)
+    choice = ops.if_op(flag)
+    for node, body in zip(nodes[-2:], ("then", "else"), strict=True):
+        inner = ops.parameter([4], ov.Type.f32)
+        branch = ov.Model([ops.result(ops.multiply(inner, node))], [inner], body)
+        getattr(choice, f"set_{body}_body")(branch)
+    choice.set_input(total.output(0), *(choice.get_function(at).get_parameters()[0] for at in range(2)))
+    results = [choice.get_function(at).get_results()[0] for at in range(2)]
+    out = choice.set_output(*results)
+    named = {value.tobytes(): name for name, value in zip(NAMES, values, strict=True)}
+    return ov.Model([ops.result(out)], [x, flag], "many"), named
+
+
+def test_each_layer_is_the_constant_of_its_name() -> None:
+    model, named = _model()
+    xml, nodes = serialize_ir(model, "model 'many'")
+    layers = const_layers(xml)
+    assert [unescape(layer.name.decode()) for layer in layers] == [node.name for node in nodes]
+    assert [named[bytes(node.view())] for node in nodes] == [node.name for node in nodes]
+    assert sorted(node.name for node in nodes) == sorted(NAMES)
+
+
+def test_constants_that_are_not_found_in_the_xml_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_BODIES", {})
+    model, _ = _model()
+    with pytest.raises(Refused, match="6 constants in the model, 8 in its XML, 6 of both") as caught:
+        serialize_ir(model, "model 'many'")
+    assert caught.value.info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
+
+
+def test_constants_without_elements_have_no_size() -> None:
+    x = ops.parameter([1], ov.Type.f32, name="x")
+    scalar = ops.reshape(x, ops.constant(np.zeros(0, np.int64)), False)
+    xml, (node,) = serialize_ir(ov.Model([ops.result(scalar)], [x], "empty"), "model 'empty'")
+    assert [layer.size for layer in const_layers(xml)] == [node.length] == [0]
+
+
+# ---------------------------------------------------------------- blobs from outside
+
+
+def ask(worker: Worker, job: ImportJob | ExportJob, contents: list[bytes], *fds: int) -> Made | ErrorInfo:
+    """What the worker answers: a blob, or why it refuses these contents."""
+    made = [memory_file(content) for content in contents]
+    try:
+        outcome, answered = worker.ask(job, [*made, *fds])
+        if isinstance(outcome, Failed):
+            return outcome.info
+        data = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in answered]
+        for fd in answered:
+            os.close(fd)
+        assert isinstance(outcome, Compiled | GraphExported)
+        return Made(outcome, data[0], data[1] if len(data) > 1 else b"")  # type: ignore[arg-type]
+    finally:
+        for fd in made:
+            os.close(fd)
+
+
+def imported(
+    worker: Worker, blob: bytes, placement: bytes = b"", sources: tuple[WeightSource, ...] = (), *fds: int
+) -> Made | ErrorInfo:
+    job = ImportJob(
+        platform=PLATFORM, blob_length=len(blob), placement_length=len(placement), weights=sources
+    )
+    return ask(worker, job, [blob, placement] if placement else [blob], *fds)
+
+
+def refused(outcome: Made | ErrorInfo, expected: ZeResult = ZeResult.ERROR_INVALID_NATIVE_BINARY) -> str:
+    assert isinstance(outcome, ErrorInfo), "it was accepted"
+    assert result(outcome) == expected, outcome
+    return str(outcome)
+
+
+@pytest.fixture
+def made(worker: Worker, static: Files) -> Made:
+    return worker.blob(static.job(), static.fds)
+
+
+@pytest.fixture
+def native(worker: Worker, static: Files, made: Made) -> bytes:
+    """The blob with all weights inside."""
+    job = ExportJob(blob_length=len(made.blob), placement_length=len(made.placement), weights=static.sources)
+    exported = ask(worker, job, [made.blob, made.placement], static.bin)
+    assert isinstance(exported, Made)
+    return exported.blob
+
+
+def test_an_exported_blob_needs_no_weights_and_has_every_constant(
+    worker: Worker, static: Files, native: bytes
+) -> None:
+    reader = BlobReader(native)
+    reference = reader.weights_reference()
+    assert reference is not None
+    (kernels,) = reference.constants
+    weights = bytes(reader.read(Section.WEIGHTS))
+    assert weights[kernels.embedded : kernels.embedded + kernels.length] == static.weights
+    padded = native + bytes(-len(native) % 4096)  # zeros up to the next page are no part of a blob
+    for content in (native, padded):
+        again = imported(worker, content)
+        assert isinstance(again, Made)
+        assert (again.blob, again.placement) == (native, b"")
+    for spoilt in (padded[:-1] + b"\x01", padded + bytes(4096), padded[:-1]):
+        refused(imported(worker, spoilt))
+
+
+def test_without_a_placement_constants_lie_at_their_canonical_offsets(
+    worker: Worker, static: Files, made: Made
+) -> None:
+    fd = memory_file(static.weights)
+    again = imported(worker, made.blob, b"", (WeightSource(offset=0, length=len(static.weights)),), fd)
+    os.close(fd)
+    assert isinstance(again, Made)
+    assert again.offsets == (0,)
+
+
+def test_other_weights_are_refused_by_the_constant_that_differs(
+    worker: Worker, static: Files, made: Made
+) -> None:
+    wrong = bytearray(bytes(static.lead) + static.weights)
+    wrong[-1] ^= 1
+    fd = memory_file(bytes(wrong))
+    text = refused(
+        imported(worker, made.blob, made.placement, static.sources, fd), ZeResult.ERROR_INVALID_ARGUMENT
+    )
+    os.close(fd)
+    (kernels,) = reference(made).constants
+    assert "'kernels'" in text
+    assert kernels.digest.hex() in text
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        b"\xc1",
+        Placement(offsets=()).encode(),
+        Placement(offsets=(0, 0)).encode(),
+        Placement(offsets=(-1,)).encode(),
+        Placement(offsets=(2**63,)).encode(),
+        Placement(offsets=(4096,)).encode(),
+    ],
+    ids=["garbage", "too few", "too many", "negative", "huge", "behind the end"],
+)
+def test_a_bad_placement_is_refused(worker: Worker, static: Files, made: Made, placement: bytes) -> None:
+    outcome = imported(worker, made.blob, placement, static.sources, static.bin)
+    refused(outcome, ZeResult.ERROR_INVALID_ARGUMENT)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (lambda _: b"ELF" * 100, "magic"),
+        (lambda blob: blob[:-1], "total size"),
+        (lambda blob: blob[:8] + b"\x02" + blob[9:], "version"),
+        (lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]), "checksum"),
+        (lambda blob: with_meta(blob, platform="3720"), "platform"),
+        (lambda blob: with_meta(blob, precision="bf16"), "precision"),
+        (lambda blob: with_meta(blob, config={}), "config"),
+        (lambda blob: with_meta(blob, arguments=BlobReader(blob).metadata().inputs), "arguments"),
+        (lambda blob: altered(blob, METADATA=b"\x93"), "METADATA"),
+        (lambda blob: altered(blob, IR=b"<net/>"), "IR"),
+        (lambda blob: altered(blob, drop=(Section.IR,)), "IR"),
+        (lambda blob: altered(blob, WEIGHTS_REFERENCE=b"\x93"), "WEIGHTS_REFERENCE"),
+        (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,)), "IR"),
+        (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,), WEIGHTS=b"alone"), "weights"),
+    ],
+)
+def test_a_bad_blob_is_refused_naming_what_is_wrong(
+    worker: Worker, static: Files, made: Made, spoil: Callable[[bytes], bytes], word: str
+) -> None:
+    blob = spoil(made.blob)
+    listed = b"" if Section.WEIGHTS_REFERENCE not in _sections(blob) else made.placement
+    assert word in refused(imported(worker, blob, listed, static.sources, static.bin))
+
+
+def _sections(blob: bytes) -> set[int]:
+    try:
+        return {kind for kind, _, _ in BlobReader(blob).sections}
+    except Refused:
+        return {Section.WEIGHTS_REFERENCE}
+
+
+def test_every_byte_of_header_and_table_is_covered(worker: Worker, native: bytes) -> None:
+    for at in range(64 + 64 * 4):
+        damaged = bytearray(native)
+        damaged[at] ^= 0x40
+        outcome = imported(worker, bytes(damaged))
+        if isinstance(outcome, Made):
+            assert outcome.blob == native  # what is no part of the blob
+        else:
+            refused(outcome)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"embedded": 1}, {"embedded": 2**40}, {"embedded": 2**63}, {"size": 1 << 60}, {"twice": True}],
+    ids=str,
+)
+def test_constants_that_leave_their_section_or_overlap_are_refused(
+    worker: Worker, native: bytes, change: dict[str, int]
+) -> None:
+    """Also by an export, which writes as much as the reference says."""
+    reference = BlobReader(native).weights_reference()
+    assert reference is not None
+    (one,) = reference.constants
+    if "embedded" in change:
+        reference = msgspec.structs.replace(
+            reference, constants=(msgspec.structs.replace(one, embedded=change["embedded"]),)
+        )
+    elif "size" in change:
+        reference = msgspec.structs.replace(reference, size=change["size"])
+    else:
+        again = msgspec.structs.replace(one, name="again")
+        reference = msgspec.structs.replace(reference, constants=(one, again))
+    forged = altered(native, WEIGHTS_REFERENCE=msgspec.msgpack.encode(reference))
+    refused(imported(worker, forged))
+    refused(ask(worker, ExportJob(blob_length=len(forged)), [forged]))
+
+
+def test_an_empty_blob_and_a_sparse_one_larger_than_the_host_are_refused(worker: Worker) -> None:
+    refused(imported(worker, b""), ZeResult.ERROR_INVALID_SIZE)
+    fd = linux.memfd("sparse", 1 << 50)
+    info = worker.info(ImportJob(platform=PLATFORM, blob_length=1 << 50), [fd])
+    os.close(fd)
+    assert result(info) == ZeResult.ERROR_OUT_OF_HOST_MEMORY

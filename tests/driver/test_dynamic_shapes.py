@@ -12,13 +12,12 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.driver import Context, Graph, ZeError, ZeResult
-from softnpu.driver.graph_creation import import_blob
+from softnpu.driver import Context, ZeError, ZeResult
 from softnpu.driver.graph_properties import DYNAMIC_DIMENSION, UNBOUNDED
 from softnpu.emulator.blob.container import ArgumentMeta
 from softnpu.emulator.links.compiler import CompileJob
 from tests.support.compiler import Files, Made, Worker, import_job, memory_file, result, with_meta
-from tests.support.dynamic import SHAPE, Execution, graph_of, named, non_zero, on_cpu, relu, source, total
+from tests.support.dynamic import SHAPE, Execution, graph_of, named, non_zero, on_cpu, relu, source
 
 Compile = Callable[..., tuple[ArgumentMeta, ...]]
 
@@ -71,12 +70,6 @@ def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compile_: Co
     assert (x.partial_shape, x.model_shape) == ("[1..8,16]", (-1, 16))
 
 
-def test_an_argument_without_an_upper_bound_says_so(compile_: Compile) -> None:
-    x = compile_(relu("[?,2..,16]"))[0]
-    assert (x.partial_shape, x.unbounded) == ("[?,2..,16]", True)
-    assert (x.shape, x.byte_size, x.alignment) == ((1, 2, 16), 2 * 16 * 4, 4)
-
-
 def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile_: Compile) -> None:
     fixed, wide = source([4], "fixed"), source("[?,4]", "wide")
     model = ov.Model([named(ops.relu(wide), "wider"), named(ops.relu(fixed), "same")], [wide, fixed], "mixed")
@@ -92,31 +85,6 @@ def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile
     assert [argument.shape_of for argument in arguments] == [-1, -1, 0, -1, -1, 3]
     for companion in (arguments[2], arguments[5]):
         assert (companion.element_type, companion.shape, companion.byte_size) == ("i32", (2,), 8)
-
-
-def test_bounds_of_outputs_are_those_that_openvino_infers(compile_: Compile) -> None:
-    places = compile_(non_zero("[1..8,16]"))[2]
-    assert (places.name, places.partial_shape, places.unbounded) == ("places", "[2,..128]", False)
-    assert compile_(non_zero([8, 16]))[1].partial_shape == "[2,..128]"
-
-
-def test_an_output_with_an_absurd_bound_has_none(compile_: Compile) -> None:
-    x = source("[..1000000,..100000]")  # 93 GiB at most
-    y = named(ops.tile(ops.convert(x, ov.Type.f64), [8, 8]), "y")
-    assert compile_(ov.Model([y], [x], "tiled"))[2].unbounded
-
-
-def test_a_static_model_has_no_companions(compile_: Compile) -> None:
-    assert [argument.name for argument in compile_(relu([2, 3]))] == ["x", "y"]
-    assert [argument.name for argument in compile_(relu("[?,3]"), shapes={"x": (2, 3)})] == ["x", "y"]
-
-
-def test_upper_bounds_become_the_shape_if_that_is_asked_for(compile_: Compile) -> None:
-    config = {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}
-    x, y = compile_(relu("[1..8,16]"), config=config)
-    assert (x.shape, x.partial_shape, x.model_shape, y.shape) == ((8, 16), "", (8, 16), (8, 16))
-    x, *_ = compile_(relu("[?,16]"), config=config, shapes={"x": (3, 16)})
-    assert x.shape == (3, 16)
 
 
 def test_without_a_bound_it_is_refused_by_the_inputs_name(worker: Worker, tmp_path: Path) -> None:
@@ -149,30 +117,7 @@ def test_what_cannot_be_is_refused(
         assert word in f"{where}: {text}"
 
 
-def test_a_dynamic_argument_takes_no_strides(worker: Worker, tmp_path: Path) -> None:
-    what, _, text = fault_of(
-        worker, tmp_path, relu("[1..8,16]"), build_flags='--config NPU_ENABLE_STRIDES_FOR="x"'
-    )
-    assert what == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "static dimensions" in text
-
-
-def test_build_flags_convert_a_dynamic_argument(compile_: Compile) -> None:
-    flags = '--inputs_precisions="x:FP16" --inputs_layouts="x:NC" --outputs_precisions="y:FP32"'
-    x = compile_(relu("[1..8,16]"), build_flags=flags)[0]
-    assert (x.element_type, x.model_type, x.byte_size, x.partial_shape) == ("f16", "f32", 256, "[1..8,16]")
-
-
 # ---------------------------------------------------------------- blobs
-
-
-def test_a_blob_keeps_what_is_dynamic(worker: Worker, tmp_path: Path) -> None:
-    blob = made(worker, tmp_path, non_zero("[1..8,?]"))
-    fd = memory_file(blob.blob)
-    again = worker.blob(import_job(blob), [fd])
-    os.close(fd)
-    assert again.meta == blob.meta
-    assert again.meta.arguments[0].partial_shape == "[1..8,?]"
 
 
 @pytest.mark.parametrize(
@@ -231,26 +176,6 @@ def test_an_execution_tells_its_shapes(context: Context, tmp_path: Path) -> None
         assert rows != 3 or set(behind) == {0xAA}, "written behind the result"
 
 
-def test_shapes_are_innermost_first(context: Context, tmp_path: Path) -> None:
-    run = Execution(context, graph_of(context, tmp_path, relu("[..2,..3,..4]")))
-    run.put("x", np.ones((2, 3, 4), np.float32))
-    assert run.memory[f"{SHAPE}x"].view(np.int32, (3,)).tolist() == [4, 3, 2]
-    run.run()
-    assert run.memory[f"{SHAPE}y"].view(np.int32, (3,)).tolist() == [4, 3, 2]
-
-
-def test_an_output_that_depends_on_the_data_has_its_own_shape(context: Context, tmp_path: Path) -> None:
-    model = non_zero([4, 4])
-    run = Execution(context, graph_of(context, tmp_path, model))
-    for count in (5, 0, 16, 1):
-        x = np.zeros(16, np.float32)
-        x[:count] = 1
-        run.put("x", x.reshape(4, 4))
-        run.run()
-        assert run.told("places") == [2, count]
-        np.testing.assert_array_equal(run.output("places"), np.array(np.nonzero(x.reshape(4, 4))))
-
-
 def test_an_output_that_does_not_fit_tells_what_it_needs(context: Context, tmp_path: Path) -> None:
     model = non_zero("[?,?]")
     graph = graph_of(context, tmp_path, model)
@@ -270,52 +195,3 @@ def test_an_output_that_does_not_fit_tells_what_it_needs(context: Context, tmp_p
     small.put("x", np.eye(10, dtype=np.float32))
     small.run()
     assert small.told("places") == [2, 10]
-
-
-def test_all_outputs_tell_what_they_need_at_once(context: Context, tmp_path: Path) -> None:
-    x = source("[?,?]")
-    model = ov.Model([named(ops.relu(x), "y"), named(ops.non_zero(x), "places")], [x], "two")
-    run = Execution(context, graph_of(context, tmp_path, model), {"x": 4096})
-    run.put("x", np.ones((6, 7), np.float32))
-    with pytest.raises(ZeError, match="'y'"):
-        run.run()
-    assert (run.told("y"), run.told("places")) == ([6, 7], [2, 42])
-
-
-def test_memory_of_an_argument_may_be_less_than_its_upper_bound(context: Context, tmp_path: Path) -> None:
-    run = Execution(context, graph_of(context, tmp_path, relu("[..1000,1000]")), {"x": 8000, "y": 8000})
-    run.put("x", np.full((2, 1000), -1, np.float32))
-    run.run()
-    assert not run.output("y").any()
-
-
-def test_a_graph_of_the_exported_blob_is_dynamic(context: Context, tmp_path: Path) -> None:
-    graph = graph_of(context, tmp_path, relu("[?,?]"))
-    again: Graph = import_blob(context, graph.get_native_binary())
-    again.initialize()
-    assert again.meta.arguments == graph.meta.arguments
-    run = Execution(context, again, {"x": 400, "y": 400})
-    run.put("x", np.full((5, 20), 3, np.float32))
-    run.run()
-    assert (run.output("y") == 3).all()
-    assert run.told("y") == [5, 20]
-
-
-def test_inputs_that_do_not_fit_each_other_are_refused_with_their_shapes(
-    context: Context, tmp_path: Path
-) -> None:
-    run = Execution(context, graph_of(context, tmp_path, total("[?,?]")), {"x": 96, "y": 96, "sum": 96})
-    run.put("x", np.ones((2, 3), np.float32))
-    run.put("y", np.ones((4, 5), np.float32))
-    with pytest.raises(ZeError, match=r"'x' \[2, 3\], 'y' \[4, 5\]") as error:
-        run.run()
-    assert error.value.result == ZeResult.ERROR_INVALID_ARGUMENT
-    run.put("y", np.ones((2, 3), np.float32))
-    run.run()
-    assert (run.output("sum") == 2).all()
-
-
-def test_a_profiled_graph_may_be_dynamic(context: Context, tmp_path: Path) -> None:
-    graph = graph_of(context, tmp_path, relu("[?,16]"), {"PERF_COUNT": "YES"})
-    assert graph.profiled
-    assert graph.meta.arguments[0].is_dynamic

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
 import struct
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,15 +71,6 @@ def test_a_buffer_that_is_no_memory_of_the_context(attack: _Attack, handle: int)
     attack.fill(2)
 
 
-def test_a_buffer_that_was_freed(attack: _Attack) -> None:
-    stale = attack.context.alloc(4096, "control")
-    stale.write(_NOTHING)
-    assert attack.queue.wait(attack.queue.submit(stale, len(_NOTHING))) == 0
-    attack.wire.ask(msg.MemFree(memory=(stale.handle,)), msg.Ok)
-    assert attack.queue.wait(attack.queue.submit(stale, len(_NOTHING))) == _BAD
-    attack.fill(2)
-
-
 @pytest.mark.parametrize(
     ("offset", "size"),
     [
@@ -122,21 +110,6 @@ def test_a_fence_that_is_none(attack: _Attack, handle: int | None, offset: int, 
     number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence, fence_offset=offset)
     assert attack.queue.wait(number) == result
     attack.fill(2)
-
-
-def test_a_fence_that_was_freed(attack: _Attack) -> None:
-    stale = attack.context.alloc(64, "control")
-    attack.buffer.write(_NOTHING)
-    assert attack.queue.wait(attack.queue.submit(attack.buffer, len(_NOTHING), fence=stale)) == 0
-    attack.wire.ask(msg.MemFree(memory=(stale.handle,)), msg.Ok)
-    assert attack.queue.wait(attack.queue.submit(attack.buffer, len(_NOTHING), fence=stale)) == _BAD
-    attack.fill(2)
-
-
-def test_a_fence_in_memory_that_is_too_small_for_one(attack: _Attack) -> None:
-    small = attack.context.alloc(8)
-    number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=small)
-    assert attack.queue.wait(number) == ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT
 
 
 _HERE = MemoryAt(1, 0)  # stands for the good memory
@@ -205,29 +178,6 @@ def test_a_garbage_buffer(attack: _Attack, data: bytes) -> None:
     attack.fill(2)
 
 
-def test_random_mutations_never_hurt_the_engine(attack: _Attack) -> None:
-    chance = random.Random(1)
-    place = MemoryAt(attack.memory.handle, 64)
-    good = _buffer(
-        cmd.Fill(place, 64, b"ab"),
-        cmd.Copy(place, MemoryAt(attack.memory.handle, 512), 100),
-        cmd.Timestamp(place),
-        cmd.EventSignal(place),
-        cmd.EventWait(place),
-        cmd.EventReset(place),
-    )
-    for _ in range(300):
-        data = bytearray(good)
-        for _ in range(chance.randint(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice(
-                [0, 1, 7, 0x7F, 0x80, 0xFF, chance.randrange(256)]
-            )
-        number = attack.queue.submit(attack.buffer, len(data))
-        attack.buffer.write(bytes(data))
-        if attack.queue.wait(number) == ZeResult.ERROR_DEVICE_LOST:
-            attack.queue = attack.context.queue()  # it waited for an event that nobody signals
-
-
 @pytest.mark.parametrize("tail", [17, 18, 1000, 2**32, 2**63, _TOP, 0])
 def test_a_tail_that_cannot_be_loses_the_queue_only(attack: _Attack, tail: int) -> None:
     attack.queue.set_tail(tail)
@@ -244,85 +194,12 @@ def test_a_slot_out_of_order_loses_the_queue_only(attack: _Attack, sequence: int
     attack.fill(2)
 
 
-def test_everything_submitted_to_a_lost_queue_ends_lost(attack: _Attack) -> None:
-    attack.queue.submit(attack.buffer, len(_NOTHING), sequence=99)
-    attack.queue.wait(attack.queue.tail)
-    assert attack.queue.lost
-    fence = attack.context.alloc(64, "control")
-    for _ in range(3):
-        fence.fence().arm(attack.queue.tail + 1)
-        number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence)
-        assert attack.queue.wait(number) == ZeResult.ERROR_DEVICE_LOST
-        assert fence.fence().result == ZeResult.ERROR_DEVICE_LOST
-
-
-def test_a_ring_overwritten_while_its_queue_waits_for_an_event(attack: _Attack) -> None:
-    event = attack.context.alloc(64, "control")
-    attack.buffer.write(_buffer(cmd.EventWait(MemoryAt(event.handle, 0))))
-    attack.queue.submit(attack.buffer, 56)
-    assert attack.context.queue().run(_NOTHING, attack.context.alloc(4096, "control")) == 0
-    attack.queue.ring.write(os.urandom(512), records.RING_HEADER)
-    event.event().host_signal()
-    os.eventfd_write(attack.context.doorbell, 1)
-    wait_until(lambda: attack.queue.lost)
-    number = attack.queue.submit(attack.buffer, len(_NOTHING))
-    assert attack.queue.wait(number) == ZeResult.ERROR_DEVICE_LOST
-
-
-def test_a_ring_full_of_noise(attack: _Attack) -> None:
-    for _ in range(20):
-        queue = attack.context.queue(4)
-        queue.ring.write(os.urandom(queue.ring.size))
-        os.eventfd_write(attack.context.doorbell, 1)
-    attack.fill(2)
-
-
 def test_commands_that_write_into_their_own_ring(attack: _Attack) -> None:
     ring = MemoryAt(attack.queue.ring.handle, 0)
     attack.buffer.write(_buffer(cmd.Fill(ring, records.RING_HEADER, b"\xee")))
     attack.queue.submit(attack.buffer, len(_buffer(cmd.Fill(ring, 1, b"x"))))
     attack.queue = attack.context.queue()
     attack.fill(2)
-
-
-def test_commands_that_write_into_their_own_buffer(attack: _Attack) -> None:
-    place = MemoryAt(attack.buffer.handle, 0)
-    assert attack.run(cmd.Fill(place, 1 << 16, b"\xee"), cmd.Barrier()) == 0
-    attack.fill(2)
-
-
-def test_bytes_that_change_while_they_are_read(attack: _Attack) -> None:
-    place = MemoryAt(attack.memory.handle, 0)
-    good = _buffer(cmd.Fill(place, 4096, b"\x07"))
-    bad = _buffer(cmd.Fill(MemoryAt(attack.memory.handle, _TOP - 4096), 2**40, b"\x07"))
-    stop = threading.Event()
-
-    def flip() -> None:
-        while not stop.is_set():
-            attack.buffer.write(bad)
-            attack.buffer.write(good)
-
-    thread = threading.Thread(target=flip)
-    thread.start()
-    try:
-        results = {attack.queue.wait(attack.queue.submit(attack.buffer, len(good))) for _ in range(300)}
-    finally:
-        stop.set()
-        thread.join(10)
-    assert results <= {0, _BAD}
-    attack.fill(2)
-
-
-def test_a_doorbell_rung_without_end_and_for_nothing(attack: _Attack) -> None:
-    for _ in range(5000):
-        os.eventfd_write(attack.context.doorbell, 1)
-    attack.fill(2)
-
-
-def test_the_longest_text_of_a_fault_fits_the_ring(attack: _Attack) -> None:
-    assert attack.run(cmd.Copy(MemoryAt(_TOP, _TOP), MemoryAt(_TOP, _TOP), _TOP)) == _BAD
-    size = struct.unpack("=I", attack.queue.ring.read(4, records.RING_TEXT_SIZE))[0]
-    assert 0 < size <= records.RING_TEXT_MAX
 
 
 def test_a_queue_destroyed_by_an_order_that_a_submission_makes_the_engine_read(

@@ -84,27 +84,6 @@ def test_both_forms_lead_to_the_constants(write: object) -> None:
         assert len(data) < len(copying_form(source_model, VERSION))
 
 
-def test_a_constant_in_the_stream_itself_is_found() -> None:
-    source_model = model()
-    with parsed(no_copy_form(source_model, VERSION, copy_below=1000)) as source:
-        assert content(source)[1] == np.arange(64, dtype=np.float32).tobytes()
-
-
-def test_the_copies_cannot_change_any_more() -> None:
-    source_model = model()
-    for data in (copying_form(source_model, VERSION), no_copy_form(source_model, VERSION)):
-        with parsed(data) as source:
-            for fd in source.fds:
-                assert linux.has_seals(fd, linux.SEALS_IMMUTABLE)
-
-
-def test_a_model_without_weights_has_no_source() -> None:
-    xml = b'<net name="empty" version="11"></net>'
-    data = struct.pack("<HHIQ", *VERSION, 2, len(xml)) + xml + struct.pack("<Q", 0)
-    with parsed(data) as source:
-        assert (source.weights, source.name) == ((), "empty")
-
-
 # ---------------------------------------------------------------- pointers
 
 
@@ -179,10 +158,6 @@ def test_a_range_that_leaves_its_mapping_is_refused() -> None:
         del array
     assert failure.result == ZeResult.ERROR_INVALID_ARGUMENT
     assert "no readable memory" in failure.info.found
-
-
-def test_an_attribute_of_another_version_is_refused() -> None:
-    assert refused(pointed(4096, 8, b"1")).result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
 def test_many_files_are_reduced_to_what_a_message_carries(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.driver.graph_properties import MAX_NAME
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, BlobReader, GraphMeta, Section, StateMeta
 from tests.support import stateful
-from tests.support.compiler import altered, convolution, with_meta
+from tests.support.compiler import altered, with_meta
 from tests.support.daemon import Daemon
 from tests.support.models import Array
 from tests.support.work import recorded, run
@@ -93,33 +92,12 @@ def test_states_follow_the_models_own_arguments_in_the_order_of_their_ids(compil
         assert (read.element_type, read.shape) == (assigned.element_type, assigned.shape)
 
 
-def test_the_extension_tells_them_by_the_names_that_programs_look_for(compiled: Compile) -> None:
-    graph = compiled(stateful.running_sum([2, 2]))
-    told = [graph.get_argument_properties(index) for index in range(4)]
-    assert [each.name for each in told] == ["x", READ_VALUE + "sum", "y", ASSIGN + "sum"]
-    assert told[1].debug_friendly_name == READ_VALUE + "sum"
-    assert told[1].associated_tensor_names == told[3].associated_tensor_names == ()
-    assert told[1].dims[:2] == told[3].dims[:2] == (2, 2)
-
-
 def test_long_ids_are_cut_alike_in_both_names(compiled: Compile) -> None:
     graph = compiled(stateful.running_sum(variable="v" * 300))
     read, assigned = (graph.get_argument_properties(index).name for index in (1, 3))
     assert read.removeprefix(READ_VALUE) == assigned.removeprefix(ASSIGN)
     assert len(read) == MAX_NAME - 1
     assert graph.meta.states[0].variable == "v" * 300
-
-
-def test_an_output_that_shows_a_state_keeps_its_name(compiled: Compile) -> None:
-    x = stateful.source([3])
-    state = stateful.named(stateful.read(None, "s", x), "before")
-    total = stateful.named(ops.add(x, state), "after")
-    assign = stateful.named(opset6.assign(total, "s"), "assigned")
-    made = stateful.model(
-        {"before": state, "after": total, "assigned": assign}, [assign], [x], "shows_everything"
-    )
-    graph = compiled(made)
-    assert names(graph) == ["x", READ_VALUE + "s", "before", "after", "assigned", ASSIGN + "s"]
 
 
 @pytest.mark.parametrize(
@@ -138,48 +116,6 @@ def test_a_constant_initial_value_is_in_the_metadata_if_it_is_short(
 ) -> None:
     shape = (600,) if initial is None else initial.shape
     assert compiled(stateful.running_sum(shape, initial)).meta.states[0].initial == repeated
-
-
-def test_a_value_that_depends_on_nothing_but_a_shape_is_constant(compiled: Compile) -> None:
-    graph = compiled(stateful.low_latency())
-    assert [state.initial for state in graph.meta.states] == [bytes(4), bytes(4)]
-
-
-def test_a_state_that_nobody_assigns_is_handed_on(
-    context: Context, queue: CommandQueue, compiled: Compile
-) -> None:
-    x = stateful.source([3])
-    kept = stateful.read(ops.constant(np.ones(3, np.float32)), "kept", x)
-    bound = Bound(context, compiled(stateful.model({"y": ops.add(x, kept)}, [], [x], "constant_state")))
-    assert names(bound.graph) == ["x", READ_VALUE + "kept", "y", ASSIGN + "kept"]
-    bound.array("x")[:], bound.array(READ_VALUE + "kept")[:] = 1, (5, 6, 7)
-    run(queue, bound.commands(context))
-    assert list(bound.array("y")) == [6, 7, 8]
-    assert list(bound.array(ASSIGN + "kept")) == list(bound.array(READ_VALUE + "kept")) == [5, 6, 7]
-
-
-def test_several_readers_see_one_state(context: Context, queue: CommandQueue, compiled: Compile) -> None:
-    x = stateful.source([3])
-    initial = ops.constant(np.ones(3, np.float32))
-    one, two = stateful.read(initial, "s", x), stateful.read(initial, "s", x)
-    after = ops.add(x, one)
-    made = stateful.model({"y": ops.multiply(two, x)}, [opset6.assign(after, "s")], [x], "two_readers")
-    bound = Bound(context, compiled(made))
-    bound.array("x")[:], bound.array(READ_VALUE + "s")[:] = 2, 10
-    run(queue, bound.commands(context))
-    assert list(bound.array("y")) == [20] * 3
-    assert list(bound.array(ASSIGN + "s")) == [12] * 3
-
-
-def test_the_shape_of_a_variable_may_come_from_its_initial_value(context: Context, tmp_path: Path) -> None:
-    x = stateful.source([-1, 3])
-    state = stateful.read(ops.multiply(x, ops.constant(np.float32(0))), "s", x, [-1, 3])
-    total = stateful.named(ops.add(x, state), "y")
-    path = tmp_path / "batches.xml"
-    ov.serialize(stateful.model({"y": total}, [opset6.assign(total, "s")], [x], "batches"), path)
-    with GraphSource.from_ir(path) as source:
-        graph = compile_source(context, source, shapes={"x": (4, 3)})
-    assert [argument.shape for argument in graph.meta.arguments] == [(4, 3)] * 4
 
 
 # ---------------------------------------------------------------- execution
@@ -243,32 +179,6 @@ def test_what_is_computed_from_inputs_has_a_graph_of_its_own(
     np.testing.assert_array_equal(bound.array(READ_VALUE + "level"), 10 * np.arange(6, dtype=np.float32))
 
 
-def test_it_computes_all_that_must_be_and_takes_what_they_need(compiled: Compile) -> None:
-    graph = compiled(stateful.two_computed(), **INIT)
-    assert [(argument.name, argument.input) for argument in graph.meta.arguments] == [
-        ("x", True),
-        (READ_VALUE + "c", True),
-        (READ_VALUE + "a", False),
-        (READ_VALUE + "b", False),
-    ]
-
-
-def test_a_long_constant_comes_from_a_graph_without_inputs(
-    context: Context, queue: CommandQueue, compiled: Compile
-) -> None:
-    initial = np.random.default_rng(2).random(5000, np.float32)
-    bound = Bound(context, compiled(stateful.running_sum([5000], initial), **INIT))
-    assert names(bound.graph) == [READ_VALUE + "sum"]
-    run(queue, bound.commands(context))
-    np.testing.assert_array_equal(bound.array(READ_VALUE + "sum"), initial)
-
-
-def test_a_model_without_such_values_has_no_such_graph(compiled: Compile) -> None:
-    for made in (stateful.running_sum(), convolution([1, 3, 8, 8])):
-        told = refused(partial(compiled, made, **INIT), ZeResult.ERROR_INVALID_ARGUMENT)
-        assert "NPU_STATES_INIT" in told
-
-
 # ---------------------------------------------------------------- blobs
 
 
@@ -279,22 +189,6 @@ def test_a_blob_keeps_the_states_and_hides_no_variable(context: Context, compile
     again = import_blob(context, content)
     assert again.meta == graph.meta
     assert len(again.meta.states) == 3
-
-
-def test_the_blob_depends_on_the_model_alone(compiled: Compile, tmp_path: Path) -> None:
-    # names that nobody gave count on in a process, so a model that is built twice differs in them
-    path = tmp_path / "again.xml"
-    ov.serialize(stateful.two_variables(), path)
-    first, second = (compiled(ov.Core().read_model(path)) for _ in range(2))
-    assert first.get_native_binary() == second.get_native_binary()
-
-
-def test_a_blob_of_the_version_before_states_is_still_read(compiled: Compile) -> None:
-    fields = msgspec.msgpack.decode(
-        bytes(BlobReader(compiled(convolution([1, 3, 8, 8])).get_native_binary()).read(Section.METADATA))
-    )
-    del fields["states"]
-    assert msgspec.convert(fields, GraphMeta).states == ()
 
 
 def _states(meta: GraphMeta, **changes: Any) -> dict[str, object]:
@@ -423,8 +317,3 @@ def test_one_variable_is_assigned_one_value(compiled: Compile) -> None:
 def test_an_initial_value_cannot_depend_on_one_that_is_computed(compiled: Compile) -> None:
     told = refused(lambda: compiled(_chained(), **INIT))
     assert "'first', which is computed too" in told
-
-
-def test_elements_that_are_no_whole_bytes_are_refused(compiled: Compile) -> None:
-    told = refused(lambda: compiled(stateful.running_sum([4], element_type=ov.Type.u4)))
-    assert "element type u4" in told

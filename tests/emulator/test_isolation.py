@@ -55,7 +55,7 @@ class _Victim:
         for queue in self.queues:
             assert not queue.lost
             assert queue.run(_buffer(cmd.Barrier()), self.buffer) == 0
-        with self.loaded.graph.context.create_command_queue() as fresh:
+        with self.loaded.context.create_command_queue() as fresh:
             assert same(self.loaded.infer(fresh, self.image), self.expected)
 
 

@@ -95,6 +95,7 @@ class Loaded:
     def __init__(
         self, context: Context, xml: Path, times: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
+        self.context = context
         with GraphSource.from_ir(xml) as source:
             self.graph = context.create_graph(source, config)
         self.graph.initialize()

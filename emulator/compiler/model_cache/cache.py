@@ -8,7 +8,7 @@ miss or a model that is not stored, with a warning in the log, and never an erro
     payload = cache.load(key)
     if payload is None:
         with cache.claim(key, deadline_s):
-            payload = cache.load(key)  # somebody else may have compiled it meanwhile
+            payload = cache.load(key)  # another process may have compiled it meanwhile
             if payload is None:
                 payload = ...
                 cache.store(key, payload, description)
@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Final
 
 from softnpu.emulator.common import file_ownership
+from softnpu.emulator.common.file_claim import FileClaim, is_open_as, try_lock
 from softnpu.emulator.compiler.model_cache import cache_key, entry_files, sidecars
-from softnpu.emulator.compiler.model_cache.entry_files import BadEntry
+from softnpu.emulator.compiler.model_cache.entry_files import InvalidEntry
 from softnpu.emulator.interface.messages import CacheOptions
 
 log = logging.getLogger(__name__)
@@ -36,10 +37,13 @@ log = logging.getLogger(__name__)
 _DIRECTORY_MODE: Final = 0o700
 _ENTRY_MODE: Final = 0o440
 _SIDECAR_MODE: Final = 0o640  # hits are appended
-_CHANGE_S: Final = 5.0  # others hold the directory only while they write one entry
-_OUR_LACK: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}  # nothing that the entry can help
-_UNLOCKED: Final = -1
-_LATE: Final = -2
+_CHANGE_S: Final = 5.0  # others lock the directory only while they write one entry
+_LACK_OF_RESOURCES: Final = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+}  # says nothing about the entry
 
 
 class ModelCache:
@@ -48,7 +52,7 @@ class ModelCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
         self.limit = max(0, limit)
-        self._given_up: set[str] = set()
+        self._unclaimed: set[str] = set()  # compiled without the right to store
 
     @classmethod
     def open(cls, options: CacheOptions) -> ModelCache | None:
@@ -78,19 +82,23 @@ class ModelCache:
         False after `deadline_s` seconds of waiting: compile, but `store` will not keep the result. In a
         directory where nothing can be written everybody gets the right at once.
         """
-        fd = self._claimed(self._path(key), deadline_s)
-        if fd == _LATE:
-            self._given_up.add(key)
-            log.info("model cache: waited %g s for another compilation of %s", deadline_s, key)
+        lock = entry_files.lock_path(self._path(key))
         try:
-            yield fd != _LATE
+            claim = FileClaim.acquire(lock, deadline_s, optional=True)
+        except OSError as error:
+            log.debug("model cache: no lock %s: %s", lock, _reason(error))
+            yield True
+            return
+        if claim is not None:
+            with claim:
+                yield True
+            return
+        log.info("model cache: waited %g s for another compilation of %s", deadline_s, key)
+        self._unclaimed.add(key)
+        try:
+            yield False
         finally:
-            self._given_up.discard(key)
-            if fd >= 0:
-                # removed before it is unlocked: who waits for it sees that the name is gone, and starts anew
-                with suppress(OSError):
-                    entry_files.lock_path(self._path(key)).unlink()
-                os.close(fd)
+            self._unclaimed.discard(key)
 
     def load(self, key: str) -> bytes | None:
         """The payload of `key`, verified; None for a miss. A damaged entry is removed."""
@@ -100,12 +108,12 @@ class ModelCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in _OUR_LACK:
+            if error.errno not in _LACK_OF_RESOURCES:
                 self._discard(path, None, _reason(error))
             return None
         try:
             payload = self._read(fd, key)
-        except (BadEntry, OSError) as error:
+        except (InvalidEntry, OSError) as error:
             self._discard(path, fd, _reason(error))
             return None
         finally:
@@ -115,12 +123,12 @@ class ModelCache:
         return payload
 
     def store(self, key: str, payload: bytes, description: Mapping[str, str] | None = None) -> bool:
-        """Keeps `payload` (and what made it, for people); whether that was possible.
+        """Store `payload` and a description for people; whether that was possible.
 
-        Entries that were not used for the longest time go first until it fits; those in use stay.
+        Evicts the least recently used entries until it fits; those in use stay.
         """
         path = self._path(key)
-        if key in self._given_up:
+        if key in self._unclaimed:
             return False
         now_ns = time.time_ns()
         sidecar = b"" if description is None else sidecars.encode(len(payload), description, now_ns)
@@ -130,8 +138,8 @@ class ModelCache:
             log.info("model cache: %d bytes are more than the limit of %d, not stored", size, self.limit)
             return False
         try:
-            with entry_files.changing(self.directory, _CHANGE_S):
-                entry_files.sweep(self.directory)
+            with entry_files.exclusive(self.directory, _CHANGE_S):
+                entry_files.remove_leftovers(self.directory)
                 if not self._make_room(key, size):
                     log.warning("model cache: no room for %d bytes, the other entries are in use", size)
                     return False
@@ -148,50 +156,25 @@ class ModelCache:
             )
         return self.directory / key
 
-    def _claimed(self, path: Path, deadline_s: float) -> int:
-        """The locked descriptor; `_LATE` after the deadline, `_UNLOCKED` where no lock file can be made."""
-        lock = entry_files.lock_path(path)
-        deadline = time.monotonic() + deadline_s
-        while True:
-            try:
-                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError as error:
-                log.debug("model cache: no lock %s: %s", lock, _reason(error))
-                return _UNLOCKED
-            try:
-                if reason := file_ownership.distrust(fd):
-                    log.debug("model cache: lock %s: %s", lock, reason)
-                    os.close(fd)
-                    return _UNLOCKED
-                if not entry_files.lock_before(fd, fcntl.LOCK_EX, deadline):
-                    os.close(fd)
-                    return _LATE
-                if entry_files.names(fd, lock):
-                    return fd
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
-
     def _read(self, fd: int, key: str) -> bytes | None:
-        if not entry_files.try_lock(fd, fcntl.LOCK_SH):
-            return None  # somebody is removing it
+        if not try_lock(fd, fcntl.LOCK_SH, optional=True):
+            return None  # it is being removed
         try:
             payload = entry_files.read_payload(fd, key, self.limit)
         except MemoryError:
             log.warning("model cache: not enough memory to load %s", key)
             return None
-        # ourselves, because a relatime mount notes one access a day, and a noatime mount none
+        # a relatime mount notes one access a day, and a noatime mount none
         with suppress(OSError):
             os.utime(fd, ns=(time.time_ns(), os.fstat(fd).st_mtime_ns))
         return payload
 
     def _discard(self, path: Path, fd: int | None, reason: str) -> None:
-        """Removes a bad entry, unless a good one has taken its place since it was opened as `fd`."""
+        """Remove an invalid entry, unless a good one has replaced it since it was opened as `fd`."""
         log.warning("model cache: bad entry %s: %s; it is compiled again", path, reason)
         try:
-            with entry_files.changing(self.directory, _CHANGE_S):
-                if fd is None or entry_files.names(fd, path):
+            with entry_files.exclusive(self.directory, _CHANGE_S):
+                if fd is None or is_open_as(fd, path):
                     entry_files.remove(path)
         except OSError as error:
             log.warning("model cache: %s cannot be removed: %s", path, _reason(error))
@@ -229,8 +212,8 @@ def _write_file(path: Path, content: list[bytes], mode: int, now_ns: int) -> Non
     path.unlink(missing_ok=True)  # only a defect of this very process can have left it
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
-        # shared, as readers will: nobody takes it for left behind, and nobody finds the new entry locked
-        entry_files.try_lock(fd, fcntl.LOCK_SH)
+        # shared, as readers lock it: it is not taken for a leftover, and the new entry is not found locked
+        try_lock(fd, fcntl.LOCK_SH, optional=True)
         for part in content:
             view = memoryview(part)
             while view:

@@ -32,10 +32,10 @@ def openvino_version() -> str:
 
 def _location(package: str) -> str:
     """Stands for the version of a package that was not installed as one: where it lies and how old it is."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         return "none"
-    return f"{found.origin} {os.stat(found.origin).st_mtime_ns}"
+    return f"{spec.origin} {os.stat(spec.origin).st_mtime_ns}"
 
 
 @functools.cache
@@ -73,11 +73,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(default_factory=host)
 
     def encoded(self) -> bytes:
-        """The bytes that go into the key; the order in which options were given plays no part."""
+        """The bytes that go into the key; independent of the order of options."""
         return _encoder.encode(self)
 
     def description(self) -> dict[str, str]:
-        """The parts as a sidecar tells them, one line each."""
+        """The parts as a sidecar lists them, one line each."""
         return {
             "model": self.name,
             "platform": self.platform,
@@ -110,7 +110,7 @@ def prepare() -> None:
     host()
 
 
-def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """The names of the parts that differ, in the order of `wanted`, then those that only `found` has."""
-    names = [*wanted, *(name for name in found if name not in wanted)]
-    return [name for name in names if wanted.get(name) != found.get(name)]
+def differences(parts: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """The names of the parts that differ, in the order of `parts`, then those that only `others` has."""
+    names = [*parts, *(name for name in others if name not in parts)]
+    return [name for name in names if parts.get(name) != others.get(name)]

@@ -1,21 +1,20 @@
-"""The directory of the compiled-model cache: names, locks, entries, what dead processes left behind.
+"""The directory of the compiled-model cache: names, the lock, entries, leftovers of dead processes.
 
     KEY             an entry: the payload and then its digest, mode 0440; replaced only by renaming
-    KEY.json        its sidecar, see `cache_record`
-    KEY.lock        held by the process that compiles for KEY, empty
+    KEY.json        its sidecar, see `sidecars`
+    KEY.lock        locked by the process that compiles for KEY, empty
     .KEY.*.tmp      a file that is being written
 
-Every lock is a flock: the kernel drops it when its holder ends, however it ends. Who adds or removes entries
-holds the lock of the directory itself. Files with other names are not ours: neither counted nor touched.
+Every lock is a flock: the kernel drops it when its holder ends. A process locks the directory itself while
+it adds or removes entries. Files with other names are neither counted nor touched.
 
-A digest proves that an entry is whole, not who made it: an entry is believed only if this user or root owns
-it and nobody else may write it, whoever may write the directory.
+A digest proves that an entry is whole, not who made it: an entry is used only if this user or root owns it
+and no other user may write it, whoever may write the directory.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -29,6 +28,8 @@ from typing import Final
 from blake3 import blake3
 
 from softnpu.emulator.common import file_ownership, process_identity
+from softnpu.emulator.common.file_claim import is_open_as, lock_before, try_lock
+from softnpu.emulator.common.process_identity import ProcessIdentity
 
 KEY_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 80
@@ -38,13 +39,10 @@ _TEMPORARY: Final = re.compile(rf"\.[0-9a-f]{{{KEY_LENGTH}}}\.(\d+)-(\d+)\.\w+\.
 _SIDECAR, _LOCK = ".json", ".lock"
 _OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = _OPEN | os.O_RDONLY | os.O_NONBLOCK  # opening a FIFO would wait for its writer
-# NFS makes flock a range lock: exclusive ones need a descriptor that can write. Others have no locks at all.
-_NO_LOCKS: Final = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _THREADS_FROM: Final = 1 << 20  # below this many bytes one thread of blake3 is faster than all of them
-_LONGEST_PAUSE_S: Final = 0.02
 
 
-class BadEntry(Exception):
+class InvalidEntry(Exception):
     """An entry that is not what was stored; the text says why. Never leaves the cache."""
 
 
@@ -82,7 +80,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock of whoever compiles for the entry `path`."""
+    """The lock of the process that compiles for the entry `path`."""
     return path.with_name(path.name + _LOCK)
 
 
@@ -102,7 +100,7 @@ def entries(directory: Path) -> list[Entry]:
                     info = item.stat(follow_symlinks=False)
                     if not stat.S_ISDIR(info.st_mode):
                         sizes[item.name] = info
-    found = [
+    listed = [
         Entry(
             key=name,
             path=directory / name,
@@ -114,57 +112,22 @@ def entries(directory: Path) -> list[Entry]:
         for name, info in sizes.items()
         if is_key(name)
     ]
-    return sorted(found, key=lambda entry: (entry.used_ns, entry.key))
+    return sorted(listed, key=lambda entry: (entry.used_ns, entry.key))
 
 
 # ---------------------------------------------------------------- locks
 
 
-def try_lock(fd: int, operation: int) -> bool:
-    """Locks at once or not at all. True as well where the file system has no locks.
-
-    Then nothing but order is lost: entries are never changed in place, so no reader sees half of one.
-    """
-    try:
-        fcntl.flock(fd, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
-def lock_before(fd: int, operation: int, deadline: float) -> bool:
-    """Locks, or gives up at `deadline` (of `time.monotonic`). flock has no time-out, so it asks again."""
-    pause = 0.001
-    while not try_lock(fd, operation):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(pause, left))
-        pause = min(pause * 2, _LONGEST_PAUSE_S)
-    return True
-
-
 @contextmanager
-def changing(directory: Path, deadline_s: float) -> Iterator[None]:
-    """Entries are added and removed inside this block only. `TimeoutError` if others take too long."""
+def exclusive(directory: Path, deadline_s: float) -> Iterator[None]:
+    """Lock the directory, to add or remove entries. `TimeoutError` if others keep it locked."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not lock_before(fd, fcntl.LOCK_EX, time.monotonic() + deadline_s):
+        if not lock_before(fd, time.monotonic() + deadline_s, optional=True):
             raise TimeoutError(errno.ETIMEDOUT, "another process has been changing the cache for too long")
         yield
     finally:
         os.close(fd)
-
-
-def names(fd: int, path: Path) -> bool:
-    """Whether `path` is still the file that is open as `fd`."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 # ---------------------------------------------------------------- content
@@ -188,21 +151,21 @@ def open_entry(path: Path) -> int:
 def read_payload(fd: int, key: str, most: int | None = None) -> bytes | None:
     """The verified payload of the entry `key`; None if the entry has more than `most` bytes.
 
-    Raises `BadEntry` with the reason, `OSError` if the file cannot be read.
+    Raises `InvalidEntry` with the reason, `OSError` if the file cannot be read.
     """
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        raise BadEntry("it is no regular file")
+        raise InvalidEntry("it is no regular file")
     if reason := file_ownership.distrust(fd):
-        raise BadEntry(reason)
+        raise InvalidEntry(reason)
     if info.st_size < DIGEST_LENGTH:
-        raise BadEntry(f"it has {info.st_size} bytes, fewer than its digest")
+        raise InvalidEntry(f"it has {info.st_size} bytes, fewer than its digest")
     if most is not None and info.st_size > most:
         return None
     payload = _read(fd, info.st_size - DIGEST_LENGTH, 0)
     digest = _read(fd, DIGEST_LENGTH, len(payload))
     if digest != payload_digest(key, payload):
-        raise BadEntry("its digest is not that of its content")
+        raise InvalidEntry("its digest is not that of its content")
     return payload
 
 
@@ -214,19 +177,19 @@ def _read(fd: int, size: int, offset: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-# ---------------------------------------------------------------- removal, inside `changing`
+# ---------------------------------------------------------------- removal, with the lock of the directory
 
 
 def evict(entry: Entry) -> bool:
-    """Removes an entry and its sidecar; False if somebody reads it, or it cannot be removed."""
+    """Removes an entry and its sidecar; False if it is being read or cannot be removed."""
     try:
         fd = open_entry(entry.path)
     except FileNotFoundError:
         return True
     except OSError:
-        return remove(entry.path)  # nobody can be reading what cannot be opened
+        return remove(entry.path)  # what cannot be opened is not being read
     try:
-        return try_lock(fd, fcntl.LOCK_EX) and remove(entry.path)
+        return try_lock(fd, optional=True) and remove(entry.path)
     finally:
         os.close(fd)
 
@@ -241,45 +204,35 @@ def remove(path: Path) -> bool:
     return True
 
 
-def sweep(directory: Path) -> int:
-    """Removes what dead processes left: temporary files, locks, sidecars without entry. Returns the bytes."""
+def remove_leftovers(directory: Path) -> int:
+    """Remove files of dead processes: temporary ones, locks, sidecars without entry. Returns their bytes."""
     names_now = set(os.listdir(directory))
-    return sum(_remove_unlocked(directory / name) for name in names_now if _is_left_over(name, names_now))
+    return sum(_remove_unlocked(directory / name) for name in names_now if _is_leftover(name, names_now))
 
 
-def _is_left_over(name: str, present: set[str]) -> bool:
+def _is_leftover(name: str, present: set[str]) -> bool:
     """Whether the file may go, unless it is locked."""
     if match := _TEMPORARY.fullmatch(name):
-        return _ended(int(match[1]), int(match[2]))
+        return ProcessIdentity(int(match[1]), int(match[2]), process_identity.boot_id()).has_ended()
     if name.endswith(_SIDECAR):
         key = name.removesuffix(_SIDECAR)
         return is_key(key) and key not in present
     return name.endswith(_LOCK) and is_key(name.removesuffix(_LOCK))
 
 
-def _ended(pid: int, start_time: int) -> bool:
-    """Whether the process is gone. A process that cannot be looked at counts as alive."""
-    try:
-        return process_identity.start_time(pid) != start_time
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    except (OSError, ValueError, IndexError):
-        return False
-
-
 def _remove_unlocked(path: Path) -> int:
-    """Removes a file unless somebody holds its lock: its process may live in another pid namespace."""
+    """Remove a file unless it is locked: its process may live in another pid namespace."""
     try:
         fd = os.open(path, _READ)
     except OSError:
         return 0
     try:
         size = os.fstat(fd).st_size
-        if try_lock(fd, fcntl.LOCK_EX) and names(fd, path):
+        if try_lock(fd, optional=True) and is_open_as(fd, path):
             path.unlink()
             return size
     except OSError:
-        pass  # it stays until somebody comes who may remove it
+        pass  # it stays for a process that may remove it
     finally:
         os.close(fd)
     return 0

@@ -1,4 +1,4 @@
-"""What a person does with the cache: look at its entries, check them, remove some, compare keys."""
+"""Maintenance of the cache: describe, verify and remove entries, compare keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from softnpu.emulator.common import file_ownership
+from softnpu.emulator.common.file_claim import try_lock
 from softnpu.emulator.compiler.model_cache import cache_key, entry_files, sidecars
-from softnpu.emulator.compiler.model_cache.entry_files import BadEntry, Entry
+from softnpu.emulator.compiler.model_cache.entry_files import Entry, InvalidEntry
 from softnpu.emulator.compiler.model_cache.sidecars import Record
 
 _CHANGE_S: Final = 30.0
@@ -51,18 +52,18 @@ def defect_of(entry: Entry) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     try:
-        entry_files.try_lock(fd, fcntl.LOCK_SH)  # so that nobody removes it for its age meanwhile
+        try_lock(fd, fcntl.LOCK_SH, optional=True)  # so that it is not evicted meanwhile
         entry_files.read_payload(fd, entry.key)
-    except (BadEntry, OSError) as error:
+    except (InvalidEntry, OSError) as error:
         return str(error)
     finally:
         os.close(fd)
     return None
 
 
-def bad_entries(found: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
+def bad_entries(listed: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
     """The damaged ones, each with what is wrong with it."""
-    for entry in found:
+    for entry in listed:
         try:
             reason = defect_of(entry)
         except FileNotFoundError:
@@ -71,10 +72,10 @@ def bad_entries(found: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
             yield entry, reason
 
 
-def surplus(found: list[Entry], max_size: int | None, unused_since_ns: int | None) -> list[Entry]:
-    """Of `found`, in order of use: those not used since a time, and the first of the rest beyond a size."""
-    chosen = [entry for entry in found if unused_since_ns is not None and entry.used_ns < unused_since_ns]
-    rest = found[len(chosen) :]
+def surplus(listed: list[Entry], max_size: int | None, unused_since_ns: int | None) -> list[Entry]:
+    """Of `listed`, in order of use: those not used since a time, and the first of the rest beyond a size."""
+    chosen = [entry for entry in listed if unused_since_ns is not None and entry.used_ns < unused_since_ns]
+    rest = listed[len(chosen) :]
     excess = sum(entry.total for entry in rest) - max_size if max_size is not None else 0
     for entry in rest:
         if excess <= 0:
@@ -91,8 +92,8 @@ def remove(directory: Path, choose: Callable[[list[Entry]], list[Entry]]) -> tup
     """
     removed: list[Entry] = []
     kept: list[Entry] = []
-    with entry_files.changing(directory, _CHANGE_S):
-        entry_files.sweep(directory)
+    with entry_files.exclusive(directory, _CHANGE_S):
+        entry_files.remove_leftovers(directory)
         for entry in choose(entry_files.entries(directory)):
             (removed if entry_files.evict(entry) else kept).append(entry)
     return removed, kept
@@ -107,7 +108,9 @@ class NearestEntry:
     different: list[str]
 
 
-def nearest(key: str, parts: Mapping[str, str], found: Iterable[EntryDescription]) -> NearestEntry | None:
+def nearest(
+    key: str, parts: Mapping[str, str], described_entries: Iterable[EntryDescription]
+) -> NearestEntry | None:
     """The entry that differs least from `key`: the same input counts most, then the same name of the model.
 
     An entry without sidecar can only be compared by its input.
@@ -118,7 +121,7 @@ def nearest(key: str, parts: Mapping[str, str], found: Iterable[EntryDescription
             described.entry.key[_INPUT] == key[_INPUT],
             cache_key.differences(parts, described.parts) if described.parts else [],
         )
-        for described in found
+        for described in described_entries
         if described.parts or described.entry.key[_INPUT] == key[_INPUT]
     ]
     return min(candidates, key=_distance, default=None)

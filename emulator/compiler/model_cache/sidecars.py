@@ -1,7 +1,7 @@
 """The sidecar of a cache entry: what made its key, for people; the cache itself never depends on it.
 
 A JSON file `KEY.json` beside the entry `KEY`. Every hit appends one newline, which JSON allows: a count that
-needs no lock and no rewriting, whoever else appends at the same time.
+needs no lock and no rewriting, also when others append at the same time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""What the objects of a context use of it: the connection, memory, the doorbell, memory for fences."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+
+from softnpu.driver.connection import Connection
+from softnpu.driver.handle import Handle
+from softnpu.driver.memory import Block, MemoryPool
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.messages import DeviceInfo
+from softnpu.emulator.interface.records import SIGNAL_SIZE
+from softnpu.emulator.interface.shared import FenceRecord
+
+_FENCES = 64  # in one allocation
+
+
+class ContextBase(Handle):
+    """A context of the daemon. `Context` adds the calls that create objects in it."""
+
+    def __init__(self, driver: Handle, connection: Connection, device_info: DeviceInfo) -> None:
+        self.connection = connection
+        self.device_info = device_info
+        created, fds = connection.request(
+            "zeContextCreate", msg.ContextCreate(device=device_info.index), msg.ContextCreated
+        )
+        self.handle: int = created.context
+        (self.doorbell,) = fds
+        self.memory = MemoryPool(connection, self.handle)
+        self._free_fences: deque[tuple[Block, int]] = deque()
+        self.tickets = itertools.count(1)
+        """Numbers of calls with a fence: each is used once in this context."""
+        resources = (self.doorbell, self.memory, self._free_fences)
+        self._register(driver, connection, _destroy, connection, self.handle, *resources)
+
+    def _ring_doorbell(self) -> None:
+        """Wake the engine."""
+        os.eventfd_write(self.doorbell, 1)
+
+    def _allocate_fence(self, call: str) -> tuple[Block, int]:
+        """64 bytes for a fence; many share one allocation. They may hold an old ticket."""
+        while True:
+            try:
+                return self._free_fences.pop()
+            except IndexError:
+                size = _FENCES * SIGNAL_SIZE
+                block = self.memory.allocate(call, "control", size)
+                # old content must not be taken for a ticket
+                block.mapping.buffer[block.offset : block.offset + size] = bytes(size)
+                self._free_fences.extend((block, index * SIGNAL_SIZE) for index in range(_FENCES))
+
+    def _free_fence(self, block: Block, offset: int, record: FenceRecord) -> None:
+        """Give the memory of a fence to the next one. What still runs does not signal it any more."""
+        record.arm(0)
+        self._free_fences.append((block, offset))
+
+    def _owner_destroyed(self) -> None:
+        _release(self.doorbell, self.memory, self._free_fences)
+
+
+def _destroy(
+    connection: Connection, handle: int, doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]
+) -> None:
+    _release(doorbell, memory, fences)
+    if not connection.is_lost():
+        connection.request("zeContextDestroy", msg.ContextDestroy(context=handle), msg.Ok)
+
+
+def _release(doorbell: int, memory: MemoryPool, fences: deque[tuple[Block, int]]) -> None:
+    memory.close()
+    fences.clear()
+    os.close(doorbell)

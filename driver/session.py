@@ -1,0 +1,23 @@
+"""The session of this process with one daemon, as its devices and contexts use it."""
+
+from __future__ import annotations
+
+from softnpu.driver.connection import Connection
+from softnpu.driver.handle import Handle
+from softnpu.emulator.interface import messages as msg
+
+
+class Session(Handle):
+    """Everything created through it ends with it."""
+
+    def __init__(self, connection: Connection, session: int) -> None:
+        self.connection = connection
+        self.session = session
+        """Its number, as `softnpu status` shows it."""
+        self._register(None, connection, connection.close)
+
+    def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
+        """The state of the whole daemon."""
+        self.check(call)
+        answer, _ = self.connection.request(call, msg.Status(), msg.StatusIs)
+        return answer

@@ -1,0 +1,66 @@
+"""What a compile job asks for, and what it makes: the two records that its steps hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.compiler import build_flags, files, options
+from softnpu.emulator.compiler.build_flags import BuildFlags
+from softnpu.emulator.compiler.options import Settings
+from softnpu.emulator.interface.messages import GraphFlag
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.links.compiler import CompileJob
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """A compile job, checked; its weights are mapped."""
+
+    job: CompileJob
+    subject: str
+    settings: Settings
+    flags: BuildFlags
+    xml: bytes
+    weights: WeightSpace | None
+
+    @classmethod
+    def receive(cls, job: CompileJob, fds: list[int], subject: str) -> CompileRequest:
+        """Check a job and map its files. `fds` stay the caller's."""
+        flags = build_flags.parse(job.build_flags, subject)
+        known = int(~GraphFlag.NONE)
+        if job.flags & ~known or job.flags < 0:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ENUMERATION,
+                f"{subject}, flags",
+                found=f"{job.flags:#x}",
+                expected=f"bits of {known:#x}",
+            )
+        config = options.merged(job.config, flags.config, subject)
+        if job.flags & GraphFlag.ENABLE_PROFILING:
+            config[options.PROFILING] = "YES"
+        settings = options.effective(config, job.platform, subject)
+        xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
+        weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
+        return cls(job, subject, settings, flags, xml, weights)
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The blob, its blake3, the encoded placement, and where it came from."""
+
+    blob: bytes
+    digest: bytes
+    placement: bytes
+    origin: str
+
+    @classmethod
+    def of(cls, blob: bytes, placement: bytes, origin: str) -> CompiledModel:
+        """With the digest of the blob."""
+        return cls(blob, blake3(blob, max_threads=blake3.AUTO).digest(), placement, origin)
+
+    @property
+    def placement_digest(self) -> bytes:
+        return blake3(self.placement).digest() if self.placement else b""

@@ -1,0 +1,503 @@
+"""The cache of compiled models: what it keeps and removes; what goes wrong with it is never an error."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from softnpu.emulator.compiler.model_cache import entry_files, maintenance, sidecars
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.interface.messages import CacheOptions
+from tests.conftest import StartPython
+from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing, size_of
+from tests.support.waiting import DEADLINE_S, wait_gone
+
+pytestmark = pytest.mark.quick
+
+# ---------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("key", ["", "a" * 79, "A" * 80, "../" + "a" * 77, "a" * 80 + "\n"])
+def test_what_is_no_key_cannot_name_a_file(cache: ModelCache, key: str) -> None:
+    with pytest.raises(ValueError, match="cache key"):
+        cache.store(key, PAYLOAD)
+    with pytest.raises(ValueError, match="cache key"):
+        cache.load(key)
+
+
+# ---------------------------------------------------------------- store and load
+
+
+def test_a_hit_notes_the_use_and_leaves_the_modification_time(cache: ModelCache, directory: Path) -> None:
+    cache.store(key_of(cache, "a"), PAYLOAD)
+    path = directory / key_of(cache, "a")
+    before = path.stat()
+    assert cache.load(key_of(cache, "a")) == PAYLOAD
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert path.stat().st_atime_ns > before.st_atime_ns
+
+
+# ---------------------------------------------------------------- damage
+
+
+@given(at=st.integers(0, len(PAYLOAD) + 79), bit=st.integers(0, 7))
+@example(at=0, bit=0)
+@example(at=len(PAYLOAD) - 1, bit=7)
+@example(at=len(PAYLOAD), bit=5)  # the case of a digit: 'a' and 'A' are two digests
+@example(at=len(PAYLOAD) + 64, bit=0)
+@example(at=len(PAYLOAD) + 79, bit=0)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_flipped_bit_is_a_miss_and_the_entry_goes(directory: Path, at: int, bit: int) -> None:
+    cache = cache_in(directory)
+    key = key_of(cache, "a")
+    assert cache.store(key, PAYLOAD)
+    content = bytearray((directory / key).read_bytes())
+    content[at] ^= 1 << bit
+    _overwrite(directory / key, bytes(content))
+    assert cache.load(key) is None
+    assert listing(directory) == []
+    assert cache.store(key, PAYLOAD)
+    assert cache.load(key) == PAYLOAD
+
+
+@given(length=st.integers(0, len(PAYLOAD) + 79))
+@example(length=0)
+@example(length=79)
+@example(length=80)
+@example(length=len(PAYLOAD))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_entry_cut_at_any_length_is_a_miss_and_goes(directory: Path, length: int) -> None:
+    cache = cache_in(directory)
+    key = key_of(cache, "a")
+    assert cache.store(key, PAYLOAD)
+    os.truncate(directory / key, length)
+    assert cache.load(key) is None
+    assert listing(directory) == []
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "socket"])
+def test_what_is_no_regular_file_is_a_miss_and_goes(cache: ModelCache, directory: Path, kind: str) -> None:
+    key = key_of(cache, "a")
+    if kind == "fifo":
+        os.mkfifo(directory / key)
+    elif kind == "socket":
+        os.mknod(directory / key, stat.S_IFSOCK | 0o600)
+    else:
+        cache.store(key, PAYLOAD)
+        (directory / key).rename(directory / "elsewhere")
+        (directory / key).symlink_to("elsewhere")
+    assert cache.load(key) is None
+    assert key not in listing(directory)
+    assert cache.store(key, PAYLOAD)
+    assert cache.load(key) == PAYLOAD
+
+
+def test_a_good_entry_that_took_the_place_of_a_bad_one_is_not_removed(
+    cache: ModelCache, directory: Path
+) -> None:
+    key = key_of(cache, "a")
+    (directory / key).write_bytes(bytes(500))
+    bad = entry_files.open_entry(directory / key)
+    try:
+        assert cache.store(key, PAYLOAD)
+        cache._discard(directory / key, bad, "it was bad when it was opened")
+    finally:
+        os.close(bad)
+    assert cache.load(key) == PAYLOAD
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    path.chmod(0o600)
+    path.write_bytes(content)
+
+
+# ---------------------------------------------------------------- size and order of use
+
+
+@pytest.mark.parametrize("description", [None, {"model": "net"}])
+def test_the_total_keeps_all_and_one_byte_less_evicts_one(
+    directory: Path, description: dict[str, str] | None
+) -> None:
+    names = ["a", "b", "c"]
+    cache = cache_in(directory)
+    keys = [key_of(cache, name) for name in names]
+    assert all(cache.store(key, PAYLOAD, description) for key in keys)
+    total = size_of(directory)
+    for key in keys:
+        entry_files.remove(directory / key)
+
+    exact = cache_in(directory, total)
+    assert all(exact.store(key, PAYLOAD, description) for key in keys)
+    assert [entry.key for entry in entry_files.entries(directory)] == keys
+    for key in keys:
+        entry_files.remove(directory / key)
+
+    less = cache_in(directory, total - 1)
+    assert all(less.store(key, PAYLOAD, description) for key in keys)
+    assert [entry.key for entry in entry_files.entries(directory)] == keys[1:]
+    assert size_of(directory) < total
+
+
+def test_the_entry_that_was_not_used_for_the_longest_time_goes_first(directory: Path) -> None:
+    cache = cache_in(directory, limit=3 * (len(PAYLOAD) + 80))
+    keys = [key_of(cache, name) for name in "abcd"]
+    for key in keys[:3]:
+        assert cache.store(key, PAYLOAD)
+    assert cache.load(keys[0]) == PAYLOAD
+    assert cache.store(keys[3], PAYLOAD)
+    assert [entry.key for entry in entry_files.entries(directory)] == [keys[2], keys[0], keys[3]]
+
+
+def test_an_entry_in_use_is_not_evicted(directory: Path) -> None:
+    cache = cache_in(directory, limit=2 * (len(PAYLOAD) + 80))
+    keys = [key_of(cache, name) for name in "abcd"]
+    assert all(cache.store(key, PAYLOAD) for key in keys[:2])
+    with _reading(directory / keys[0]):
+        assert cache.store(keys[2], PAYLOAD)
+        assert [entry.key for entry in entry_files.entries(directory)] == [keys[0], keys[2]]
+        with _reading(directory / keys[2]):
+            assert not cache.store(keys[3], PAYLOAD), "nothing could go"
+    assert cache.load(keys[0]) == PAYLOAD
+
+
+def test_files_of_others_are_neither_counted_nor_removed(directory: Path) -> None:
+    cache = cache_in(directory, limit=2 * (len(PAYLOAD) + 80))
+    foreign = directory / "notes.txt"
+    foreign.write_bytes(bytes(LARGE >> 10))
+    assert all(cache.store(key_of(cache, name), PAYLOAD) for name in "abc")
+    assert len(entry_files.entries(directory)) == 2
+    assert foreign.exists()
+
+
+def test_an_entry_larger_than_the_limit_of_now_is_a_miss_and_stays(directory: Path) -> None:
+    key = key_of(cache_in(directory), "a")
+    assert cache_in(directory).store(key, PAYLOAD)
+    assert cache_in(directory, limit=100).load(key) is None
+    assert cache_in(directory).load(key) == PAYLOAD
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    fd = entry_files.open_entry(path)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- sidecars
+
+
+def test_a_sidecar_tells_what_made_the_entry_and_counts_its_hits(cache: ModelCache, directory: Path) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD, {"model": "net", "platform": "4000"})
+    for _ in range(3):
+        cache.load(key)
+    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
+    assert record is not None
+    assert (record.payload_size, record.description) == (len(PAYLOAD), {"model": "net", "platform": "4000"})
+    assert hits == 3
+    assert msgspec.json.decode((directory / f"{key}.json").read_bytes())["description"]["model"] == "net"
+
+
+def test_the_sidecar_goes_with_its_entry_and_a_lonely_one_is_swept(directory: Path) -> None:
+    cache = cache_in(directory, limit=2000 + len(PAYLOAD))
+    keys = [key_of(cache, name) for name in "abc"]
+    assert cache.store(keys[0], PAYLOAD, {"model": "a"})
+    assert cache.store(keys[1], PAYLOAD, {"model": "b"})
+    assert listing(directory) == [keys[1], f"{keys[1]}.json"]
+    (directory / keys[1]).unlink()
+    assert cache.store(keys[2], PAYLOAD)
+    assert listing(directory) == [keys[2]]
+
+
+@pytest.mark.parametrize("sidecar", [b"", b"\n\n", b"{", b"\xff", b'{"created": 1}'])
+def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path, sidecar: bytes) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD)
+    (directory / f"{key}.json").write_bytes(sidecar)
+    assert cache.load(key) == PAYLOAD
+    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
+    assert record is None
+    assert hits == sidecar.count(b"\n") + 1
+
+
+def test_a_name_that_is_no_utf8_is_described_all_the_same(cache: ModelCache) -> None:
+    assert cache.store(key_of(cache, "a"), PAYLOAD, {"model": "net\udcff"})
+
+
+# ---------------------------------------------------------------- directories that do not work
+
+
+@pytest.mark.parametrize("name", ["relative/cache", "", "/dev/null/cache", "/proc/cache", "/cache\0"])
+def test_a_directory_that_cannot_be_used_is_no_cache(name: str, warnings: Warnings) -> None:
+    assert ModelCache.open(CacheOptions(directory=name, limit=LARGE)) is None
+    assert len(warnings()) == 1
+
+
+def test_a_directory_that_vanishes_is_a_miss_and_nothing_stored(cache: ModelCache, directory: Path) -> None:
+    directory.rmdir()
+    assert cache.load(key_of(cache, "a")) is None
+    with cache.claim(key_of(cache, "a"), 1.0) as mine:
+        assert mine
+        assert not cache.store(key_of(cache, "a"), PAYLOAD)
+
+
+@pytest.fixture
+def mounted(directory: Path) -> Iterator[Path]:
+    """The directory as a file system of 64 KiB of its own."""
+    directory.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory))
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True, timeout=10)
+
+
+def _mount(*arguments: str) -> None:
+    try:
+        done = subprocess.run(["mount", *arguments], check=False, timeout=10, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode:
+        pytest.skip("mounting needs root in this machine's own namespace")
+
+
+def test_a_full_disk_stores_nothing_and_leaves_nothing(mounted: Path, warnings: Warnings) -> None:
+    cache = cache_in(mounted)
+    assert cache.store(key_of(cache, "a"), PAYLOAD)
+    assert not cache.store(key_of(cache, "b"), bytes(1 << 20), {"model": "b"})
+    assert "No space left" in warnings()[-1]
+    assert listing(mounted) == [key_of(cache, "a")]
+    assert cache.load(key_of(cache, "a")) == PAYLOAD
+    assert cache.store(key_of(cache, "c"), PAYLOAD), "and room that is left can be used"
+
+
+def test_a_read_only_file_system_still_hits(mounted: Path, warnings: Warnings) -> None:
+    cache = cache_in(mounted)
+    cache.store(key_of(cache, "a"), PAYLOAD, {"model": "a"})
+    (mounted / key_of(cache, "b")).write_bytes(bytes(500))
+    _mount("-o", "remount,ro", str(mounted))
+    cache = cache_in(mounted)
+    assert cache.load(key_of(cache, "a")) == PAYLOAD
+    assert cache.load(key_of(cache, "b")) is None, "a bad entry stays, and stays a miss"
+    with cache.claim(key_of(cache, "c"), 5.0) as mine:
+        assert mine
+        assert not cache.store(key_of(cache, "c"), PAYLOAD)
+    assert "Read-only" in warnings()[-1]
+
+
+# A process that root has made somebody else: permissions do not bind root.
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.interface.messages import CacheOptions
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+cache = ModelCache.open(CacheOptions(directory=sys.argv[1], limit=1 << 30))
+if cache is None:
+    print("none"); sys.exit()
+a, b = cache.key(b"a", b"configuration"), cache.key(b"b", b"configuration")
+with cache.claim(b, 5.0) as mine:
+    print(cache.load(a) is not None, mine, cache.store(b, b"payload"))
+"""
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o555, "True True False"), (0o700, "none"), (0o333, "none")])
+def test_a_directory_of_another_user_is_read_if_it_can_be(
+    private_dir: Path, directory: Path, mode: int, expected: str
+) -> None:
+    cache = cache_in(directory)
+    cache.store(key_of(cache, "a"), PAYLOAD)
+    (directory / key_of(cache, "a")).chmod(0o444)
+    private_dir.chmod(0o755)
+    directory.chmod(mode)
+    if os.getuid() != 0 and mode == 0o700:
+        pytest.skip("only root can become another user")
+    program = [sys.executable, "-c", _AS_NOBODY, str(directory)]
+    done = subprocess.run(program, check=True, timeout=60, capture_output=True, text=True)
+    directory.chmod(0o700)
+    assert done.stdout.strip() == expected
+    assert listing(directory) == [key_of(cache, "a")]
+
+
+# ---------------------------------------------------------------- directories that others may write
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+
+
+def _give_away(path: Path) -> None:
+    path.chmod(0o644)
+    os.chown(path, 65533, 65533)
+
+
+def _open_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize("forge", [pytest.param(_give_away, marks=needs_root), _open_to_all])
+def test_an_entry_that_others_may_have_written_is_a_miss_and_replaced(
+    cache: ModelCache, directory: Path, warnings: Warnings, forge: Callable[[Path], None]
+) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD)
+    forge(directory / key)
+
+    assert cache.load(key) is None
+    assert key in warnings()[-1]
+    assert cache.store(key, PAYLOAD)
+    assert cache.load(key) == PAYLOAD
+
+
+def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
+    cache: ModelCache, directory: Path, private_dir: Path
+) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD, {"model": "a"})
+    sidecar = entry_files.sidecar_path(directory / key)
+    precious = private_dir / "precious"
+    precious.write_text("precious")
+    sidecar.unlink()
+    sidecar.hardlink_to(precious)
+
+    assert cache.load(key) == PAYLOAD
+    assert precious.read_text() == "precious"
+
+
+def test_a_sidecar_that_is_no_file_describes_nothing(cache: ModelCache, directory: Path) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD)
+    os.mkfifo(entry_files.sidecar_path(directory / key))
+    (entry,) = entry_files.entries(directory)
+
+    assert maintenance.describe(entry).record is None
+
+
+# ---------------------------------------------------------------- between processes
+
+# every process: the cache in given["directory"], and the key of a model that it is asked for
+_SETUP = """
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.interface.messages import CacheOptions
+cache = ModelCache.open(CacheOptions(directory=given["directory"], limit=given.get("limit", 1 << 30)))
+key = cache.key(b"model", b"configuration")
+payload = bytes(range(256)) * 40
+"""
+_COMPILE = (
+    _SETUP
+    + """
+with cache.claim(key, 30.0) as mine:
+    say(mine)
+    hear()
+    say([cache.load(key) is None, cache.store(key, payload)])
+"""
+)
+_STOP_BEFORE_RENAME = (
+    _SETUP
+    + """
+def rename(self, target):
+    say("written")
+    hear()
+Path.rename = rename
+cache.store(key, payload, {"model": "net"})
+"""
+)
+
+
+def test_a_claim_is_of_one_process_and_free_when_it_is_killed(
+    cache: ModelCache, directory: Path, start_python: StartPython
+) -> None:
+    key = key_of(cache, "model")
+    owner = start_python(_COMPILE, directory=str(directory))
+    assert owner.hear() is True
+    with cache.claim(key, 0.1) as mine:
+        assert not mine
+        assert not cache.store(key, PAYLOAD), "compiled without the right to store"
+    assert listing(directory) == [f"{key}.lock"]
+    waiter = start_python(_COMPILE, directory=str(directory))
+    owner.kill()
+    assert waiter.hear() is True
+    waiter.tell()
+    assert waiter.hear() == [True, True]
+    waiter.finish()
+    assert listing(directory) == [key], "locks do not stay"
+    assert cache.load(key) == PAYLOAD
+    assert cache.store(key, PAYLOAD), "the next time it may store again"
+
+
+def test_a_writer_killed_before_the_rename_leaves_nothing_that_stays(
+    cache: ModelCache, directory: Path, start_python: StartPython
+) -> None:
+    key, other = key_of(cache, "model"), key_of(cache, "other")
+    writer = start_python(_STOP_BEFORE_RENAME, directory=str(directory))
+    assert writer.hear() == "written"
+    assert cache.load(key) is None, "what is being written is no entry"
+    writer.kill()
+    wait_gone(writer.pid)
+    assert len(listing(directory)) == 2
+    assert entry_files.entries(directory) == []
+    assert cache.store(other, PAYLOAD)
+    assert listing(directory) == [other]
+
+
+def test_temporary_files_of_living_writers_stay_and_of_reused_pids_go(directory: Path) -> None:
+    directory.mkdir()
+    mine = entry_files.temporary_path(directory / ("a" * 80), "entry")
+    start = int(mine.name.split("-")[1].split(".")[0])
+    reused = mine.with_name(mine.name.replace(str(start), str(start - 1)))
+    for path in (mine, reused):
+        path.write_bytes(b"half")
+    assert entry_files.remove_leftovers(directory) == 4
+    assert listing(directory) == [mine.name]
+
+
+def test_readers_writers_and_evictions_at_once_never_show_a_wrong_payload(
+    directory: Path, start_python: StartPython
+) -> None:
+    """Room for 3 of 8 models: every store evicts, while others read, count hits and are killed."""
+    limit = 3 * 40_000
+    code = (
+        _SETUP
+        + """
+import random
+rng = random.Random(given["seed"])
+keys = {n: cache.key(b"%d" % n, b"") for n in range(8)}
+def payload_of(n): return bytes([n]) * (20_000 + 1000 * n)
+hits = stores = 0
+say("begin")
+while hits < 100 or stores < 100:
+    n = rng.randrange(8)
+    found = cache.load(keys[n])
+    assert found is None or found == payload_of(n), n
+    hits += found is not None
+    if found is None:
+        stores += cache.store(keys[n], payload_of(n), {"model": str(n)})
+say("done")
+"""
+    )
+    clients = [start_python(code, directory=str(directory), limit=limit, seed=seed) for seed in range(4)]
+    for client in clients:
+        assert client.hear() == "begin"
+    for _ in range(50):
+        # one byte a hit may come on top, until the next store
+        assert sum(entry.total for entry in entry_files.entries(directory)) <= limit + 4096
+    clients[0].kill()
+    for client in clients[1:]:
+        assert client.hear() == "done"
+        client.finish()
+    with entry_files.exclusive(directory, DEADLINE_S):
+        entry_files.remove_leftovers(directory)
+    names = {entry.key for entry in entry_files.entries(directory)}
+    assert names
+    assert set(listing(directory)) <= names | {f"{name}.json" for name in names}

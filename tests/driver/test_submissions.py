@@ -1,0 +1,366 @@
+"""Submissions: how they end, what is in flight, order, fairness, and the watchdog of waits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from softnpu.driver import CommandQueue, Context, Driver, ZeResult
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface.shared import FenceRecord
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, barrier, copy, execute, failure, fill, recorded, run, stamp, waits
+
+pytestmark = pytest.mark.quick
+
+
+# ------------------------------------------------------------ how they end
+
+
+def test_a_failed_submission_raises_and_the_queue_goes_on(context: Context, queue: CommandQueue) -> None:
+    memory = context.alloc_host(64)
+    fence = execute(queue, recorded(context, lambda c: c.append_memory_copy(memory, memory, 65)))
+    for wait in (fence.host_synchronize, fence.query_status, lambda: fence.host_synchronize(0)):
+        error = failure(wait, ZeResult.ERROR_INVALID_ARGUMENT)
+        assert "command 0 (Copy)" in error.info.object
+        assert "65" in error.info.found
+    run(queue, barrier(context))
+    assert not queue.lost
+
+
+def test_each_fence_tells_of_its_own_failure(context: Context, queue: CommandQueue) -> None:
+    small, large = context.alloc_host(64), context.alloc_host(128)
+    first = execute(queue, recorded(context, lambda c: c.append_memory_copy(small, small, 66)))
+    second = execute(queue, recorded(context, lambda c: c.append_memory_copy(large, large, 155)))
+    assert "155" in str(failure(lambda: second.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT))
+    told = failure(lambda: first.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert "155" not in str(told), "that is the other submission's reason"
+
+
+def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: CommandQueue) -> None:
+    fence = execute(queue, waits(context, context.create_event()))
+    errors: list[object] = []
+
+    def wait() -> None:
+        errors.append(failure(fence.host_synchronize, ZeResult.ERROR_INVALID_NULL_HANDLE))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    queue.destroy()
+    waiter.join(10)
+    assert len(errors) == 1
+    failure(fence.query_status, ZeResult.ERROR_INVALID_NULL_HANDLE)
+
+
+def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the end of a slice: the one futex wait of a waiter has all the time there is."""
+    monkeypatch.setenv("SOFTNPU_SPIN_US", "0")
+    queue, gate = context.create_command_queue(), context.create_event()
+    fence = execute(queue, waits(context, gate))
+    sleep, sleeping = linux.futex_wait, threading.Event()
+
+    def sleep_for_ever(address: int, expected: int, timeout_ns: int) -> None:
+        sleeping.set()
+        sleep(address, expected, max(timeout_ns, 60_000_000_000))
+
+    monkeypatch.setattr(linux, "futex_wait", sleep_for_ever)
+    waiter = threading.Thread(target=fence.host_synchronize)
+    waiter.start()
+    assert sleeping.wait(10)
+    wait_until(lambda: fence.describe().waiters, what="the waiter has marked itself")
+    gate.host_signal()
+    waiter.join(20)
+    assert not waiter.is_alive()
+
+
+def test_a_failure_is_told_though_its_slot_became_free_just_after_the_driver_had_looked(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, never = context.create_command_queue(slots=2), context.create_event()
+    fence = execute(queue, waits(context, never))
+    queue.execute_command_lists([barrier(context)])
+    read = queue._results.read
+
+    def read_and_end(completed: int) -> None:
+        read(completed)
+        fence.cancel()
+        wait_until(lambda: queue.describe().completed >= 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._results, "read", read_and_end)
+        queue.execute_command_lists([barrier(context)])  # in the slot of the first one
+
+    failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+
+
+class _ArmedAgain:
+    """A fence record that is given to another submission, which ends, before its result is read."""
+
+    def __init__(self, record: FenceRecord, arm: Callable[[], None]) -> None:
+        self._record = record
+        self._arm = arm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+    @property
+    def result(self) -> int:
+        self._arm()
+        return self._record.result
+
+
+def test_a_fence_tells_no_result_of_a_submission_that_it_was_given_to_meanwhile(context: Context) -> None:
+    queue = context.create_command_queue()
+    short, long = context.alloc_host(64), context.alloc_host(4096)
+    fence = execute(queue, copy(context, long, short, 4096))
+    wait_until(lambda: queue.describe().completed >= 1)
+
+    def arm() -> None:
+        queue.execute_command_lists([barrier(context)], fence)
+        wait_until(lambda: queue.describe().completed >= 2)
+
+    fence._record = cast(FenceRecord, _ArmedAgain(fence._record, arm))
+
+    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
+
+
+# ------------------------------------------------------------ snapshots
+
+
+def test_a_queue_tells_what_is_in_flight(context: Context, queue: CommandQueue) -> None:
+    gate = context.create_event()
+    assert execute(queue, barrier(context)).host_synchronize(LONG)
+    held = execute(queue, waits(context, gate))
+    state = queue.describe()
+    assert (state.handle, state.submitted, state.tail, state.completed) == (queue.handle, 2, 2, 1)
+    assert not state.lost
+    ended, waiting = state.slots
+    assert (ended.sequence, waiting.sequence) == (1, 2)
+    fence = held.describe()
+    assert (fence.queue, fence.first, fence.last) == (queue.handle, 2, 2)
+    assert fence.ticket == fence.armed == waiting.ticket != fence.signalled
+    assert (fence.memory, fence.offset) == (waiting.fence, waiting.fence_offset)
+    gate.host_signal()
+    assert held.host_synchronize(LONG)
+    later = held.describe()
+    assert (later.signalled, later.result) == (later.ticket, 0)
+    assert later.time_ns > 0
+
+
+def test_a_queue_tells_how_its_last_failure_ended(context: Context, queue: CommandQueue) -> None:
+    held = execute(queue, waits(context, context.create_event()))
+    held.cancel()
+    failure(lambda: held.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    assert queue.synchronize(LONG)
+    state = queue.describe()
+    assert (state.failed, state.result) == (1, ZeResult.ERROR_NOT_AVAILABLE)
+    assert state.slots[0].result == held.describe().result == state.result
+    assert "cancelled before it was done" in state.info
+    assert held.describe().cancel == held.describe().ticket
+
+
+# ------------------------------------------------------------ commands
+
+
+def test_a_random_program_is_what_numpy_does(context: Context, queue: CommandQueue) -> None:
+    chance, size = random.Random(7), 5000
+    memory = context.alloc_host(size)
+    memory.view()[:] = np.random.default_rng(7).integers(0, 256, size, np.uint8)
+    expected = memory.view().copy()
+    commands = context.create_command_list()
+    for _ in range(300):
+        length = chance.randint(0, 800) & ~3
+        target, source = (chance.randint(0, size - length) for _ in range(2))
+        if chance.random() < 0.5:
+            commands.append_memory_copy(memory.address + target, memory.address + source, length)
+            expected[target : target + length] = expected[source : source + length].copy()
+        else:
+            pattern = chance.randbytes(chance.choice([1, 2, 4]))
+            commands.append_memory_fill(memory.address + target, pattern, length)
+            expected[target : target + length] = np.frombuffer(pattern * (length // len(pattern)), np.uint8)
+    commands.close()
+    run(queue, commands)
+    assert np.array_equal(memory.view(), expected)
+
+
+def test_memory_of_nobody_is_refused_when_appended(context: Context) -> None:
+    memory, commands = context.alloc_host(64), context.create_command_list()
+    foreign = np.zeros(64, np.uint8)
+    for place in (foreign, memory.address - 1, memory.address + 64, 4096):
+        append = partial(commands.append_memory_copy, memory, place, 1)
+        failure(append, ZeResult.ERROR_UNINITIALIZED)
+    failure(lambda: commands.append_memory_copy(memory, 0, 1), ZeResult.ERROR_INVALID_NULL_POINTER)
+    strided = memory.view()[::2]
+    error = failure(lambda: commands.append_memory_copy(memory, strided, 1), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert "contiguous" in str(error)
+
+
+def test_a_submission_is_a_snapshot_on_every_queue(context: Context) -> None:
+    gate, memory = context.create_event(), context.alloc_host(64)
+    held, free = context.create_command_queue(), context.create_command_queue()
+    commands = recorded(context, lambda c: c.append_memory_fill(memory, b"\1", 32))
+    waits = recorded(context, lambda c: c.append_wait_on_events([gate]))
+    held.execute_command_lists([waits])
+    fence = execute(held, commands)
+    run(free, commands)
+    memory.view()[:] = 0
+
+    commands.reset()
+    commands.append_memory_fill(memory.address + 32, b"\2", 32)
+    commands.close()
+    gate.host_signal()
+
+    assert fence.host_synchronize(LONG)
+    assert np.all(memory.view()[:32] == 1), "the first queue had the first recording in flight"
+    assert not memory.view()[32:].any()
+
+
+# ------------------------------------------------------------ order and fairness
+
+
+def test_more_lists_than_slots_are_refused(context: Context) -> None:
+    queue = context.create_command_queue(slots=2)
+    error = failure(lambda: queue.execute_command_lists([barrier(context)] * 3), ZeResult.ERROR_INVALID_SIZE)
+    assert "2 slots" in error.info.expected
+    run(queue, barrier(context), barrier(context))
+
+
+def test_a_higher_priority_runs_first(context: Context) -> None:
+    gate = context.create_event()
+    memory = context.alloc_host(64)
+    view = memory.view(np.uint64)
+    queues = [context.create_command_queue(priority) for priority in ("low", "normal", "high")]
+    fences = []
+    for number, queue in enumerate(queues):
+        fences.append(execute(queue, stamp(context, view[number:], gate)))
+    gate.host_signal()
+    assert all(fence.host_synchronize(LONG) for fence in fences)
+    low, normal, high = (int(value) for value in view[:3])
+    assert high <= normal <= low
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3, 1 << 20])
+def test_an_impossible_size_is_refused(context: Context, slots: int) -> None:
+    failure(lambda: context.create_command_queue(slots=slots), ZeResult.ERROR_INVALID_SIZE)
+
+
+def test_a_destroyed_queue_drops_what_has_not_run(context: Context) -> None:
+    gate, memory = context.create_event(), context.alloc_host(64)
+    queue = context.create_command_queue()
+    wait = recorded(context, lambda c: c.append_wait_on_events([gate]))
+    queue.execute_command_lists([wait])
+    queue.execute_command_lists([fill(context, memory, 1)])
+
+    queue.destroy()
+    gate.host_signal()
+
+    run(context.create_command_queue(), barrier(context))
+    assert not memory.view().any()
+
+
+def test_a_busy_session_leaves_time_for_another(
+    daemon: Daemon, context: Context, queue: CommandQueue
+) -> None:
+    memory = context.alloc_host(1 << 24)
+    big = recorded(context, *[lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24)] * 4)
+    fences = [execute(queue, big) for _ in range(100)]
+    with Driver.open(daemon.socket) as other:
+        small = other.devices[0].create_context()
+        run(small.create_command_queue(), barrier(small))
+        assert not fences[-1].query_status(), "it did not have to wait for all that came before it"
+    assert fences[-1].host_synchronize(LONG)
+
+
+def test_a_session_that_has_worked_before_is_not_made_to_wait_for_a_new_one(
+    daemon: Daemon, context: Context, queue: CommandQueue
+) -> None:
+    memory = context.alloc_host(1 << 24)
+    run(queue, *[recorded(context, lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24))] * 100)
+    with Driver.open(daemon.socket) as other:
+        new = other.devices[0].create_context()
+        crowd, more = new.create_command_queue(), new.alloc_host(1 << 24)
+        start, late, mine = new.create_event(), new.alloc_host(64), context.alloc_host(64)
+        commands = fill(new, more, 2)
+        execute(crowd, waits(new, start))
+        fences = [execute(crowd, commands) for _ in range(50)]
+        fences += [execute(crowd, stamp(new, late)), *(execute(crowd, commands) for _ in range(50))]
+        start.host_signal()
+        run(queue, stamp(context, mine))
+        assert fences[-1].host_synchronize(LONG)
+        assert mine.view(np.uint64)[0] < late.view(np.uint64)[0], "what it had done before is held against it"
+
+
+# ------------------------------------------------------------ threads and processes
+
+
+def test_eight_threads_submit_to_one_queue_at_once(context: Context) -> None:
+    queue = context.create_command_queue(slots=16)
+
+    def fill_again_and_again(number: int) -> None:
+        memory, fence = context.alloc_host(4096), queue.create_fence()
+        for turn in range(30):
+            value = (number * 31 + turn) % 256
+            queue.execute_command_lists([fill(context, memory, value)], fence)
+            assert fence.host_synchronize(LONG)
+            assert np.all(memory.view() == value)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(fill_again_and_again, range(8)))
+
+
+# ------------------------------------------------------------ the watchdog of waits
+
+
+def test_the_watchdog_bites_while_the_engine_is_busy(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(tdr_ms=200)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        never, memory = context.create_event(), context.alloc_host(1 << 12)
+        busy, queue = context.create_command_queue(), context.create_command_queue()
+        # short ones: only the time between them counts, in which the device has nothing to do
+        fill = recorded(context, lambda c: c.append_memory_fill(memory, b"\x01", 1 << 12))
+        stop = threading.Event()
+
+        def keep_busy() -> None:
+            while not stop.is_set():
+                busy.execute_command_lists([fill])
+
+        thread = threading.Thread(target=keep_busy)
+        thread.start()
+        try:
+            wait_until(lambda: not busy.synchronize(0), what="the engine never runs dry")
+            fence = execute(queue, recorded(context, lambda c: c.append_wait_on_events([never])))
+            failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+            assert not stop.is_set(), "the engine was busy all the time"
+        finally:
+            stop.set()
+            thread.join(20)
+        assert busy.synchronize(LONG)
+
+
+def test_the_watchdog_counts_anew_after_progress(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(tdr_ms=600)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        queue = context.create_command_queue()
+        gates, seen = ([context.create_event() for _ in range(3)] for _ in range(2))
+        commands = context.create_command_list()
+        for gate, mark in zip(gates, seen, strict=True):
+            commands.append_barrier(mark, [gate])
+        commands.close()
+        fence = execute(queue, commands)
+        for gate, mark in zip(gates, seen, strict=True):
+            # each wait is shorter than the limit, all together they are longer
+            assert not mark.host_synchronize(300_000_000)
+            gate.host_signal()
+            assert mark.host_synchronize(LONG)
+        assert fence.host_synchronize(LONG)
