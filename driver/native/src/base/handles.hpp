@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -31,8 +31,8 @@ bool is_marked(int fd) { return fd >= 0 && fcntl(fd, F_GETSIG) == MARK; }
 
 SessionFd::SessionFd(Fd fd) : fd_(-1) {
     if (fcntl(fd.get(), F_SETSIG, MARK) != 0) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, format("descriptor %d", fd.get()),
-                    "F_SETSIG: " + errno_text(errno), "a kernel that notes a signal in any open file");
+        throw out_of_host_memory(format("descriptor %d", fd.get()), "F_SETSIG: " + errno_text(errno),
+                                 "a kernel that notes a signal in any open file");
     }
     std::lock_guard lock(known().mutex);
     SessionFd*& owner = known().by_number[fd.get()];
@@ -52,9 +52,9 @@ SessionFd::~SessionFd() {
 
 bool SessionFd::is_ours() const { return is_marked(fd_); }
 
-void hold_session_fds() { known().mutex.lock(); }
+void lock_session_fds() { known().mutex.lock(); }
 
-void release_session_fds() { known().mutex.unlock(); }
+void unlock_session_fds() { known().mutex.unlock(); }
 
 void close_session_fds_in_child() {
     for (const auto& [fd, owner] : known().by_number) {

@@ -33,8 +33,8 @@ private:
 
 // Around a fork: nobody changes what there is meanwhile, and the child closes it all, so that the daemon
 // learns of the parent's end.
-void hold_session_fds();
-void release_session_fds();
+void lock_session_fds();
+void unlock_session_fds();
 void close_session_fds_in_child();
 
 }  // namespace softnpu

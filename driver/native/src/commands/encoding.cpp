@@ -37,16 +37,16 @@ std::string head(Type type, uint32_t size) {
     return out;
 }
 
-void put_place(std::string& out, const Place& at) {
+void put_ref(std::string& out, const MemoryRef& at) {
     put<uint64_t>(out, at.block->handle);
     put<uint64_t>(out, at.offset);
 }
 
-Command at_command(Type type, const Place& at) {
+Command at_command(Type type, const MemoryRef& at) {
     Command made;
     made.bytes = head(type, 24);
-    put_place(made.bytes, at);
-    made.holds.push_back(at.block);
+    put_ref(made.bytes, at);
+    made.keep_alive.push_back(at.block);
     return made;
 }
 
@@ -61,7 +61,7 @@ void encode_inference(std::string& out, const Inference& inference) {
     put<uint32_t>(out, strided);
     put<uint64_t>(out, inference.profile.block == nullptr ? 0 : inference.profile.block->handle);
     put<uint64_t>(out, inference.profile.offset);
-    for (const auto& argument : inference.arguments) put_place(out, argument.place);
+    for (const auto& argument : inference.arguments) put_ref(out, argument.memory);
     for (uint32_t index = 0; index < count; ++index) {
         const auto& strides = inference.arguments[index].strides;
         if (!strides) continue;
@@ -78,61 +78,61 @@ Command barrier() {
     return made;
 }
 
-Command timestamp(const Place& at) { return at_command(TIMESTAMP, at); }
+Command timestamp(const MemoryRef& at) { return at_command(TIMESTAMP, at); }
 
-Command event_wait(const Place& at) {
+Command event_wait(const MemoryRef& at) {
     Command made = at_command(EVENT_WAIT, at);
     made.is_wait = true;
     return made;
 }
 
-Command event_signal(const Place& at) { return at_command(EVENT_SIGNAL, at); }
+Command event_signal(const MemoryRef& at) { return at_command(EVENT_SIGNAL, at); }
 
-Command event_reset(const Place& at) { return at_command(EVENT_RESET, at); }
+Command event_reset(const MemoryRef& at) { return at_command(EVENT_RESET, at); }
 
-Command fill(const Place& at, uint64_t size, const void* pattern, size_t pattern_size) {
+Command fill(const MemoryRef& at, uint64_t size, const void* pattern, size_t pattern_size) {
     Command made;
     made.bytes = head(MEMORY_FILL, 48);
-    put_place(made.bytes, at);
+    put_ref(made.bytes, at);
     put<uint64_t>(made.bytes, size);
     char padded[8] = {};
     std::memcpy(padded, pattern, pattern_size);
     made.bytes.append(padded, sizeof padded);
     put<uint32_t>(made.bytes, static_cast<uint32_t>(pattern_size));
     put<uint32_t>(made.bytes, 0);
-    made.holds.push_back(at.block);
+    made.keep_alive.push_back(at.block);
     return made;
 }
 
-Command copy(const Place& target, const Place& source, uint64_t size) {
+Command copy(const MemoryRef& target, const MemoryRef& source, uint64_t size) {
     Command made;
     made.bytes = head(COPY, 48);
-    put_place(made.bytes, target);
-    put_place(made.bytes, source);
+    put_ref(made.bytes, target);
+    put_ref(made.bytes, source);
     put<uint64_t>(made.bytes, size);
-    made.holds = {target.block, source.block};
+    made.keep_alive = {target.block, source.block};
     return made;
 }
 
-Command copy_region(const Place& target, uint64_t target_pitch, const Place& source, uint64_t source_pitch,
-                    uint64_t width, uint64_t rows) {
+Command copy_region(const MemoryRef& target, uint64_t target_pitch, const MemoryRef& source,
+                    uint64_t source_pitch, uint64_t width, uint64_t rows) {
     Command made;
     made.bytes = head(COPY_REGION, 72);
-    put_place(made.bytes, target);
+    put_ref(made.bytes, target);
     put<uint64_t>(made.bytes, target_pitch);
-    put_place(made.bytes, source);
+    put_ref(made.bytes, source);
     put<uint64_t>(made.bytes, source_pitch);
     put<uint64_t>(made.bytes, width);
     put<uint64_t>(made.bytes, rows);
-    made.holds = {target.block, source.block};
+    made.keep_alive = {target.block, source.block};
     return made;
 }
 
-Command graph_initialize(uint64_t graph, Hold on_device) {
+Command graph_initialize(uint64_t graph, KeepAlive on_device) {
     Command made;
     made.bytes = head(GRAPH_INITIALIZE, 16);
     put<uint64_t>(made.bytes, graph);
-    made.holds.push_back(std::move(on_device));
+    made.keep_alive.push_back(std::move(on_device));
     return made;
 }
 
@@ -146,16 +146,17 @@ Encoded encode(const std::vector<Command>& commands) {
     Encoded encoded;
     encoded.bytes.assign(HEADER_SIZE, '\0');
     for (const auto& command : commands) {
-        encoded.holds.insert(encoded.holds.end(), command.holds.begin(), command.holds.end());
+        encoded.keep_alive.insert(encoded.keep_alive.end(), command.keep_alive.begin(),
+                                  command.keep_alive.end());
         if (!command.inference) {
             encoded.bytes += command.bytes;
             continue;
         }
         encode_inference(encoded.bytes, *command.inference);
-        encoded.holds.push_back(command.inference->on_device);
-        encoded.holds.push_back(command.inference->profile.block);
+        encoded.keep_alive.push_back(command.inference->on_device);
+        encoded.keep_alive.push_back(command.inference->profile.block);
         for (const auto& argument : command.inference->arguments)
-            encoded.holds.push_back(argument.place.block);
+            encoded.keep_alive.push_back(argument.memory.block);
     }
     std::string header = "SNPC";
     put<uint16_t>(header, 1);

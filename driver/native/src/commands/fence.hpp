@@ -25,14 +25,14 @@ public:
     void arm(std::shared_ptr<Execution> execution);
     // There was nothing to run: signalled at once, as on the real driver.
     void signal_now();
-    const Place& place() const { return place_; }
+    const MemoryRef& memory() const { return memory_; }
 
 private:
     // Whether it was not given to other submissions, nor reset, since.
-    bool stands_for(const std::shared_ptr<Execution>& execution);
-    FenceRecord record() const { return FenceRecord(place_.block->data() + place_.offset); }
+    bool is_current(const std::shared_ptr<Execution>& execution);
+    FenceRecord record() const { return FenceRecord(memory_.data()); }
 
-    const Place place_;
+    const MemoryRef memory_;
     std::mutex mutex_;
     std::shared_ptr<Execution> execution_;  // what it was given to last
     bool signalled_;                        // by the host: created so, or given to lists without commands

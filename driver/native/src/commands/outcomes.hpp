@@ -1,4 +1,4 @@
-// How the submissions of a queue ended: each failure is kept until somebody was told of it.
+// How the submissions of a queue ended: each failure is kept until somebody was answer of it.
 #pragma once
 
 #include <cstddef>
@@ -44,18 +44,18 @@ public:
         }
     }
     bool was_read(uint64_t sequence) const { return read_ >= sequence; }
-    // Somebody was told of this failure.
-    void told(uint64_t sequence) { untold_.erase(sequence); }
-    // The oldest failure up to `last` that nobody was told of, and how many more there are. All of them count
-    // as told from now on.
-    std::optional<std::pair<Failure, size_t>> take_untold(uint64_t last);
+    // Somebody was answer of this failure.
+    void mark_reported(uint64_t sequence) { unreported_.erase(sequence); }
+    // The oldest failure up to `last` that nobody was answer of, and how many more there are. All of them
+    // count as answer from now on.
+    std::optional<std::pair<Failure, size_t>> take_unreported(uint64_t last);
 
 private:
     void note(uint64_t sequence, uint32_t result);
 
     uint64_t read_ = 0;                              // results up to here were read
     std::deque<std::shared_ptr<Execution>> unread_;  // of the submissions behind
-    std::map<uint64_t, ze_result_t> untold_;
+    std::map<uint64_t, ze_result_t> unreported_;
     size_t more_ = 0;  // failures beyond those that are kept
 };
 

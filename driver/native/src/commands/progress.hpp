@@ -20,15 +20,15 @@ public:
     // then.
     bool has_ended(uint64_t sequence) const { return load64(ring_->data() + ring::COMPLETED) >= sequence; }
     // Whether it has ended or will never run.
-    bool is_over(uint64_t sequence) const { return gone_ || has_ended(sequence); }
+    bool is_over(uint64_t sequence) const { return destroyed_ || has_ended(sequence); }
 
     // Whether the device runs nothing of the queue any more.
-    bool gone() const { return gone_; }
-    void set_gone() { gone_ = true; }
+    bool is_destroyed() const { return destroyed_; }
+    void set_destroyed() { destroyed_ = true; }
 
 private:
     const std::shared_ptr<Block> ring_;
-    std::atomic<bool> gone_{false};
+    std::atomic<bool> destroyed_{false};
 };
 
 }  // namespace softnpu

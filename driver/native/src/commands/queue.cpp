@@ -8,7 +8,7 @@
 #include "commands/list.hpp"
 #include "commands/ring.hpp"
 #include "sync/waiting.hpp"
-#include "wire/fault_wire.hpp"
+#include "wire/error_info_wire.hpp"
 
 namespace softnpu {
 
@@ -20,8 +20,8 @@ const char* priority_name(uint32_t priority) {
         case ZE_COMMAND_QUEUE_PRIORITY_LOW: return "low";
         case ZE_COMMAND_QUEUE_PRIORITY_HIGH: return "high";
         default:
-            throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION, "command queue", format("priority %u", priority),
-                        "0 (normal), 1 (low) or 2 (high)");
+            throw invalid_enumeration("command queue", format("priority %u", priority),
+                                      "0 (normal), 1 (low) or 2 (high)");
     }
 }
 
@@ -53,32 +53,32 @@ void CommandQueue::retire() {
         std::lock_guard lock(mutex_);
         retired_ = true;
     }
-    wake_sleepers();
+    wake_waiters();
     if (!context->retired() && !context->connection->is_lost()) {
         try {
             // answered when the engine runs nothing of this queue any more: then everything may go
             context->connection->request(MapWriter("queue_destroy").put("queue", handle_), "ok");
         } catch (const Error&) {
-            if (!context->connection->is_lost()) keep_what_runs();
+            if (!context->connection->is_lost()) keep_submissions();
             throw;
         }
     }
-    progress_->set_gone();
-    std::deque<Flight> flight;
+    progress_->set_destroyed();
+    std::deque<Submission> flight;
     {
         std::lock_guard lock(mutex_);
-        flight.swap(flight_);
+        flight.swap(in_flight_);
     }
     flight.clear();
     context->memory()->flush();
 }
 
 // The daemon could not be asked: the queue runs on, so what it uses stays until the context ends.
-void CommandQueue::keep_what_runs() {
+void CommandQueue::keep_submissions() {
     std::lock_guard lock(mutex_);
     context->keep(ring_);
-    context->keep(std::make_shared<std::deque<Flight>>(std::move(flight_)));
-    flight_.clear();
+    context->keep(std::make_shared<std::deque<Submission>>(std::move(in_flight_)));
+    in_flight_.clear();
 }
 
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
@@ -91,8 +91,8 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
         if (auto entry = list->recorded()) recorded.push_back(std::move(*entry));
     }
     if (recorded.size() > slots_) {
-        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "command lists", format("%zu", recorded.size()),
-                    format("at most the %u slots of the queue", slots_));
+        throw invalid_size("command lists", format("%zu", recorded.size()),
+                           format("at most the %u slots of the queue", slots_));
     }
     if (!recorded.empty()) {
         submit(recorded, own);
@@ -100,15 +100,14 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
         own->signal_now();
     }
     if (fence.get() != own) {
-        throw error(ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT, "fence", "created for another queue",
-                    "a fence of this queue");
+        throw invalid_synchronization_object("fence", "created for another queue", "a fence of this queue");
     }
     if (synchronous) synchronize(FOREVER);
 }
 
 void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
     for (;;) {
-        std::vector<Flight> ended;
+        std::vector<Submission> ended;
         {
             std::lock_guard lock(mutex_);
             check_not_retired();
@@ -130,20 +129,20 @@ void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
 bool CommandQueue::synchronize(uint64_t timeout) {
     const uint64_t tail = tail_;
     const auto over = [&] { return is_over(tail); };
-    const auto doze = [&](uint64_t ns) { sleep(tail, ns); };
-    if (!wait_until(over, doze, timeout, *context->connection, spin)) return false;
-    std::vector<Flight> ended;
-    std::optional<std::pair<Failure, size_t>> untold;
+    const auto sleep_once = [&](uint64_t ns) { sleep(tail, ns); };
+    if (!wait_until(over, sleep_once, timeout, *context->connection, spin)) return false;
+    std::vector<Submission> ended;
+    std::optional<std::pair<Failure, size_t>> unreported;
     {
         std::lock_guard lock(mutex_);
         check_not_retired();
         ended = take_ended();
-        untold = outcomes_.take_untold(tail);
+        unreported = outcomes_.take_unreported(tail);
     }
     ended.clear();
     context->memory()->flush();
     check_alive(tail);
-    if (untold) throw failure(untold->first, untold->second);
+    if (unreported) throw failure(unreported->first, unreported->second);
     return true;
 }
 
@@ -155,7 +154,7 @@ void CommandQueue::set_workload(bool background) {
 
 void CommandQueue::check_not_retired() const {
     if (!retired_) return;
-    throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "command queue", "destroyed meanwhile", "a live queue");
+    throw invalid_null_handle("command queue", "destroyed meanwhile", "a live queue");
 }
 
 void CommandQueue::check_alive(uint64_t sequence) const {
@@ -172,30 +171,26 @@ void CommandQueue::throw_failure(const Execution& execution) {
         read_results(execution.last);
     }
     if (!execution.failure) return;
-    outcomes_.told(execution.failure->sequence);
+    outcomes_.mark_reported(execution.failure->sequence);
     throw failure(*execution.failure);
 }
 
 Error CommandQueue::failure(Failure failed, size_t more) const {
-    ErrorInfo fault{failed.result,
-                format("submission %llu", static_cast<unsigned long long>(failed.sequence)),
-                "it failed",
-                {},
-                {}};
+    ErrorInfo info{failed.result, format("submission %lu", failed.sequence), "it failed", {}, {}};
     // the ring has the reason of the last failure only; but a lost queue has one reason for all
     const bool has_reason = load64(ring() + ring::FAILED) == failed.sequence;
     if (!retired_ && (has_reason || failed.result == ZE_RESULT_ERROR_DEVICE_LOST)) {
         const size_t size = std::min<size_t>(load32(ring() + ring::TEXT_SIZE), ring::TEXT_MAX);
         const std::string text(reinterpret_cast<const char*>(ring() + ring::TEXT), size);
         try {
-            const ErrorInfo left = decode_fault(unpack(text, "fault in the ring"));
-            if (left.result == fault.result) fault = left;
+            const ErrorInfo left = decode_error_info(unpack(text, "error info in the ring"));
+            if (left.result == info.result) info = left;
         } catch (const Error&) {
             // cut by a newer failure: the result alone has to do
         }
     }
-    if (more > 0) fault.found += format(" (and %zu more failed)", more);
-    return Error(std::move(fault));
+    if (more > 0) info.found += format(" (and %zu more failed)", more);
+    return Error(std::move(info));
 }
 
 bool CommandQueue::has_room(size_t count) const {
@@ -208,8 +203,8 @@ bool CommandQueue::has_room(size_t count) const {
 void CommandQueue::wait_for_room(size_t count) {
     const uint64_t sequence = tail_ + count - slots_;
     const auto over = [&] { return is_over(sequence); };
-    const auto doze = [&](uint64_t ns) { sleep(sequence, ns); };
-    wait_until(over, doze, FOREVER, *context->connection, spin);
+    const auto sleep_once = [&](uint64_t ns) { sleep(sequence, ns); };
+    wait_until(over, sleep_once, FOREVER, *context->connection, spin);
 }
 
 void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fence) {
@@ -218,7 +213,7 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
     if (fence != nullptr) {
         execution = std::make_shared<Execution>(Execution{context->next_ticket(), first, last, {}});
     }
-    take_down(recorded, execution);
+    track(recorded, execution);
     // from here on nothing fails
     if (fence != nullptr) fence->arm(execution);
     uint64_t sequence = first;
@@ -228,8 +223,8 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
         made.buffer = entry.buffer->handle;
         made.size = entry.size;
         if (fence != nullptr && sequence == last) {
-            made.fence = fence->place().block->handle;
-            made.fence_offset = fence->place().offset;
+            made.fence = fence->memory().block->handle;
+            made.fence_offset = fence->memory().offset;
             made.ticket = execution->ticket;
         }
         std::memcpy(slot(sequence++), &made, sizeof made);
@@ -239,20 +234,19 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
 }
 
 // Notes what the next submissions use, and who asks for their results: all of it or nothing.
-void CommandQueue::take_down(const std::vector<Recorded>& recorded,
-                             const std::shared_ptr<Execution>& execution) {
-    const size_t before = flight_.size();
+void CommandQueue::track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution) {
+    const size_t before = in_flight_.size();
     size_t expected = 0;
     try {
         for (const auto& entry : recorded) {
             const uint64_t sequence = tail_ + expected + 1;
             outcomes_.expect(execution);
             ++expected;
-            flight_.push_back({sequence, entry.buffer, entry.holds, entry.claim.recording()});
+            in_flight_.push_back({sequence, entry.buffer, entry.keep_alive, entry.claim.recording()});
             entry.claim.recording()->submitted(progress_, sequence);
         }
     } catch (const std::bad_alloc&) {
-        flight_.erase(flight_.begin() + static_cast<ptrdiff_t>(before), flight_.end());
+        in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(before), in_flight_.end());
         outcomes_.expect_less(expected);
         throw;
     }
@@ -263,13 +257,13 @@ void CommandQueue::read_results(uint64_t last) {
                    [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(ring::Slot, result)); });
 }
 
-std::vector<CommandQueue::Flight> CommandQueue::take_ended() {
-    std::vector<Flight> ended;
+std::vector<CommandQueue::Submission> CommandQueue::take_ended() {
+    std::vector<Submission> ended;
     const uint64_t done = load64(ring() + ring::COMPLETED);
     read_results(done);
-    while (!flight_.empty() && flight_.front().sequence <= done) {
-        ended.push_back(std::move(flight_.front()));
-        flight_.pop_front();
+    while (!in_flight_.empty() && in_flight_.front().sequence <= done) {
+        ended.push_back(std::move(in_flight_.front()));
+        in_flight_.pop_front();
     }
     return ended;
 }
@@ -279,7 +273,7 @@ uint8_t* CommandQueue::slot(uint64_t sequence) const {
 }
 
 void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {
-    ++sleepers_;
+    ++waiters_;
     if (!retired_) {
         add32(ring() + ring::WAITERS, 1);
         full_fence();
@@ -287,11 +281,11 @@ void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {
         if (done < sequence) futex_wait(ring() + ring::COMPLETED, static_cast<uint32_t>(done), timeout);
         add32(ring() + ring::WAITERS, -1);
     }
-    --sleepers_;
+    --waiters_;
 }
 
-void CommandQueue::wake_sleepers() {
-    while (sleepers_ != 0) {
+void CommandQueue::wake_waiters() {
+    while (waiters_ != 0) {
         futex_wake(ring() + ring::COMPLETED);
         sched_yield();
     }

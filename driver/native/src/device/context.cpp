@@ -16,7 +16,7 @@ constexpr size_t FENCES_AT_ONCE = 64;
 
 std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) {
     if (driver->devices.empty()) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "driver", "the daemon has no device", "a device");
+        throw uninitialized("driver", "the daemon has no device", "a device");
     }
     auto context = std::make_shared<Context>(driver);
     // nothing to choose: what keeps the daemon from making one is said here
@@ -30,8 +30,7 @@ Context::Context(std::shared_ptr<Driver> of)
 const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) const {
     std::lock_guard lock(on_device_mutex_);
     if (on_device_ != nullptr) return *on_device_;
-    if (retired_)
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
+    if (retired_) throw invalid_argument("context", "destroyed meanwhile", "a live one");
     MapWriter request("context_create");
     request.put("device", device->info.index);
     Answer answer = connection->request(request, "context_created", 1);
@@ -76,10 +75,10 @@ void Context::check_device(const Device& other) const {
         if (made_.load(std::memory_order_acquire) == nullptr) make(known);
     }
     if (&other == device().get()) return;
-    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context",
-                format("of device %u, used with device %u", device()->info.index, other.info.index),
-                "the device that the context was used with first (without naming one: the first one)",
-                "make a context for each device, and its queue before host memory");
+    throw invalid_argument(
+        "context", format("of device %u, used with device %u", device()->info.index, other.info.index),
+        "the device that the context was used with first (without naming one: the first one)",
+        "make a context for each device, and its queue before host memory");
 }
 
 void Context::ring_doorbell() const {
@@ -97,13 +96,13 @@ std::pair<uint64_t, uint64_t> Context::query_memory() const {
     return {answer.fields.integer("total"), answer.fields.integer("allocated")};
 }
 
-Place Context::take_fence() {
+MemoryRef Context::acquire_fence() {
     {
         std::lock_guard lock(fences_mutex_);
         if (!free_fences_.empty()) {
-            Place place = std::move(free_fences_.back());
+            MemoryRef memory = std::move(free_fences_.back());
             free_fences_.pop_back();
-            return place;
+            return memory;
         }
     }
     const auto block = memory()->allocate("control", FENCES_AT_ONCE * RECORD_SIZE);
@@ -115,10 +114,10 @@ Place Context::take_fence() {
     return {block, 0};
 }
 
-void Context::give_fence(Place place) {
-    FenceRecord(place.block->data() + place.offset).arm(0);
+void Context::release_fence(MemoryRef memory) {
+    FenceRecord(memory.data()).arm(0);
     std::lock_guard lock(fences_mutex_);
-    if (!retired_) free_fences_.push_back(std::move(place));
+    if (!retired_) free_fences_.push_back(std::move(memory));
 }
 
 void Context::keep(std::shared_ptr<const void> kept) {

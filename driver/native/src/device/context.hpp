@@ -40,9 +40,9 @@ public:
     std::pair<uint64_t, uint64_t> query_memory() const;
 
     // 64 bytes for a fence; many share one allocation. They may hold an old ticket, which is nobody's.
-    Place take_fence();
+    MemoryRef acquire_fence();
     // What still runs does not signal it any more.
-    void give_fence(Place place);
+    void release_fence(MemoryRef memory);
     // The name of one submission with a fence: never the same again in this context, whatever the queue.
     uint64_t next_ticket() { return ++last_ticket_; }
     // Keeps something alive as long as the context.
@@ -69,7 +69,7 @@ private:
     std::atomic<bool> retired_{false};
     std::atomic<uint64_t> last_ticket_{0};
     std::mutex fences_mutex_;
-    std::vector<Place> free_fences_;
+    std::vector<MemoryRef> free_fences_;
     std::vector<std::shared_ptr<const void>> kept_;
 };
 

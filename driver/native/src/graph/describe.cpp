@@ -92,7 +92,7 @@ const std::string& model_type(const ArgumentMeta& meta) {
 uint32_t put_names(const ArgumentMeta& meta,
                    char (&out)[ZE_MAX_GRAPH_TENSOR_NAMES_SIZE][ZE_MAX_GRAPH_ARGUMENT_NAME]) {
     const size_t count = std::min(meta.names.size(), ZE_MAX_GRAPH_TENSOR_NAMES_SIZE);
-    for (size_t index = 0; index < count; ++index) put_text(out[index], meta.names[index]);
+    for (size_t index = 0; index < count; ++index) copy_text(out[index], meta.names[index]);
     return static_cast<uint32_t>(count);
 }
 
@@ -105,11 +105,11 @@ void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME])
     }
     name.remove_prefix(prefix.size());
     constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - READ_VALUE.size(), hashed = 9;
-    if (name.size() <= room) return put_text(out, meta.name);
+    if (name.size() <= room) return copy_text(out, meta.name);
     char begin[room - hashed + 1];
-    put_text(begin, name);
+    copy_text(begin, name);
     const auto hash = static_cast<unsigned>(std::hash<std::string_view>()(name));
-    put_text(out, std::string(prefix) + begin + format("~%08x", hash));
+    copy_text(out, std::string(prefix) + begin + format("~%08x", hash));
 }
 
 }  // namespace
@@ -136,13 +136,13 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
 void describe(const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
     describe(meta, out.base);
     out.dims_count = static_cast<uint32_t>(meta.shape.size());  // at most 5: see creation.cpp
-    put_text(out.debug_friendly_name, friendly_name(meta));
+    copy_text(out.debug_friendly_name, friendly_name(meta));
     out.associated_tensor_names_count = put_names(meta, out.associated_tensor_names);
 }
 
 void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
-    put_text(out.friendly_name, friendly_name(meta));
+    copy_text(out.friendly_name, friendly_name(meta));
     out.data_type = number_in(METADATA_TYPES, model_type(meta));
     const size_t rank = std::min(meta.model_shape.size(), ZE_MAX_GRAPH_TENSOR_REF_DIMS);
     for (size_t index = 0; index < ZE_MAX_GRAPH_TENSOR_REF_DIMS; ++index) {
@@ -151,7 +151,7 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     }
     out.shape_size = static_cast<uint32_t>(rank);
     out.tensor_names_count = put_names(meta, out.tensor_names);
-    put_text(out.input_name, friendly_name(meta));
+    copy_text(out.input_name, friendly_name(meta));
 }
 
 }  // namespace softnpu

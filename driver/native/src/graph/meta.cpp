@@ -1,12 +1,10 @@
 #include "graph/meta.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <algorithm>
 #include <cstring>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
+#include "base/fd.hpp"
 #include "wire/msgpack.hpp"
 
 namespace softnpu {
@@ -28,41 +26,27 @@ struct Section {
 static_assert(sizeof(Section) == 64);
 
 Error bad_blob(const std::string& found, const std::string& expected) {
-    return error(ZE_RESULT_ERROR_INVALID_NATIVE_BINARY, "blob from the daemon", found, expected);
+    return invalid_native_binary("blob from the daemon", found, expected);
 }
 
-void read_all(int fd, void* data, size_t size, uint64_t offset) {
-    for (size_t done = 0; done < size;) {
-        const ssize_t part =
-            pread(fd, static_cast<char*>(data) + done, size - done, static_cast<off_t>(offset + done));
-        if (part < 0 && errno == EINTR) continue;
-        if (part <= 0) throw bad_blob(part < 0 ? errno_text(errno) : "it ends too early", "a whole blob");
-        done += static_cast<size_t>(part);
-    }
-}
-
-std::vector<int64_t> integers(const Value* value) {
-    std::vector<int64_t> made;
-    if (value != nullptr) {
-        for (const Value& item : value->items) made.push_back(item.as_signed());
-    }
-    return made;
+std::vector<int64_t> integers(const std::vector<Value>& items) {
+    std::vector<int64_t> numbers;
+    for (const Value& item : items) numbers.push_back(item.as_signed());
+    return numbers;
 }
 
 ArgumentMeta argument_meta(const Value& value) {
     ArgumentMeta meta;
     meta.name = value.string("name");
-    if (const Value* const names = value.find("names")) {
-        for (const Value& name : names->items) meta.names.push_back(name.text);
-    }
+    for (const Value& name : value.array("names")) meta.names.push_back(name.text);
     meta.input = value.flag("input");
     meta.element_type = value.string("element_type");
-    meta.shape = integers(value.find("shape"));
+    meta.shape = integers(value.array("shape"));
     meta.layout = value.string("layout");
     meta.byte_size = value.integer("byte_size");
     meta.friendly_name = value.string("friendly_name");
     meta.model_type = value.string("model_type");
-    meta.model_shape = integers(value.find("model_shape"));
+    meta.model_shape = integers(value.array("model_shape"));
     meta.strides = value.flag("strides");
     meta.partial_shape = value.string("partial_shape");
     return meta;
@@ -78,29 +62,29 @@ uint64_t ArgumentMeta::element_size() const {
 
 GraphMeta read_meta(int fd, uint64_t length) {
     char header[HEADER_SIZE];
-    read_all(fd, header, sizeof header, 0);
+    read_all("blob from the daemon", fd, header, sizeof header, 0);
     uint32_t count;
     std::memcpy(&count, header + 12, sizeof count);
     if (std::memcmp(header, "SNPUBLOB", 8) != 0 || count == 0 || count > MAX_SECTIONS) {
         throw bad_blob("another header", "'SNPUBLOB' and 1 to 32 sections");
     }
     std::vector<Section> sections(count);
-    read_all(fd, sections.data(), sections.size() * sizeof(Section), HEADER_SIZE);
+    read_all("blob from the daemon", fd, sections.data(), sections.size() * sizeof(Section), HEADER_SIZE);
     for (const Section& section : sections) {
         if (section.type != METADATA) continue;
         if (section.offset > length || section.size > length - section.offset) {
             throw bad_blob("metadata outside of it", "a section inside the blob");
         }
         std::string data(section.size, '\0');
-        read_all(fd, data.data(), data.size(), section.offset);
+        read_all("blob from the daemon", fd, data.data(), data.size(), section.offset);
         const Value value = unpack(data, "metadata of the blob");
         GraphMeta meta;
         meta.name = value.string("name");
         meta.operations = value.integer("operations");
         if (const Value* const config = value.find("config"))
             meta.profiled = config->string("PERF_COUNT") == "YES";
-        if (const Value* const arguments = value.find("arguments")) {
-            for (const Value& argument : arguments->items) meta.arguments.push_back(argument_meta(argument));
+        for (const Value& argument : value.array("arguments")) {
+            meta.arguments.push_back(argument_meta(argument));
         }
         return meta;
     }

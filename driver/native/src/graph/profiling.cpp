@@ -47,8 +47,8 @@ template <class Info>
 Info named(const Record& record) {
     Info info;
     std::memset(&info, 0, sizeof info);  // the gaps travel too
-    put_text(info.name, text_in(record.name, sizeof record.name));
-    put_text(info.layer_type, text_in(record.type, sizeof record.type));
+    copy_text(info.name, text_in(record.name, sizeof record.name));
+    copy_text(info.layer_type, text_in(record.type, sizeof record.type));
     return info;
 }
 
@@ -88,27 +88,26 @@ void append(std::string& out, const T& value) {
 ProfilingPool::ProfilingPool(std::shared_ptr<Graph> of, uint32_t count)
     : Object(of->context), graph(std::move(of)), query_size(size_for(*graph)), count_(count) {
     if (!graph->meta.profiled) {
-        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "graph '" + graph->meta.name + "'",
-                    "compiled without profiling", "a graph created with the profiling flag");
+        throw not_available("graph '" + graph->meta.name + "'", "compiled without profiling",
+                            "a graph created with the profiling flag");
     }
-    if (count == 0) throw error(ZE_RESULT_ERROR_INVALID_SIZE, "profiling pool", "0 queries", "at least 1");
+    if (count == 0) throw invalid_size("profiling pool", "0 queries", "at least 1");
     block_ = graph->context->memory()->allocate("control", query_size * count);
 }
 
-Place ProfilingPool::take(uint32_t index) {
+MemoryRef ProfilingPool::acquire(uint32_t index) {
     std::lock_guard lock(mutex_);
     if (index >= count_) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling pool", format("index %u", index),
-                    format("0 to %u", count_ - 1));
+        throw invalid_argument("profiling pool", format("index %u", index), format("0 to %u", count_ - 1));
     }
     if (!used_.insert(index).second) {
-        throw error(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE, "profiling pool",
-                    format("index %u has a query", index), "a free index", "destroy its query first");
+        throw object_in_use("profiling pool", format("index %u has a query", index), "a free index",
+                            "destroy its query first");
     }
     return {block_, index * query_size};
 }
 
-void ProfilingPool::give(uint32_t index) {
+void ProfilingPool::release(uint32_t index) {
     std::lock_guard lock(mutex_);
     used_.erase(index);
 }
@@ -116,38 +115,37 @@ void ProfilingPool::give(uint32_t index) {
 void ProfilingPool::check_unused() {
     std::lock_guard lock(mutex_);
     if (!used_.empty()) {
-        throw error(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE, "profiling pool",
-                    format("%zu live queries", used_.size()), "none", "destroy its queries first");
+        throw object_in_use("profiling pool", format("%zu live queries", used_.size()), "none",
+                            "destroy its queries first");
     }
 }
 
 ProfilingQuery::ProfilingQuery(std::shared_ptr<ProfilingPool> pool, uint32_t index)
-    : Object(pool), pool_(std::move(pool)), index_(index), place_(pool_->take(index)) {
-    std::memset(place_.block->data() + place_.offset, 0,
+    : Object(pool), pool_(std::move(pool)), index_(index), memory_(pool_->acquire(index)) {
+    std::memset(memory_.data(), 0,
                 sizeof(Header::magic));  // what an earlier query has left
 }
 
-const Place& ProfilingQuery::place(const Graph& graph) const {
+const MemoryRef& ProfilingQuery::memory(const Graph& graph) const {
     if (&graph != pool_->graph.get()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling query",
-                    "of graph '" + pool_->graph->meta.name + "'",
-                    "a query of graph '" + graph.meta.name + "'");
+        throw invalid_argument("profiling query", "of graph '" + pool_->graph->meta.name + "'",
+                               "a query of graph '" + graph.meta.name + "'");
     }
-    return place_;
+    return memory_;
 }
 
 std::string ProfilingQuery::data(uint32_t type) const {
     if (type != ZE_GRAPH_PROFILING_LAYER_LEVEL && type != ZE_GRAPH_PROFILING_TASK_LEVEL &&
         type != ZE_GRAPH_PROFILING_RAW) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling type", format("%u", type),
-                    "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)");
+        throw invalid_argument("profiling type", format("%u", type),
+                               "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)");
     }
-    const uint8_t* const at = place_.block->data() + place_.offset;
+    const uint8_t* const at = memory_.data();
     Header header;
     std::memcpy(&header, at, sizeof header);
     if (std::memcmp(header.magic, "SNPP", 4) != 0 || header.version != 1) {
-        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "profiling query", "no inference has ended with it",
-                    "an inference that was executed with this query");
+        throw not_available("profiling query", "no inference has ended with it",
+                            "an inference that was executed with this query");
     }
     const size_t room = (pool_->query_size - sizeof header) / sizeof(Record);
     const auto count = static_cast<uint32_t>(std::min<size_t>(header.count, room));

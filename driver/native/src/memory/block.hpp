@@ -56,10 +56,12 @@ private:
     const bool freed_by_daemon_;  // a ring: it ends with its queue
 };
 
-// A place in memory, kept alive.
-struct Place {
+// An offset in a block, which it keeps alive.
+struct MemoryRef {
     std::shared_ptr<Block> block;
     size_t offset = 0;
+
+    uint8_t* data() const { return block->data() + offset; }
 };
 
 }  // namespace softnpu

@@ -41,23 +41,20 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, const char* kind) {
 
 Fd MemoryPool::export_segment(const Block& block) {
     std::lock_guard lock(order_mutex_);
-    const auto found = segments_.find(block.segment);
-    if (found == segments_.end() || found->second.exported == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION,
-                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
-                    "allocated without the export descriptor", "an exportable allocation");
+    const auto segment = segments_.find(block.segment);
+    if (segment == segments_.end() || segment->second.exported == nullptr) {
+        throw invalid_enumeration(format("memory %#lx", block.handle),
+                                  "allocated without the export descriptor", "an exportable allocation");
     }
-    const SessionFd& exported = *found->second.exported;
+    const SessionFd& exported = *segment->second.exported;
     if (!exported.is_ours()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT,
-                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
-                    format("its descriptor (%d) was closed by this program", exported.get()),
-                    "a descriptor of the memory", "close only what the program has opened itself");
+        throw invalid_argument(format("memory %#lx", block.handle),
+                               format("its descriptor (%d) was closed by this program", exported.get()),
+                               "a descriptor of the memory", "close only what the program has opened itself");
     }
     Fd copy(fcntl(exported.get(), F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "exported memory", errno_text(errno),
-                    "a free descriptor");
+        throw out_of_host_memory("exported memory", errno_text(errno), "a free descriptor");
     }
     return copy;
 }
@@ -80,22 +77,22 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
 
 Answer MemoryPool::ask(const MapWriter& request, const char* expected, size_t fds_expected,
                        const std::vector<int>& fds) {
-    settle_late();
-    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &late_);
+    settle_interrupted();
+    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
 }
 
 // Takes what came for a thread that was cancelled, and lets go of it: a segment is described once only, and
 // what is placed next may lie in the same.
-void MemoryPool::settle_late() {
-    if (late_ == 0) return;
+void MemoryPool::settle_interrupted() {
+    if (interrupted_ == 0) return;
     Answer answer;
     try {
-        answer = connection_->late_answer(late_);
+        answer = connection_->await_answer(interrupted_);
     } catch (const Error&) {
-        late_ = 0;  // refused, or everything is lost
+        interrupted_ = 0;  // refused, or everything is lost
         return;
     }
-    late_ = 0;
+    interrupted_ = 0;
     const bool is_queue = answer.fields.string("t") == "queue_created";
     if (is_queue) later(MapWriter("queue_destroy").put("queue", answer.fields.integer("queue")));
     const Value* const placed = is_queue ? answer.fields.find("ring") : &answer.fields;
@@ -114,10 +111,9 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
         if (known != segments_.end()) mapping = known->second.mapping;
         if (mapping == nullptr) {
             if (fd_index >= fds.size() || offset > segment_size || size > segment_size - offset) {
-                throw error(ZE_RESULT_ERROR_DEVICE_LOST, "memory from the daemon",
-                            format("segment %llu without a descriptor or a range outside of it",
-                                   static_cast<unsigned long long>(number)),
-                            "a place in a segment");
+                throw device_lost("memory from the daemon",
+                                  format("segment %lu without a descriptor or a range outside of it", number),
+                                  "a range inside a segment");
             }
             mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
         }
@@ -150,14 +146,14 @@ void MemoryPool::free(const void* address) {
     std::shared_ptr<Block> freed;
     {
         std::unique_lock lock(address_mutex_);
-        const auto found = allocations_.find(static_cast<const uint8_t*>(address));
-        if (found == allocations_.end()) {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, format("address %p", address),
-                        "not the start of an allocation of this context",
-                        "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
+        const auto allocation = allocations_.find(static_cast<const uint8_t*>(address));
+        if (allocation == allocations_.end()) {
+            throw invalid_argument(
+                format("address %p", address), "not the start of an allocation of this context",
+                "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
         }
-        freed = std::move(found->second.block);
-        allocations_.erase(found);
+        freed = std::move(allocation->second.block);
+        allocations_.erase(allocation);
     }
     freed.reset();
     flush();
@@ -165,7 +161,7 @@ void MemoryPool::free(const void* address) {
 
 Allocation MemoryPool::find(const void* address, ze_result_t unknown) const {
     if (address == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address");
+        throw invalid_null_pointer("memory", "null pointer", "an address");
     }
     const auto* const at = static_cast<const uint8_t*>(address);
     std::shared_lock lock(address_mutex_);
@@ -174,13 +170,15 @@ Allocation MemoryPool::find(const void* address, ze_result_t unknown) const {
         const auto& [start, allocation] = *--next;
         if (static_cast<size_t>(at - start) < allocation.block->size) return allocation;
     }
-    throw error(unknown, format("address %p", address), "not in memory of this context",
-                "memory that was allocated in this context", "copy the data into such memory first");
+    throw ErrorOf{unknown}(format("address %p", address), "not in memory of this context",
+                           "memory that was allocated in this context",
+                           "copy the data into such memory first");
 }
 
-Place MemoryPool::place(const void* address, ze_result_t unknown) const {
-    const Allocation found = find(address, unknown);
-    return {found.block, static_cast<size_t>(static_cast<const uint8_t*>(address) - found.block->data())};
+MemoryRef MemoryPool::resolve(const void* address, ze_result_t unknown) const {
+    const Allocation allocation = find(address, unknown);
+    return {allocation.block,
+            static_cast<size_t>(static_cast<const uint8_t*>(address) - allocation.block->data())};
 }
 
 void MemoryPool::collect(Gone gone) noexcept {
@@ -220,7 +218,7 @@ void MemoryPool::flush_locked() {
     }
     std::vector<uint64_t> handles;
     for (const Gone& gone : garbage) {
-        forget_segment(gone.segment);
+        release_segment(gone.segment);
         if (!gone.freed_by_daemon) handles.push_back(gone.handle);
     }
     if (closed_ || connection_->is_lost()) return;  // everything is gone with the context or the daemon
@@ -233,9 +231,9 @@ void MemoryPool::flush_locked() {
     }
 }
 
-void MemoryPool::forget_segment(uint64_t number) {
-    const auto found = segments_.find(number);
-    if (found != segments_.end() && --found->second.blocks == 0) segments_.erase(found);
+void MemoryPool::release_segment(uint64_t number) {
+    const auto segment = segments_.find(number);
+    if (segment != segments_.end() && --segment->second.blocks == 0) segments_.erase(segment);
 }
 
 void MemoryPool::close() {

@@ -14,7 +14,7 @@
 
 namespace softnpu {
 
-// What zeMemAlloc... gave: a block, and what is told of it.
+// What zeMemAlloc... gave: a block, and what is answer of it.
 struct Allocation {
     std::shared_ptr<Block> block;
     ze_memory_type_t type = ZE_MEMORY_TYPE_UNKNOWN;
@@ -43,8 +43,8 @@ public:
     void free(const void* address);
     // The allocation that an address lies in; `unknown` for memory of nobody.
     Allocation find(const void* address, ze_result_t unknown) const;
-    // As a place; INVALID_NULL_POINTER for null.
-    Place place(const void* address, ze_result_t unknown) const;
+    // As a reference; INVALID_NULL_POINTER for null.
+    MemoryRef resolve(const void* address, ze_result_t unknown) const;
 
     // Sends a request with the next `flush`, for objects that end anywhere, also under a lock.
     void later(MapWriter request) noexcept;
@@ -71,19 +71,19 @@ private:
     // The next ones: called with `order_mutex_`.
     Answer ask(const MapWriter& request, const char* expected, size_t fds_expected = 0,
                const std::vector<int>& fds = {});
-    void settle_late();
+    void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
                                  bool freed_by_daemon, bool exportable);
     void collect(Gone gone) noexcept;
     void flush_locked();
-    void forget_segment(uint64_t segment);
+    void release_segment(uint64_t segment);
 
     const std::shared_ptr<Connection> connection_;
     const uint64_t context_;
 
     // held across requests: answers that place memory are adopted in the order in which they were given
     std::mutex order_mutex_;
-    uint32_t late_ = 0;  // a request that places memory and whose thread was cancelled
+    uint32_t interrupted_ = 0;  // a request that places memory and whose thread was cancelled
     std::map<uint64_t, Segment> segments_;
     bool closed_ = false;
 

@@ -45,10 +45,11 @@ bool in_affinity_mask(uint32_t index) {
 }
 
 Error other_version(const std::string& found) {
-    return error(ZE_RESULT_ERROR_UNSUPPORTED_VERSION, "firmware interface", found,
-                 format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", MAJOR,
-                        MAJOR, MINOR),
-                 "install library and daemon of one softnpu, and restart the daemon");
+    return unsupported_version(
+        "firmware interface", found,
+        format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", MAJOR, MAJOR,
+               MINOR),
+        "install library and daemon of one softnpu, and restart the daemon");
 }
 
 struct Session {
@@ -69,7 +70,7 @@ Session say_hello() {
             return {std::move(connection), std::move(welcome)};
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
-                throw other_version(failure.fault().text());
+                throw other_version(failure.info().text());
             // a daemon that ended meanwhile has not noticed this client
             if (!connection->was_closed() || !launch.may_try_again()) throw;
         }
@@ -81,19 +82,15 @@ std::shared_ptr<Driver> connect() {
     auto [connection, welcome] = say_hello();
     const uint64_t major = welcome.fields.integer("major");
     if (major != MAJOR) {
-        throw other_version(format("the daemon (%s) speaks %llu.%llu",
-                                   welcome.fields.string("server").c_str(),
-                                   static_cast<unsigned long long>(major),
-                                   static_cast<unsigned long long>(welcome.fields.integer("minor"))));
+        throw other_version(format("the daemon (%s) speaks %lu.%lu", welcome.fields.string("server").c_str(),
+                                   major, welcome.fields.integer("minor")));
     }
     const Value* const limits = welcome.fields.find("limits");
     const uint64_t largest = limits == nullptr ? 0 : limits->integer("command_buffer");
     auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
-    if (const Value* const devices = welcome.fields.find("devices")) {
-        for (const Value& device : devices->items) {
-            auto made = std::make_shared<Device>(driver, device_info(device));
-            if (in_affinity_mask(made->info.index)) driver->devices.push_back(std::move(made));
-        }
+    for (const Value& entry : welcome.fields.array("devices")) {
+        auto device = std::make_shared<Device>(driver, device_info(entry));
+        if (in_affinity_mask(device->info.index)) driver->devices.push_back(std::move(device));
     }
     return driver;
 }
@@ -113,24 +110,18 @@ CompilerInfo Device::compiler() {
         compiler_.major = static_cast<uint16_t>(answer.fields.integer("major"));
         compiler_.minor = static_cast<uint16_t>(answer.fields.integer("minor"));
         compiler_.opset = static_cast<uint32_t>(answer.fields.integer("opset"));
-        if (const Value* const options = answer.fields.find("options")) {
-            for (const Value& option : options->items) {
-                compiler_.options += (compiler_.options.empty() ? "" : " ") + option.text;
-            }
+        for (const Value& option : answer.fields.array("options")) {
+            compiler_.options += (compiler_.options.empty() ? "" : " ") + option.text;
         }
         asked_ = true;
     }
     return compiler_;
 }
 
-EngineState Device::state() {
+uint64_t Device::busy_ns() {
     const Answer answer = connection->request(MapWriter("status"), "status_is");
-    const Value* const engines = answer.fields.find("engines");
-    EngineState state;
-    if (engines != nullptr && info.index < engines->items.size()) {
-        state.busy_ns = engines->items[info.index].integer("busy_ns");
-    }
-    return state;
+    const std::vector<Value>& engines = answer.fields.array("engines");
+    return info.index < engines.size() ? engines[info.index].integer("busy_ns") : 0;
 }
 
 uint64_t open_driver() {
@@ -148,6 +139,6 @@ uint64_t open_driver() {
     return handle;
 }
 
-void tell_why_not(const Error& failure) { log_once(failure.fault().text()); }
+void log_failure(const Error& failure) { log_once(failure.info().text()); }
 
 }  // namespace softnpu

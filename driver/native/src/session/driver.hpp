@@ -35,11 +35,6 @@ struct CompilerInfo {
     std::string options;  // names, with blanks between them
 };
 
-// What the engine of a device has done since the daemon started.
-struct EngineState {
-    uint64_t busy_ns = 0;
-};
-
 class Driver;
 
 class Device : public Object {
@@ -51,8 +46,8 @@ public:
     const std::shared_ptr<Connection> connection;
 
     CompilerInfo compiler();
-    // DEVICE_LOST when the daemon is gone.
-    EngineState state();
+    // How long its engine has worked since the daemon started. DEVICE_LOST when the daemon is gone.
+    uint64_t busy_ns();
     // The handle of its engine group for sysman, made by `make` at the first call.
     template <class Make>
     uint64_t engine_handle(Make&& make) {
@@ -84,6 +79,6 @@ public:
 uint64_t open_driver();
 
 // Why there is no driver, once on stderr; for calls whose result alone would not tell a person.
-void tell_why_not(const Error& failure);
+void log_failure(const Error& failure);
 
 }  // namespace softnpu

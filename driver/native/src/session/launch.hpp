@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "session/places.hpp"
+#include "session/endpoint.hpp"
 
 namespace softnpu {
 
@@ -24,13 +24,13 @@ public:
     // is reached a second time: a daemon that ends takes no more connections.
     bool may_try_again() const;
 
-    const std::string& path() const { return place_.path; }
+    const std::string& path() const { return endpoint_.path; }
 
 private:
     Attempt attempt();
     Fd start();
 
-    const SocketPlace place_;
+    const Endpoint endpoint_;
     const uint64_t end_;
     pid_t peer_ = 0;
     bool again_ = false;

@@ -15,15 +15,15 @@ public:
 
     bool is_set() const { return load32(at_) != 0; }
     void set() { store32(at_, 1); }
-    // Taken before the word is stored: a waiter that marks itself later finds the new word.
-    bool take() { return exchange32(at_, 0) != 0; }
+    // Called before the word is stored: a waiter that marks itself later reads the new word.
+    bool test_and_clear() { return exchange32(at_, 0) != 0; }
 
 private:
     uint8_t* at_;
 };
 
-// It is signalled for a submission when it holds the ticket of that submission, which is never used twice: a
-// late signal for an earlier one, of whatever queue, means nothing to a later one.
+// It is signalled for a submission when it keep_alive the ticket of that submission, which is never used
+// twice: a late signal for an earlier one, of whatever queue, means nothing to a later one.
 class FenceRecord {
 public:
     explicit FenceRecord(uint8_t* at) : at_(at) {}
@@ -34,7 +34,7 @@ public:
     // The submission of this ticket is to signal it; 0: none.
     void arm(uint64_t ticket) { store64(at_ + ARMED, ticket); }
 
-    // Sleeps until something signals it, at most `timeout`; the caller looks again.
+    // Sleeps until something signals it, at most `timeout`; the caller checks again.
     void sleep(uint64_t ticket, uint64_t timeout_ns) {
         WaitersMark mark(at_ + WAITERS);
         mark.set();
@@ -71,13 +71,13 @@ public:
     // Signalled by the host from now on; wakes every waiter.
     void host_signal() {
         WaitersMark mark(at_ + WAITERS);
-        const bool marked = mark.take();
+        const bool marked = mark.test_and_clear();
         store(EventState::host_signalled);
         full_fence();
         if (marked || mark.is_set()) futex_wake(at_);
     }
 
-    // Sleeps until the state changes, at most `timeout`; the caller looks again.
+    // Sleeps until the state changes, at most `timeout`; the caller checks again.
     void sleep(uint64_t timeout_ns) {
         WaitersMark mark(at_ + WAITERS);
         mark.set();

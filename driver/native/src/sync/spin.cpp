@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/environment.hpp"
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -24,10 +24,9 @@ uint64_t chosen_us() {
     const size_t digits = std::strspn(chosen, "0123456789");
     const uint64_t value = std::strtoull(chosen, nullptr, 10);
     if (chosen[digits] != '\0' || digits > MAX_DIGITS || value > MAX_US) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "SOFTNPU_SPIN_US", format("'%s'", chosen),
-                    format("whole microseconds in ASCII digits, from 0 (none) to %llu",
-                           static_cast<unsigned long long>(MAX_US)),
-                    "correct or unset the variable");
+        throw invalid_argument("SOFTNPU_SPIN_US", format("'%s'", chosen),
+                               format("whole microseconds in ASCII digits, from 0 (none) to %lu", MAX_US),
+                               "correct or unset the variable");
     }
     return value;
 }

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -38,7 +38,7 @@ std::vector<Fd> received_fds(msghdr& message) {
 }
 
 Error malformed(const std::string& found, const std::string& expected) {
-    return error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "control frame", found, expected);
+    return invalid_argument("control frame", found, expected);
 }
 
 }  // namespace
@@ -79,14 +79,14 @@ std::optional<Packet> receive_frame(int socket) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     ssize_t size;
-    // ECONNRESET is told once, ahead of frames that the peer sent before it closed
+    // ECONNRESET is answer once, ahead of frames that the peer sent before it closed
     for (int resets = 0;;) {
         message.msg_controllen = sizeof control;
         size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
         if (size >= 0) break;
         if (errno == EINTR || (errno == ECONNRESET && resets++ == 0)) continue;
         if (errno == ECONNRESET) return std::nullopt;
-        throw error(ZE_RESULT_ERROR_DEVICE_LOST, "control socket", errno_text(errno));
+        throw device_lost("control socket", errno_text(errno));
     }
     Packet packet;
     packet.fds = received_fds(message);

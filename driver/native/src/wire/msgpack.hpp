@@ -34,13 +34,13 @@ private:
     std::string body_;
 };
 
-// A decoded value. Integers above 2^63 are kept in `number` as well; negative ones are told by `negative`.
+// A decoded value.
 struct Value {
     enum class Type : uint8_t { nil, boolean, integer, real, text, bytes, array, map };
 
     Type type = Type::nil;
     bool negative = false;
-    uint64_t number = 0;  // integers, booleans; the bits of a negative one in two's complement
+    uint64_t number = 0;  // integers and booleans; a negative one in two's complement
     double real = 0;
     std::string text;  // texts and bytes
     std::vector<Value> items;
@@ -51,8 +51,10 @@ struct Value {
     uint64_t integer(std::string_view key, uint64_t otherwise = 0) const;
     int64_t as_signed() const { return static_cast<int64_t>(number); }
     double as_real() const { return type == Type::real ? real : static_cast<double>(as_signed()); }
-    bool flag(std::string_view key, bool otherwise = false) const;
+    bool flag(std::string_view key) const;
     std::string string(std::string_view key) const;
+    // The elements of an array; none without the key.
+    const std::vector<Value>& array(std::string_view key) const;
 };
 
 // Decodes one value and nothing behind it; throws Error with what is wrong.

@@ -1,4 +1,4 @@
-#include "session/starter.hpp"
+#include "session/autostart.hpp"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "base/environment.hpp"
-#include "session/places.hpp"
+#include "session/endpoint.hpp"
 
 extern char** environ;
 

@@ -8,12 +8,12 @@
 namespace softnpu {
 
 // Where the daemon of this user is, or the one that `SOFTNPU_SOCKET` names.
-struct SocketPlace {
+struct Endpoint {
     std::string path;
     bool named = false;
 };
 // `SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
-SocketPlace default_socket();
+Endpoint default_endpoint();
 
 // The directory that a path lies in.
 std::string folder_of(const std::string& path);
