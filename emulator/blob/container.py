@@ -1,10 +1,4 @@
-"""The compiled-model container ("blob").
-
-    header, 64 bytes   magic "SNPUBLOB" | major u16 | minor u16 | sections u32 | total size u64 |
-                       reserved 8 | blake3 of header and table with this field zero, 32 bytes
-    table              64 bytes a section: type u32 | flags u32 | offset u64 | size u64 | reserved 8 |
-                       blake3 of the section, 32 bytes
-    sections           each starts on a page (4096 bytes); the metadata comes first
+"""The compiled-model container ("blob"): a header, a table of sections, the sections, each on a page.
 
 An inspector reads the first page to know everything about the model. A reader accepts the same major
 and a minor up to its own; a section of an unknown type is skipped unless flag 1 (required) is set.
@@ -14,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -22,22 +15,47 @@ from typing import TypeVar
 import msgspec
 from blake3 import blake3
 
+from softnpu.emulator.interface.layout import Layout
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
 MAJOR = 1
 MINOR = 1
 PAGE = 4096
-_HEADER = struct.Struct("<8sHHIQ8x32s")
-_ENTRY = struct.Struct("<IIQQ8x32s")
+HEADER_LAYOUT = Layout(
+    """
+    magic       char[8]
+    major       u16
+    minor       u16
+    sections    u32  # how many
+    total_size  u64
+    reserved    8
+    digest      u8[32]  # blake3 of header and table, with this field zero
+    """
+)
+_HEADER = HEADER_LAYOUT.struct
+ENTRY_LAYOUT = Layout(
+    """
+    type      u32
+    flags     u32
+    offset    u64  # from the start of the blob
+    size      u64
+    reserved  8
+    digest    u8[32]  # blake3 of the section
+    """
+)
+_ENTRY = ENTRY_LAYOUT.struct
 HEADER_SIZE = _HEADER.size
-_REQUIRED = 1
-_MAX_SECTIONS = 32
+REQUIRED = 1
+"""The flag of a section that a reader has to know."""
+MAX_SECTIONS = 32
 
 READ_VALUE = "vpux_ie_read_value_"
 """Begins the name of the input that is the state of a variable; its id follows."""
 ASSIGN = "vpux_ie_assign_"
 """Begins the name of the output that the variable becomes."""
+SHAPE_TENSOR = "vpux_ie_shape_"
+"""Begins the name of the argument that tells the shape of one with dynamic dimensions."""
 
 S = TypeVar("S")
 
@@ -187,7 +205,7 @@ def write(
     entries, places, total = [], [], offset
     for section in order:
         size, chunks = sections[section]
-        entries.append(_ENTRY.pack(section, _REQUIRED, offset, size, _digest(chunks())))
+        entries.append(_ENTRY.pack(section, REQUIRED, offset, size, _digest(chunks())))
         places.append(offset)
         total = offset + size
         offset = _page_up(total)
@@ -323,8 +341,8 @@ def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
     if total != len(data):
         raise _invalid("total size", f"{total}, file has {len(data)}", "equal sizes")
     table_end = _HEADER.size + count * _ENTRY.size
-    if not 0 < count <= _MAX_SECTIONS or table_end > len(data):
-        raise _invalid("section count", f"{count}", f"1 to {_MAX_SECTIONS}, all inside the blob")
+    if not 0 < count <= MAX_SECTIONS or table_end > len(data):
+        raise _invalid("section count", f"{count}", f"1 to {MAX_SECTIONS}, all inside the blob")
     bare = _HEADER.pack(magic, major, minor, count, total, bytes(32)) + data[_HEADER.size : table_end]
     # the reserved bytes are packed as zero, so they are compared before the digest is
     if bytes(data[:32]) != bare[:32] or blake3(bare).digest() != digest:
@@ -350,7 +368,7 @@ def _entries(data: memoryview, count: int, end: int) -> dict[int, tuple[int, int
         end = offset + size
         if kind in known:
             entries[kind] = (offset, size, digest)
-        elif flags & _REQUIRED:
+        elif flags & REQUIRED:
             raise _invalid(name, f"required type {kind}", "a type that this version knows")
     if end != len(data):
         raise _invalid("end", f"{len(data) - end} bytes after the last section", "none")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import openvino as ov
 
-from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
+from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find, originals
 from softnpu.emulator.compiler.error_info import openvino_faults
@@ -22,7 +22,7 @@ _LARGE = 1 << 20
 _STRIDE_DIMS = 5
 _LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
-_OF_THE_COMPILER = (dynamic.SHAPE_TENSOR, READ_VALUE, ASSIGN)
+_OF_THE_COMPILER = (SHAPE_TENSOR, READ_VALUE, ASSIGN)
 
 
 def input_names(model: ov.Model) -> list[str]:

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import msgspec
 import openvino as ov
 
-from softnpu.emulator.blob.container import ArgumentMeta
+from softnpu.emulator.blob.container import SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.compiler.error_info import openvino_faults
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-SHAPE_TENSOR = "vpux_ie_shape_"
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
 _SHAPE_TYPE = "i32"

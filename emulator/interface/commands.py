@@ -1,8 +1,6 @@
 """Command buffers: a header and a run of commands, recorded by a driver, executed by the engine.
 
-Header (32 bytes): magic "SNPC", interface major (u16), flags (u16, 0), total size in bytes (u32), number
-of commands (u32), 16 bytes reserved. Every command starts with u16 type, u16 flags, u32 size in bytes,
-and is a multiple of 8 bytes long. Memory is named by an allocation's handle and an offset into it.
+Every command is a multiple of 8 bytes long. Memory is named by an allocation's handle and an offset into it.
 """
 
 from __future__ import annotations
@@ -12,11 +10,22 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from softnpu.emulator.interface.layout import Layout
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR
 
 MAGIC = b"SNPC"
-HEADER = struct.Struct("=4sHHII16x")
+HEADER_LAYOUT = Layout(
+    """
+    magic     char[4]
+    major     u16  # INTERFACE_MAJOR
+    flags     u16  # 0
+    size      u32  # bytes of header and commands
+    count     u32  # commands
+    reserved  16
+    """
+)
+HEADER = HEADER_LAYOUT.struct
 MAX_BUFFER = 16 * 1024 * 1024
 MAX_ARGUMENTS = 1024
 
@@ -37,16 +46,78 @@ class CommandType(enum.IntEnum):
     GRAPH_EXECUTE = 0x306
 
 
-_HEAD = struct.Struct("=HHI")
-_MEMORY = struct.Struct("=HHIQQ")
-_FILL = struct.Struct("=HHIQQQ8sI4x")
-_COPY = struct.Struct("=HHIQQQQQ")
-_GRAPH = struct.Struct("=HHIQ")
-_REGION = struct.Struct("=HHIQQQQQQQQ")
-_EXECUTE = struct.Struct("=HHIQQIIQQ")
-_ARGUMENT = struct.Struct("=QQ")
-_STRIDES = struct.Struct("=I5I")
+def _command(fields: str) -> Layout:
+    return Layout("type u16\nflags u16\nsize u32\n" + fields)
+
+
+HEAD = _command("")
+AT = _command("at ref")
+FILL = _command(
+    """
+    at            ref
+    length        u64
+    pattern       char[8]
+    pattern_size  u32
+    reserved      4
+    """
+)
+COPY = _command(
+    """
+    target  ref
+    source  ref
+    length  u64
+    """
+)
+COPY_REGION = _command(
+    """
+    target        ref
+    target_pitch  u64
+    source        ref
+    source_pitch  u64
+    width         u64
+    rows          u64
+    """
+)
+GRAPH = _command("graph u64")
+EXECUTE = _command(
+    """
+    graph           u64
+    inference       u64
+    argument_count  u32
+    strides_count   u32
+    profiling       ref  # memory 0 for none
+    """
+)
+"""Arguments follow, each a `ref`, then strides."""
+STRIDES = Layout(
+    """
+    argument  u32
+    steps     u32[5]  # in elements, innermost dimension first
+    """
+)
 STRIDE_DIMS = 5
+LAYOUTS = {
+    CommandType.TIMESTAMP: AT,
+    CommandType.EVENT_WAIT: AT,
+    CommandType.EVENT_SIGNAL: AT,
+    CommandType.BARRIER: HEAD,
+    CommandType.EVENT_RESET: AT,
+    CommandType.MEMORY_FILL: FILL,
+    CommandType.COPY: COPY,
+    CommandType.COPY_REGION: COPY_REGION,
+    CommandType.GRAPH_INITIALIZE: GRAPH,
+    CommandType.GRAPH_EXECUTE: EXECUTE,
+}
+
+_HEAD = HEAD.struct
+_MEMORY = AT.struct
+_FILL = FILL.struct
+_COPY = COPY.struct
+_REGION = COPY_REGION.struct
+_GRAPH = GRAPH.struct
+_EXECUTE = EXECUTE.struct
+_ARGUMENT = struct.Struct("<QQ")
+_STRIDES = STRIDES.struct
 
 
 class MemoryAt(NamedTuple):
@@ -151,12 +222,7 @@ _AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset]] 
 }
 _AT_TYPES = {cls: CommandType(number) for number, cls in _AT_COMMANDS.items()}
 _FIXED_SHAPES: dict[int, struct.Struct] = {
-    CommandType.BARRIER: _HEAD,
-    CommandType.MEMORY_FILL: _FILL,
-    CommandType.COPY: _COPY,
-    CommandType.COPY_REGION: _REGION,
-    CommandType.GRAPH_INITIALIZE: _GRAPH,
-    **dict.fromkeys(_AT_COMMANDS, _MEMORY),
+    kind: layout.struct for kind, layout in LAYOUTS.items() if kind != CommandType.GRAPH_EXECUTE
 }
 
 

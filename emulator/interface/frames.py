@@ -1,12 +1,5 @@
 """The control frame: 16 bytes of header, then one msgpack message of at most `MAX_BODY` bytes.
 
-    offset  size  field
-    0       4     magic, the bytes "SNPU"
-    4       2     frame format, 1
-    6       2     number of file descriptors that travel with the frame
-    8       4     request id: chosen by the client, repeated in every answer; 0 is an event
-    12      4     size of the body in bytes
-
 Frames travel over a SOCK_SEQPACKET socket, one frame a packet: the kernel keeps the borders, so a
 half-sent frame cannot exist and descriptors stay with their frame. Bodies that may grow (models,
 metadata, blobs) travel in a memory file descriptor, never in the body.
@@ -14,13 +7,21 @@ metadata, blobs) travel in a memory file descriptor, never in the body.
 
 from __future__ import annotations
 
-import struct
-
+from softnpu.emulator.interface.layout import Layout
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 MAGIC = b"SNPU"
 FRAME_FORMAT = 1
-HEADER = struct.Struct("<4sHHII")
+HEADER_LAYOUT = Layout(
+    """
+    magic    char[4]
+    format   u16
+    fds      u16  # file descriptors that travel with the frame
+    request  u32  # chosen by the client, repeated in every answer; 0 answers no request
+    size     u32  # bytes of the body
+    """
+)
+HEADER = HEADER_LAYOUT.struct
 MAX_BODY = 64 * 1024
 MAX_FRAME = HEADER.size + MAX_BODY
 MAX_FDS = 16

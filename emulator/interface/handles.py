@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
 
 from softnpu.emulator.interface.result import ZeResult, refuse
 
+Handle = Annotated[int, msgspec.Meta(title="handle")]
+"""A handle in a message."""
 NULL_HANDLE = 0
 _GENERATIONS = 1 << 24
 

@@ -15,6 +15,7 @@ import msgspec
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
+from softnpu.emulator.interface.handles import Handle
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 
 Message = message.Message
@@ -23,6 +24,38 @@ EngineStatus = status.EngineStatus
 SessionStatus = status.SessionStatus
 StatusIs = status.StatusIs
 UserStatus = status.UserStatus
+
+
+class Role(enum.StrEnum):
+    """What a connection may do: own objects, or only look."""
+
+    SESSION = "session"
+    MONITOR = "monitor"
+
+
+class MemoryKind(enum.StrEnum):
+    """What an allocation is for: data, or (`CONTROL`) command buffers, fences and events."""
+
+    HOST = "host"
+    DEVICE = "device"
+    SHARED = "shared"
+    CONTROL = "control"
+
+
+class QueuePriority(enum.StrEnum):
+    """Which queue runs first."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+class GraphOrigin(enum.StrEnum):
+    """Where a graph came from."""
+
+    COMPILED = "compiled"
+    CACHE = "cache"
+    NATIVE = "native"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +76,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role` is `session` (may own objects) or `monitor` (may only look)."""
+    """First message of a connection. `role`: a `Role`."""
 
     major: int
     minor: int
     client: str
-    role: str = "session"
+    role: str = Role.SESSION.value
 
 
 class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
@@ -60,16 +93,16 @@ class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
 class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
     """Destroys a context and everything created in it. Answer: `Ok`."""
 
-    context: int
+    context: Handle
 
 
 class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
-    """Allocates `size` bytes. `kind` is `host`, `device`, `shared` or `control`. Answer: `MemAllocated`.
+    """Allocates `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
 
     `exportable` memory has a segment of its own, whose descriptor may be given to another process.
     """
 
-    context: int
+    context: Handle
     kind: str
     size: int
     alignment: int = 0
@@ -82,25 +115,25 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
     Its size must be sealed. Answer: `MemAllocated`, fresh, with the whole segment as the allocation.
     """
 
-    context: int
+    context: Handle
     kind: str
 
 
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
     """Frees allocations, in one message however many. Answer: `Ok`."""
 
-    memory: tuple[int, ...]
+    memory: tuple[Handle, ...]
 
 
 class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):
-    """A command queue of `slots` slots (a power of two). `priority` is `low`, `normal` or `high`.
+    """A command queue of `slots` slots (a power of two). `priority`: a `QueuePriority`.
 
     `turbo` asks both sides to wait busily. Answer: `QueueCreated`.
     """
 
-    context: int
+    context: Handle
     slots: int
-    priority: str = "normal"
+    priority: str = QueuePriority.NORMAL.value
     turbo: bool = False
 
 
@@ -110,14 +143,14 @@ class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
     Answer: `Ok`.
     """
 
-    queue: int
+    queue: Handle
     background: bool
 
 
 class QueueDestroy(Message, frozen=True, kw_only=True, tag="queue_destroy"):
     """Destroys a queue; commands that were not executed are dropped. Answer: `Ok`."""
 
-    queue: int
+    queue: Handle
 
 
 class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +187,7 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
     there. Answers: any number of `Progress`, then `GraphCreated`.
     """
 
-    context: int
+    context: Handle
     name: str
     xml_length: int
     weights: tuple[WeightSource, ...] = ()
@@ -173,7 +206,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
     are compared with their digests when the graph is initialised, not now. Answer: `GraphCreated`.
     """
 
-    context: int
+    context: Handle
     blob_length: int
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
@@ -184,7 +217,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
     """Asks for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
 
-    graph: int
+    graph: Handle
 
 
 class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
@@ -193,7 +226,7 @@ class GraphExport(Message, frozen=True, kw_only=True, tag="graph_export"):
     With `offset`: descriptor, a file open for writing; the blob is written there, from this byte on.
     """
 
-    graph: int
+    graph: Handle
     offset: int | None = None
 
 
@@ -203,7 +236,7 @@ class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
     Answers: `Progress`, then `GraphQueried`.
     """
 
-    context: int
+    context: Handle
     name: str
     xml_length: int
     weights: tuple[WeightSource, ...] = ()
@@ -222,13 +255,13 @@ class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"
 class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
     """Loads a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
 
-    graph: int
+    graph: Handle
 
 
 class GraphDestroy(Message, frozen=True, kw_only=True, tag="graph_destroy"):
     """Destroys a graph. Answer: `Ok`."""
 
-    graph: int
+    graph: Handle
 
 
 class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
@@ -240,7 +273,7 @@ class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
 class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
     """Asks for the memory of a context. Answer: `ContextMemoryIs`."""
 
-    context: int
+    context: Handle
 
 
 class Status(Message, frozen=True, kw_only=True, tag="status"):
@@ -279,7 +312,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 class ContextCreated(Message, frozen=True, kw_only=True, tag="context_created"):
     """Descriptor: the doorbell of the context, an eventfd; write 1 to wake the engine."""
 
-    context: int
+    context: Handle
 
 
 class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
@@ -289,7 +322,7 @@ class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
     the pages of a fresh segment (fallocate) before it uses them.
     """
 
-    memory: int
+    memory: Handle
     segment: int
     segment_size: int
     offset: int
@@ -299,7 +332,7 @@ class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
 class QueueCreated(Message, frozen=True, kw_only=True, tag="queue_created"):
     """The ring lies in memory `ring`, which is placed as in `MemAllocated`."""
 
-    queue: int
+    queue: Handle
     ring: MemAllocated
 
 
@@ -313,14 +346,14 @@ class Progress(Message, frozen=True, kw_only=True, tag="progress"):
 class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
     """Descriptor: the sealed blob; its metadata section describes the arguments.
 
-    `origin` says where it came from: `compiled`, `cache` or `native`.
+    `origin`: a `GraphOrigin`.
     """
 
-    graph: int
+    graph: Handle
     blob_length: int
     compile_ms: float
     log: str = ""
-    origin: str = "compiled"
+    origin: str = GraphOrigin.COMPILED.value
 
 
 class GraphBlobIs(Message, frozen=True, kw_only=True, tag="graph_blob_is"):

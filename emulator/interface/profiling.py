@@ -1,23 +1,44 @@
 """The profile of one inference: what the engine writes to the profiling memory of a GRAPH_EXECUTE.
 
-Header (64 bytes): magic "SNPP", version (u32, 1), number of records (u32), records that did not fit
-(u32), start and end of the inference on the host clock (u64, nanoseconds), 32 bytes reserved.
-Record (384 bytes): name (256), type (64), execution type (u32), status (u32), start relative to the
-header's start (u64, ns), duration (u64, ns), CPU time (u64, ns), id of the layer (u32), 28 bytes reserved.
-Texts are UTF-8, cut and padded with zeros.
+A header, then a record for each layer. Texts are UTF-8, cut and padded with zeros; times in nanoseconds.
 """
 
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from softnpu.emulator.interface.layout import Layout
+
 MAGIC = b"SNPP"
 VERSION = 1
-HEADER = struct.Struct("=4sIIIQQ32x")
-RECORD = struct.Struct("=256s64sIIQQQI28x")
+HEADER_LAYOUT = Layout(
+    """
+    magic     char[4]
+    version   u32
+    count     u32  # records that follow
+    missing   u32  # records that did not fit
+    start     u64  # of the inference, on the host clock
+    end       u64
+    reserved  32
+    """
+)
+HEADER = HEADER_LAYOUT.struct
+RECORD_LAYOUT = Layout(
+    """
+    name      char[256]
+    type      char[64]
+    unit      u32  # TaskType
+    status    u32  # LayerStatus
+    start     u64  # relative to the start of the header
+    duration  u64
+    cpu       u64
+    layer     u32  # the id of the layer
+    reserved  28
+    """
+)
+RECORD = RECORD_LAYOUT.struct
 
 
 class LayerStatus(enum.IntEnum):

@@ -1,63 +1,47 @@
-"""Fixed records in shared memory. Little-endian, naturally aligned, one writer for each field.
-
-Fence (64 bytes). A *ticket* names one submission of a context, and is never used twice in it:
-
-    offset  size  field       writer
-    0       8     signalled   engine: ticket that was signalled last; the low half is a futex word
-    8       4     waiters     waiter: 1 before it sleeps; engine: 0 before it signals
-    12      4     result      engine: ze_result_t of the submission of that ticket
-    16      8     armed       driver: ticket of the submission that is to signal it, 0 none
-    24      8     cancel      driver: ticket of a submission that shall not begin, or end early
-    32      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
-
-Event (64 bytes):
-
-    offset  size  field       writer
-    0       4     state       both (see `EventState`); also the futex word to sleep on
-    4       4     changes     engine: how often commands signalled or reset it; stored together with `state`
-    8       4     waiters     waiter: 1 before it sleeps; signaller: 0 before it signals
-    32      8     time        engine: host clock (CLOCK_MONOTONIC) in nanoseconds
-
-Queue ring: a header of 512 bytes, then `slots` slots of 64 bytes.
-
-    offset  size  field       writer
-    0       8     tail        driver: number of submissions so far
-    64      8     completed   engine: number of submissions that have ended; low half is a futex word
-    72      4     waiters     driver: number of its threads that sleep on `completed`
-    76      4     asleep      engine: 1 when it needs the doorbell to see a new tail
-    128     4     result      engine: result of the last submission that failed, 0 if none did
-    132     4     text size   engine: bytes of text
-    136     8     failed      engine: sequence number of that submission
-    144     4     lost        engine: 1 from the first ERROR_DEVICE_LOST on; nothing runs any more
-    192     320   text        engine: msgpack fault of that submission
-
-Slot (64 bytes): sequence number (tail after this submission), command buffer (memory handle, offset,
-size), flags, fence (memory handle or 0, offset of the record, ticket), and how the submission ended, which
-the engine writes.
-
-    0 8 sequence | 8 8 buffer | 16 8 offset | 24 4 size | 28 4 flags | 32 8 fence | 40 8 fence offset
-    48 8 ticket | 56 4 result
-"""
+"""Fixed records in shared memory. Little-endian, naturally aligned, one writer for each field."""
 
 from __future__ import annotations
 
 import enum
-import struct
 
-SIGNAL_SIZE = 64
+from softnpu.emulator.interface.layout import Layout
+
+FENCE = Layout(
+    """
+    signalled  u64  # engine: the ticket that was signalled last; the low half is a futex word
+    waiters    u32  # waiter: 1 before it sleeps; engine: 0 before it signals
+    result     u32  # engine: ze_result_t of the submission of that ticket
+    armed      u64  # driver: the ticket of the submission that is to signal it, 0 for none
+    cancel     u64  # driver: the ticket of a submission that shall not begin, or end early
+    time       u64  # engine: host clock (CLOCK_MONOTONIC) in nanoseconds
+    reserved   24
+    """
+)
+"""A *ticket* names one submission of a context, and is never used twice in it."""
+FENCE_SIGNALLED = FENCE.offset("signalled")
+FENCE_WAITERS = FENCE.offset("waiters")
+FENCE_RESULT = FENCE.offset("result")
+FENCE_ARMED = FENCE.offset("armed")
+FENCE_CANCEL = FENCE.offset("cancel")
+FENCE_TIME = FENCE.offset("time")
+
+EVENT = Layout(
+    """
+    state     u32  # both: an EventState; also the futex word
+    changes   u32  # engine: how often commands signalled or reset it; stored together with `state`
+    waiters   u32  # waiter: 1 before it sleeps; signaller: 0 before it signals
+    reserved  20
+    time      u64  # engine: host clock (CLOCK_MONOTONIC) in nanoseconds
+    reserved  24
+    """
+)
+EVENT_STATE = EVENT.offset("state")
+EVENT_CHANGES = EVENT.offset("changes")
+EVENT_WAITERS = EVENT.offset("waiters")
+EVENT_TIME = EVENT.offset("time")
+
+SIGNAL_SIZE = FENCE.size
 """Bytes of a fence, and of an event."""
-
-FENCE_SIGNALLED = 0
-FENCE_WAITERS = 8
-FENCE_RESULT = 12
-FENCE_ARMED = 16
-FENCE_CANCEL = 24
-FENCE_TIME = 32
-
-EVENT_STATE = 0
-EVENT_CHANGES = 4
-EVENT_WAITERS = 8
-EVENT_TIME = 32
 
 
 class EventState(enum.IntEnum):
@@ -70,22 +54,53 @@ class EventState(enum.IntEnum):
     HOST_SIGNALLED = 5
 
 
-RING_HEADER = 512
-RING_TAIL = 0
-RING_COMPLETED = 64
-RING_WAITERS = 72
-RING_ASLEEP = 76
-RING_RESULT = 128
-RING_TEXT_SIZE = 132
-RING_FAILED = 136
-RING_LOST = 144
-RING_TEXT = 192
-RING_TEXT_MAX = 320
+RING = Layout(
+    """
+    tail       u64  # driver: number of submissions so far
+    reserved   56
+    completed  u64  # engine: number of submissions that have ended; the low half is a futex word
+    waiters    u32  # driver: number of its threads that sleep on `completed`
+    asleep     u32  # engine: 1 when it needs the doorbell to see a new tail
+    reserved   48
+    result     u32  # engine: result of the last submission that failed, 0 if none did
+    text_size  u32  # engine: bytes of `text`
+    failed     u64  # engine: sequence number of that submission
+    lost       u32  # engine: 1 from the first ERROR_DEVICE_LOST on; nothing runs any more
+    reserved   44
+    text       char[320]  # engine: the ErrorInfo of that submission as msgpack
+    """
+)
+"""The header of a queue's ring, in front of the slots. Each side writes to cache lines of its own."""
+RING_HEADER = RING.size
+RING_TAIL = RING.offset("tail")
+RING_COMPLETED = RING.offset("completed")
+RING_WAITERS = RING.offset("waiters")
+RING_ASLEEP = RING.offset("asleep")
+RING_RESULT = RING.offset("result")
+RING_TEXT_SIZE = RING.offset("text_size")
+RING_FAILED = RING.offset("failed")
+RING_LOST = RING.offset("lost")
+RING_TEXT = RING.offset("text")
+RING_TEXT_MAX = RING.room("text")
 
-SLOT_SIZE = 64
-SLOT = struct.Struct("=QQQIIQQQII")
-SLOT_TICKET = 48
-SLOT_RESULT = 56
+SLOT_LAYOUT = Layout(
+    """
+    sequence      u64  # the tail after this submission
+    buffer        u64  # handle of the memory with the command buffer
+    offset        u64  # where in that memory it starts
+    size          u32
+    flags         u32
+    fence         u64  # handle of the memory with the fence, 0 for none
+    fence_offset  u64
+    ticket        u64
+    result        u32  # engine: how the submission ended
+    reserved      u32
+    """
+)
+SLOT = SLOT_LAYOUT.struct
+SLOT_SIZE = SLOT.size
+SLOT_TICKET = SLOT_LAYOUT.offset("ticket")
+SLOT_RESULT = SLOT_LAYOUT.offset("result")
 MIN_SLOTS = 2
 MAX_SLOTS = 4096
 
@@ -102,8 +117,17 @@ def ring_size(slots: int) -> int:
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
-STATUS_HEADER = struct.Struct("=8sIIQQ32x")
-"""magic, version, number of devices, pid of the daemon, start (CLOCK_REALTIME, nanoseconds)."""
+STATUS_LAYOUT = Layout(
+    """
+    magic     char[8]
+    version   u32
+    devices   u32  # how many
+    pid       u64  # of the daemon
+    start     u64  # CLOCK_REALTIME in nanoseconds
+    reserved  32
+    """
+)
+STATUS_HEADER = STATUS_LAYOUT.struct
 STATUS_DEVICE_SIZE = 256
 
 

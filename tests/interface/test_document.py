@@ -233,7 +233,7 @@ def test_limits_are_documented() -> None:
         weights.MAX_SOURCES,
         commands.MAX_ARGUMENTS,
         records.RING_TEXT_MAX,
-        container._MAX_SECTIONS,
+        container.MAX_SECTIONS,
     }
 
 
