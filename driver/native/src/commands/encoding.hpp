@@ -8,17 +8,16 @@
 #include <vector>
 
 #include "memory/block.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
-
-constexpr size_t STRIDE_DIMS = 5;
 
 // Something that has to stay alive while a submission may use it.
 using KeepAlive = std::shared_ptr<const void>;
 
 // Strides of an argument in elements, innermost first, 0 for dimensions that it does not have.
 struct Strides {
-    uint32_t steps[STRIDE_DIMS] = {};
+    uint32_t steps[schema::command_buffer::STRIDE_DIMS] = {};
 };
 
 // An argument of an inference: memory, and strides if it is not dense.

@@ -9,7 +9,8 @@ EventPool::EventPool(std::shared_ptr<Context> of, uint32_t count)
     : Object(of),
       context(std::move(of)),
       count_(count),
-      block_(context->memory()->allocate("control", static_cast<size_t>(count) * RECORD_SIZE)) {}
+      block_(context->memory()->allocate(schema::memory_kind::CONTROL,
+                                         static_cast<size_t>(count) * RECORD_SIZE)) {}
 
 MemoryRef EventPool::acquire(uint32_t index) {
     std::lock_guard lock(mutex_);

@@ -87,7 +87,7 @@ void CommandList::encode_locked() {
                            format("at most %zu", limit), "use several lists");
     }
     if (buffer_ == nullptr || buffer_->size < encoded.bytes.size() || recording_->in_flight()) {
-        buffer_ = context->memory()->allocate("control", encoded.bytes.size());
+        buffer_ = context->memory()->allocate(schema::memory_kind::CONTROL, encoded.bytes.size());
     }
     std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
     size_ = static_cast<uint32_t>(encoded.bytes.size());

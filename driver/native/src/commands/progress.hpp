@@ -4,9 +4,9 @@
 #include <atomic>
 #include <memory>
 
-#include "commands/ring.hpp"
 #include "memory/block.hpp"
 #include "sync/words.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
@@ -18,7 +18,9 @@ public:
 
     // Whether submission `sequence` has ended. Not to be asked when the queue is gone: its ring is another's
     // then.
-    bool has_ended(uint64_t sequence) const { return load64(ring_->data() + ring::COMPLETED) >= sequence; }
+    bool has_ended(uint64_t sequence) const {
+        return load64(ring_->data() + schema::ring_header::COMPLETED) >= sequence;
+    }
     // Whether it has ended or will never run.
     bool is_over(uint64_t sequence) const { return destroyed_ || has_ended(sequence); }
 

@@ -6,19 +6,21 @@
 
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
-#include "commands/ring.hpp"
 #include "sync/waiting.hpp"
 #include "wire/error_info_wire.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
 
-const char* priority_name(uint32_t priority) {
+std::string_view priority_name(uint32_t priority) {
     switch (priority) {
-        case ZE_COMMAND_QUEUE_PRIORITY_NORMAL: return "normal";
-        case ZE_COMMAND_QUEUE_PRIORITY_LOW: return "low";
-        case ZE_COMMAND_QUEUE_PRIORITY_HIGH: return "high";
+        case ZE_COMMAND_QUEUE_PRIORITY_NORMAL: return queue_priority::NORMAL;
+        case ZE_COMMAND_QUEUE_PRIORITY_LOW: return queue_priority::LOW;
+        case ZE_COMMAND_QUEUE_PRIORITY_HIGH: return queue_priority::HIGH;
         default:
             throw invalid_enumeration("command queue", format("priority %u", priority),
                                       "0 (normal), 1 (low) or 2 (high)");
@@ -29,11 +31,13 @@ const char* priority_name(uint32_t priority) {
 
 std::shared_ptr<CommandQueue> CommandQueue::create(const std::shared_ptr<Context>& context,
                                                    const QueueOptions& options) {
-    MapWriter request("queue_create");
-    request.put("context", context->handle()).put("slots", options.slots);
-    request.put("priority", std::string_view(priority_name(options.priority)));
-    if (options.turbo) request.put_bool("turbo", true);
-    auto [handle, ring] = context->memory()->create_queue(request, ring::size_of(options.slots));
+    MapWriter request(queue_create::TAG);
+    request.put(queue_create::CONTEXT, context->handle())
+        .put(queue_create::SLOTS, options.slots)
+        .put(queue_create::PRIORITY, priority_name(options.priority));
+    if (options.turbo) request.put_bool(queue_create::TURBO, true);
+    auto [handle, ring] =
+        context->memory()->create_queue(request, ring_header::SIZE + options.slots * sizeof(Slot));
     return std::make_shared<CommandQueue>(context, options, handle, std::move(ring));
 }
 
@@ -57,7 +61,8 @@ void CommandQueue::retire() {
     if (!context->retired() && !context->connection->is_lost()) {
         try {
             // answered when the engine runs nothing of this queue any more: then everything may go
-            context->connection->request(MapWriter("queue_destroy").put("queue", handle_), "ok");
+            context->connection->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, handle_),
+                                         ok::TAG);
         } catch (const Error&) {
             if (!context->connection->is_lost()) keep_submissions();
             throw;
@@ -123,7 +128,7 @@ void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
     // the tail is stored before we look whether the engine sleeps; it stores `asleep` before it looks at the
     // tail
     full_fence();
-    if (load32(ring() + ring::ASLEEP) != 0) context->ring_doorbell();
+    if (load32(ring() + ring_header::ASLEEP) != 0) context->ring_doorbell();
 }
 
 bool CommandQueue::synchronize(uint64_t timeout) {
@@ -147,9 +152,9 @@ bool CommandQueue::synchronize(uint64_t timeout) {
 }
 
 void CommandQueue::set_workload(bool background) {
-    MapWriter request("queue_workload");
-    request.put("queue", handle_).put_bool("background", background);
-    context->connection->request(request, "ok");
+    MapWriter request(queue_workload::TAG);
+    request.put(queue_workload::QUEUE, handle_).put_bool(queue_workload::BACKGROUND, background);
+    context->connection->request(request, ok::TAG);
 }
 
 void CommandQueue::check_not_retired() const {
@@ -159,7 +164,7 @@ void CommandQueue::check_not_retired() const {
 
 void CommandQueue::check_alive(uint64_t sequence) const {
     check_not_retired();
-    if (load32(ring() + ring::LOST) != 0) throw failure({sequence, ZE_RESULT_ERROR_DEVICE_LOST});
+    if (load32(ring() + ring_header::LOST) != 0) throw failure({sequence, ZE_RESULT_ERROR_DEVICE_LOST});
 }
 
 void CommandQueue::throw_failure(const Execution& execution) {
@@ -178,10 +183,10 @@ void CommandQueue::throw_failure(const Execution& execution) {
 Error CommandQueue::failure(Failure failed, size_t more) const {
     ErrorInfo info{failed.result, format("submission %lu", failed.sequence), "it failed", {}, {}};
     // the ring has the reason of the last failure only; but a lost queue has one reason for all
-    const bool has_reason = load64(ring() + ring::FAILED) == failed.sequence;
+    const bool has_reason = load64(ring() + ring_header::FAILED) == failed.sequence;
     if (!retired_ && (has_reason || failed.result == ZE_RESULT_ERROR_DEVICE_LOST)) {
-        const size_t size = std::min<size_t>(load32(ring() + ring::TEXT_SIZE), ring::TEXT_MAX);
-        const std::string text(reinterpret_cast<const char*>(ring() + ring::TEXT), size);
+        const size_t size = std::min<size_t>(load32(ring() + ring_header::TEXT_SIZE), ring_header::MAX_TEXT);
+        const std::string text(reinterpret_cast<const char*>(ring() + ring_header::TEXT), size);
         try {
             const ErrorInfo left = decode_error_info(unpack(text, "error info in the ring"));
             if (left.result == info.result) info = left;
@@ -218,7 +223,7 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
     if (fence != nullptr) fence->arm(execution);
     uint64_t sequence = first;
     for (const auto& entry : recorded) {
-        ring::Slot made{};
+        Slot made{};
         made.sequence = sequence;
         made.buffer = entry.buffer->handle;
         made.size = entry.size;
@@ -230,7 +235,7 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
         std::memcpy(slot(sequence++), &made, sizeof made);
     }
     tail_ = last;
-    store64(ring() + ring::TAIL, last);
+    store64(ring() + ring_header::TAIL, last);
 }
 
 // Notes what the next submissions use, and who asks for their results: all of it or nothing.
@@ -253,13 +258,12 @@ void CommandQueue::track(const std::vector<Recorded>& recorded, const std::share
 }
 
 void CommandQueue::read_results(uint64_t last) {
-    outcomes_.read(last,
-                   [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(ring::Slot, result)); });
+    outcomes_.read(last, [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(Slot, result)); });
 }
 
 std::vector<CommandQueue::Submission> CommandQueue::take_ended() {
     std::vector<Submission> ended;
-    const uint64_t done = load64(ring() + ring::COMPLETED);
+    const uint64_t done = load64(ring() + ring_header::COMPLETED);
     read_results(done);
     while (!in_flight_.empty() && in_flight_.front().sequence <= done) {
         ended.push_back(std::move(in_flight_.front()));
@@ -269,24 +273,25 @@ std::vector<CommandQueue::Submission> CommandQueue::take_ended() {
 }
 
 uint8_t* CommandQueue::slot(uint64_t sequence) const {
-    return ring() + ring::HEADER + ((sequence - 1) & (slots_ - 1)) * sizeof(ring::Slot);
+    return ring() + ring_header::SIZE + ((sequence - 1) & (slots_ - 1)) * sizeof(Slot);
 }
 
 void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {
     ++waiters_;
     if (!retired_) {
-        add32(ring() + ring::WAITERS, 1);
+        add32(ring() + ring_header::WAITERS, 1);
         full_fence();
-        const uint64_t done = load64(ring() + ring::COMPLETED);
-        if (done < sequence) futex_wait(ring() + ring::COMPLETED, static_cast<uint32_t>(done), timeout);
-        add32(ring() + ring::WAITERS, -1);
+        const uint64_t done = load64(ring() + ring_header::COMPLETED);
+        if (done < sequence)
+            futex_wait(ring() + ring_header::COMPLETED, static_cast<uint32_t>(done), timeout);
+        add32(ring() + ring_header::WAITERS, -1);
     }
     --waiters_;
 }
 
 void CommandQueue::wake_waiters() {
     while (waiters_ != 0) {
-        futex_wake(ring() + ring::COMPLETED);
+        futex_wake(ring() + ring_header::COMPLETED);
         sched_yield();
     }
 }

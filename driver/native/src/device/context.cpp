@@ -5,8 +5,11 @@
 #include <cstring>
 
 #include "sync/records.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -31,15 +34,15 @@ const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) co
     std::lock_guard lock(on_device_mutex_);
     if (on_device_ != nullptr) return *on_device_;
     if (retired_) throw invalid_argument("context", "destroyed meanwhile", "a live one");
-    MapWriter request("context_create");
-    request.put("device", device->info.index);
-    Answer answer = connection->request(request, "context_created", 1);
-    const uint64_t number = answer.fields.integer("context");
+    MapWriter request(context_create::TAG);
+    request.put(context_create::DEVICE, device->info.index);
+    Answer answer = connection->request(request, context_created::TAG, 1);
+    const uint64_t number = answer.fields.integer(context_created::CONTEXT);
     try {
         on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
                                       SessionFd(std::move(answer.fds[0]))});
     } catch (...) {
-        connection->request(MapWriter("context_destroy").put("context", number), "ok");
+        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, number), ok::TAG);
         throw;
     }
     made_.store(on_device_.get(), std::memory_order_release);
@@ -58,7 +61,7 @@ void Context::retire() {
     }
     memory()->close();
     if (!connection->is_lost())
-        connection->request(MapWriter("context_destroy").put("context", handle()), "ok");
+        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, handle()), ok::TAG);
     std::lock_guard lock(fences_mutex_);
     kept_.clear();
 }
@@ -91,9 +94,10 @@ void Context::ring_doorbell() const {
 
 std::pair<uint64_t, uint64_t> Context::query_memory() const {
     memory()->flush();
-    const Answer answer =
-        connection->request(MapWriter("context_memory").put("context", handle()), "context_memory_is");
-    return {answer.fields.integer("total"), answer.fields.integer("allocated")};
+    const Answer answer = connection->request(
+        MapWriter(context_memory::TAG).put(context_memory::CONTEXT, handle()), context_memory_is::TAG);
+    return {answer.fields.integer(context_memory_is::TOTAL),
+            answer.fields.integer(context_memory_is::ALLOCATED)};
 }
 
 MemoryRef Context::acquire_fence() {
@@ -105,7 +109,7 @@ MemoryRef Context::acquire_fence() {
             return memory;
         }
     }
-    const auto block = memory()->allocate("control", FENCES_AT_ONCE * RECORD_SIZE);
+    const auto block = memory()->allocate(memory_kind::CONTROL, FENCES_AT_ONCE * RECORD_SIZE);
     // what lay here before must not be taken for a ticket
     std::memset(block->data(), 0, FENCES_AT_ONCE * RECORD_SIZE);
     std::lock_guard lock(fences_mutex_);

@@ -60,18 +60,17 @@ void fill_properties(const DeviceInfo& info, ze_device_properties_t& out) {
 namespace {
 
 void fill_chain(void* next) {
-    for (auto* link = static_cast<ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_DEVICE_IP_VERSION_EXT) {
+    for (auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_DEVICE_IP_VERSION_EXT) {
             // type of the platform: 0 is silicon, which this device claims to be
-            reinterpret_cast<ze_device_ip_version_ext_t*>(link)->ipVersion = 0;
-        } else if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_PROPERTIES) {
-            auto& out = *reinterpret_cast<ze_mutable_command_list_exp_properties_t*>(link);
+            static_cast<ze_device_ip_version_ext_t&>(link).ipVersion = 0;
+        } else if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_PROPERTIES) {
+            auto& out = static_cast<ze_mutable_command_list_exp_properties_t&>(link);
             out.mutableCommandListFlags = 0;
             out.mutableCommandFlags = ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENT_DEPRECATED |
                                       ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS;
         } else {
-            throw invalid_argument("device properties", format("structure type %#x in pNext", link->stype),
+            throw invalid_argument("device properties", format("structure type %#x in pNext", link.stype),
                                    "the IP version or the mutable command list properties");
         }
     }

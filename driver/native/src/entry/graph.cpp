@@ -18,25 +18,26 @@ namespace {
 
 // ---------------------------------------------------------------- creation
 
-ze_result_t create(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_t* desc,
-                   ze_graph_handle_t* phGraph) {
-    return guarded("pfnCreate", [&] {
+uint32_t flags_of(const ze_graph_desc_2_t* desc) { return desc == nullptr ? 0 : desc->flags; }
+
+ze_result_t create_with(const char* call, ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                        const ze_graph_desc_t* desc, uint32_t flags, ze_graph_handle_t* phGraph) {
+    return guarded(call, [&] {
         const auto context = context_on(hContext, hDevice);
         require_nonnull(phGraph, "phGraph");
-        *phGraph = new_handle<ze_graph_handle_t>(create_graph(context, desc, 0));
+        *phGraph = new_handle<ze_graph_handle_t>(create_graph(context, desc, flags));
     });
 }
 
-uint32_t flags_of(const ze_graph_desc_2_t* desc) { return desc == nullptr ? 0 : desc->flags; }
+ze_result_t create(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_t* desc,
+                   ze_graph_handle_t* phGraph) {
+    return create_with("pfnCreate", hContext, hDevice, desc, 0, phGraph);
+}
 
 ze_result_t create2(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_2_t* desc,
                     ze_graph_handle_t* phGraph) {
-    return guarded("pfnCreate2", [&] {
-        const auto context = context_on(hContext, hDevice);
-        require_nonnull(phGraph, "phGraph");
-        *phGraph = new_handle<ze_graph_handle_t>(
-            create_graph(context, reinterpret_cast<const ze_graph_desc_t*>(desc), flags_of(desc)));
-    });
+    return create_with("pfnCreate2", hContext, hDevice, reinterpret_cast<const ze_graph_desc_t*>(desc),
+                       flags_of(desc), phGraph);
 }
 
 ze_result_t create3(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_2_t* desc,
@@ -82,30 +83,27 @@ ze_result_t evict(ze_graph_handle_t hGraph) {
 
 // ---------------------------------------------------------------- what a graph is
 
-ze_result_t get_properties(ze_graph_handle_t hGraph, ze_graph_properties_t* out) {
+void describe(const Graph& graph, ze_graph_properties_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+}
+
+void describe(const Graph& graph, ze_graph_properties_2_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+    out.initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
+}
+
+void describe(const Graph& graph, ze_graph_properties_3_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+    out.initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
+    out.flags = graph.property_flags();
+}
+
+template <class Properties>
+ze_result_t get_properties(ze_graph_handle_t hGraph, Properties* out) {
     return guarded("pfnGetProperties", [&] {
         const auto graph = lookup<Graph>(hGraph);
         require_nonnull(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-    });
-}
-
-ze_result_t get_properties2(ze_graph_handle_t hGraph, ze_graph_properties_2_t* out) {
-    return guarded("pfnGetProperties2", [&] {
-        const auto graph = lookup<Graph>(hGraph);
-        require_nonnull(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-        out->initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
-    });
-}
-
-ze_result_t get_properties3(ze_graph_handle_t hGraph, ze_graph_properties_3_t* out) {
-    return guarded("pfnGetProperties3", [&] {
-        const auto graph = lookup<Graph>(hGraph);
-        require_nonnull(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-        out->initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
-        out->flags = graph->property_flags();
+        describe(*graph, *out);
     });
 }
 
@@ -117,10 +115,9 @@ ze_result_t argument_properties(const char* call, ze_graph_handle_t hGraph, uint
         require_nonnull(out, "pGraphArgumentProperties");
         const ArgumentMeta& meta = graph->argument(index);
         describe(meta, *out);
-        for (auto* link = static_cast<ze_base_properties_t*>(next); link != nullptr;
-             link = static_cast<ze_base_properties_t*>(link->pNext)) {
-            if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
-                reinterpret_cast<ze_graph_argument_property_strides_t*>(link)->supportsDynamicStrides =
+        for (auto& link : ze_chain(next)) {
+            if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
+                static_cast<ze_graph_argument_property_strides_t&>(link).supportsDynamicStrides =
                     meta.strides;
             }
         }
@@ -185,15 +182,13 @@ ze_result_t set_argument_value2(ze_graph_handle_t hGraph, uint32_t index, const 
         const auto graph = lookup<Graph>(hGraph);
         const void* const* pointer = nullptr;
         const uint32_t* strides = nullptr;
-        for (auto* link = static_cast<const ze_base_properties_t*>(value); link != nullptr;
-             link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-            if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_TENSOR) {
-                pointer = &reinterpret_cast<const ze_graph_argument_value_tensor_t*>(link)->pTensor;
-            } else if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES) {
-                strides = reinterpret_cast<const ze_graph_argument_value_strides_t*>(link)->userStrides;
+        for (const auto& link : ze_chain(value)) {
+            if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_TENSOR) {
+                pointer = &static_cast<const ze_graph_argument_value_tensor_t&>(link).pTensor;
+            } else if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES) {
+                strides = static_cast<const ze_graph_argument_value_strides_t&>(link).userStrides;
             } else {
-                throw invalid_argument(format("argument %u", index),
-                                       format("structure type %#x", link->stype),
+                throw invalid_argument(format("argument %u", index), format("structure type %#x", link.stype),
                                        "a tensor (0xa) or strides (0xb)");
             }
         }
@@ -269,12 +264,12 @@ const ze_graph_dditable_ext_t& graph_table() {
         query_context_memory,
         device_get_graph_properties2,
         get_native_binary2,
-        get_properties2,
+        get_properties,
         initialize,
         get_supported_options,
         is_option_supported,
         create3,
-        get_properties3,
+        get_properties,
         build_log_get_string2,
         build_log_destroy,
         set_argument_value2,

@@ -6,8 +6,11 @@
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
 #include "session/driver.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 // ---------------------------------------------------------------- logs and queries
 
@@ -60,7 +63,7 @@ ze_result_t query_context_memory(ze_context_handle_t hContext, uint32_t type,
         if (type == ZE_GRAPH_QUERY_MEMORY_DDR) {
             std::tie(query->total, query->allocated) = context->query_memory();
         } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE) {
-            const auto options = cache_options();
+            const auto options = softnpu::cache_options();
             query->total = options ? options->limit : 0;
             query->allocated = options ? bytes_in(*options) : 0;
         } else if (type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
@@ -123,12 +126,12 @@ ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const
         check_type(type);
         require_nonnull(pOption, "pOption");
         if (type == ZE_NPU_COMPILER_OPTIONS) {
-            MapWriter question("compiler_options");
-            question.put("device", device->info.index).put("option", std::string_view(pOption));
-            if (pValue != nullptr) question.put("value", std::string_view(pValue));
+            MapWriter request(compiler_options::TAG);
+            request.put(compiler_options::DEVICE, device->info.index).put(compiler_options::OPTION, pOption);
+            if (pValue != nullptr) request.put(compiler_options::VALUE, pValue);
             const Answer answer =
-                device->connection->request(question, "compiler_options_are", 0, {}, Patience::compiler);
-            if (answer.fields.flag("supported")) return ZE_RESULT_SUCCESS;
+                device->connection->request(request, compiler_options_are::TAG, 0, {}, Patience::compiler);
+            if (answer.fields.flag(compiler_options_are::SUPPORTED)) return ZE_RESULT_SUCCESS;
         }
         throw unsupported_feature(
             std::string("option ") + pOption,

@@ -12,9 +12,8 @@ using namespace softnpu;
 namespace {
 
 bool wants_mutable(const ze_command_list_desc_t& desc) {
-    for (auto* link = static_cast<const ze_base_properties_t*>(desc.pNext); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC) return true;
+    for (const auto& link : ze_chain(desc.pNext)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC) return true;
     }
     return false;
 }
@@ -31,21 +30,20 @@ std::shared_ptr<CommandListMutable> mutable_list(ze_command_list_handle_t handle
 // The chain of a mutation: an argument, and after it its strides if it has any.
 std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
     std::vector<Mutation> mutations;
-    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC ||
-            link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC_DEPRECATED) {
-            const auto& argument = *reinterpret_cast<const ze_mutable_graph_argument_exp_desc_t*>(link);
+    for (const auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC ||
+            link.stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC_DEPRECATED) {
+            const auto& argument = static_cast<const ze_mutable_graph_argument_exp_desc_t&>(link);
             mutations.push_back({argument.commandId, argument.argIndex,
                                  memory.resolve(argument.pArgValue, ZE_RESULT_ERROR_INVALID_ARGUMENT),
                                  std::nullopt});
-        } else if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES && !mutations.empty()) {
-            const auto& strides = *reinterpret_cast<const ze_graph_argument_value_strides_t*>(link);
+        } else if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES && !mutations.empty()) {
+            const auto& strides = static_cast<const ze_graph_argument_value_strides_t&>(link);
             mutations.back().strides.emplace();
             std::copy(std::begin(strides.userStrides), std::end(strides.userStrides),
                       mutations.back().strides->steps);
         } else {
-            throw invalid_argument("mutation", format("structure type %#x", link->stype),
+            throw invalid_argument("mutation", format("structure type %#x", link.stype),
                                    "a graph argument, followed by its strides if it has any");
         }
     }

@@ -2,12 +2,11 @@
 #include "base/runtime.hpp"
 #include "device/context.hpp"
 #include "entry/calls.hpp"
+#include "wire/schema.hpp"
 
 using namespace softnpu;
 
 namespace {
-
-constexpr uint64_t PAGE = 4096;
 
 // What hangs on the descriptor of an allocation.
 struct Extras {
@@ -21,19 +20,18 @@ Error wrong_type(const char* object, uint32_t flags) {
 
 Extras extras_of(const void* next) {
     Extras extras;
-    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC) {
-            const uint32_t flags = reinterpret_cast<const ze_external_memory_export_desc_t*>(link)->flags;
+    for (const auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC) {
+            const uint32_t flags = static_cast<const ze_external_memory_export_desc_t&>(link).flags;
             if (flags != 0 && flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
                 throw wrong_type("export descriptor", flags);
             extras.exportable = flags != 0;
-        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD) {
-            extras.import = reinterpret_cast<const ze_external_memory_fd_t*>(link);
+        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD) {
+            extras.import = static_cast<const ze_external_memory_fd_t*>(&link);
             if (extras.import->flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF) {
                 throw wrong_type("import descriptor", extras.import->flags);
             }
-        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
+        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
             throw unsupported_feature("import descriptor", "memory of the system", "a DMA_BUF descriptor",
                                       "the device cannot reach memory that it did not allocate");
         }
@@ -41,7 +39,7 @@ Extras extras_of(const void* next) {
     return extras;
 }
 
-void* allocate(const Context& context, const char* kind, ze_memory_type_t type, const Extras& extras,
+void* allocate(const Context& context, std::string_view kind, ze_memory_type_t type, const Extras& extras,
                size_t size, size_t alignment) {
     if (extras.import != nullptr) {
         return context.memory()->publish(context.memory()->import_segment(extras.import->fd, kind), type);
@@ -77,7 +75,8 @@ ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host
         const auto context = lookup<Context>(hContext);
         require_nonnull(desc, "host_desc");
         require_nonnull(pptr, "pptr");
-        *pptr = allocate(*context, "host", ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext), size, alignment);
+        *pptr = allocate(*context, schema::memory_kind::HOST, ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext),
+                         size, alignment);
     });
 }
 
@@ -89,7 +88,8 @@ ZE_EXPORT ze_result_t zeMemAllocDevice(ze_context_handle_t hContext, const ze_de
         context->check_device(*lookup<Device>(hDevice));
         require_nonnull(desc, "device_desc");
         require_nonnull(pptr, "pptr");
-        *pptr = allocate(*context, "device", ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext), size, alignment);
+        *pptr = allocate(*context, schema::memory_kind::DEVICE, ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext),
+                         size, alignment);
     });
 }
 
@@ -104,7 +104,7 @@ ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
         require_nonnull(device_desc, "device_desc");
         require_nonnull(host_desc, "host_desc");
         require_nonnull(pptr, "pptr");
-        *pptr = allocate(*context, "shared", ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
+        *pptr = allocate(*context, schema::memory_kind::SHARED, ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
     });
 }
 
@@ -119,17 +119,16 @@ ZE_EXPORT ze_result_t zeMemGetAllocProperties(ze_context_handle_t hContext, cons
         const auto context = lookup<Context>(hContext);
         require_nonnull(pProperties, "pMemAllocProperties");
         const Allocation allocation = context->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
-        for (auto* link = static_cast<ze_base_properties_t*>(pProperties->pNext); link != nullptr;
-             link = static_cast<ze_base_properties_t*>(link->pNext)) {
-            if (link->stype != ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD) continue;
-            auto& out = *reinterpret_cast<ze_external_memory_fd_t*>(link);
+        for (auto& link : ze_chain(pProperties->pNext)) {
+            if (link.stype != ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD) continue;
+            auto& out = static_cast<ze_external_memory_fd_t&>(link);
             if (out.flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
                 throw wrong_type("export structure", out.flags);
             out.fd = context->memory()->export_segment(*allocation.block).release();
         }
         pProperties->type = allocation.type;
         pProperties->id = allocation.id;
-        pProperties->pageSize = PAGE;
+        pProperties->pageSize = schema::blob::PAGE;
         if (phDevice != nullptr) {
             *phDevice = reinterpret_cast<ze_device_handle_t>(context->device_handle());
         }

@@ -13,13 +13,12 @@ namespace softnpu {
 
 QueueOptions queue_options(const ze_command_queue_desc_t& desc) {
     uint32_t extra = 0;
-    for (auto* link = static_cast<const ze_base_properties_t*>(desc.pNext); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT) {
-            const bool turbo = reinterpret_cast<const ze_command_queue_desc_npu_ext_t*>(link)->turbo != 0;
+    for (const auto& link : ze_chain(desc.pNext)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT) {
+            const bool turbo = static_cast<const ze_command_queue_desc_npu_ext_t&>(link).turbo != 0;
             if (turbo) extra |= ZE_NPU_COMMAND_QUEUE_OPTION_TURBO;
-        } else if (link->stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT_2) {
-            extra |= reinterpret_cast<const ze_command_queue_desc_npu_ext_2_t*>(link)->options;
+        } else if (link.stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT_2) {
+            extra |= static_cast<const ze_command_queue_desc_npu_ext_2_t&>(link).options;
         }
     }
     if (desc.ordinal != 0) {

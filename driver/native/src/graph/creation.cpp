@@ -7,8 +7,11 @@
 #include "base/guard.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/serialized.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -39,26 +42,27 @@ std::optional<uint64_t> input_hash(const ze_graph_desc_t& desc) {
 
 Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {
     const Fd blob = sealed_copy("softnpu-native", desc.pInput, desc.inputSize);
-    MapWriter request("graph_import");
-    request.put("context", context.handle()).put("blob_length", desc.inputSize);
-    if (flags != 0) request.put("flags", flags);
-    return context.connection->request(request, "graph_created", 1, {blob.get()}, Patience::compiler);
+    MapWriter request(graph_import::TAG);
+    request.put(graph_import::CONTEXT, context.handle()).put(graph_import::BLOB_LENGTH, desc.inputSize);
+    if (flags != 0) request.put(graph_import::FLAGS, flags);
+    return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Patience::compiler);
 }
 
 Answer compile(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {
     const GraphSource source = parse_model(desc.pInput, desc.inputSize, context.device()->compiler());
-    MapWriter request("graph_create");
-    request.put("context", context.handle());
+    MapWriter request(graph_create::TAG);
+    request.put(graph_create::CONTEXT, context.handle());
     source.describe(request);
-    request.put("build_flags", build_flags(desc));
-    if (flags != 0) request.put("flags", flags);
-    if (const auto hash = input_hash(desc)) request.put("input_hash", *hash);
-    if (const auto options = cache_options()) {
+    request.put(graph_create::BUILD_FLAGS, build_flags(desc));
+    if (flags != 0) request.put(graph_create::FLAGS, flags);
+    if (const auto hash = input_hash(desc)) request.put(graph_create::INPUT_HASH, *hash);
+    if (const auto options = softnpu::cache_options()) {
         MapWriter cache = MapWriter::untagged();
-        cache.put("directory", std::string_view(options->directory)).put("limit", options->limit);
-        request.put("cache", cache);
+        cache.put(schema::cache_options::DIRECTORY, options->directory)
+            .put(schema::cache_options::LIMIT, options->limit);
+        request.put(graph_create::CACHE, cache);
     }
-    return context.connection->request(request, "graph_created", 1, source.fds(), Patience::compiler);
+    return context.connection->request(request, graph_created::TAG, 1, source.fds(), Patience::compiler);
 }
 
 Answer create(const Context& context, const ze_graph_desc_t* desc, uint32_t flags) {
@@ -105,13 +109,13 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
         throw unsupported_enumeration("query network", format("format %u", desc->format), "2 (NGRAPH_LITE)");
     }
     const GraphSource source = parse_model(desc->pInput, desc->inputSize, context->device()->compiler());
-    MapWriter request("graph_query");
-    request.put("context", context->handle());
+    MapWriter request(graph_query::TAG);
+    request.put(graph_query::CONTEXT, context->handle());
     source.describe(request);
-    request.put("build_flags", build_flags(*desc));
+    request.put(graph_query::BUILD_FLAGS, build_flags(*desc));
     const Answer answer =
-        context->connection->request(request, "graph_queried", 1, source.fds(), Patience::compiler);
-    std::string layers(answer.fields.integer("length"), '\0');
+        context->connection->request(request, graph_queried::TAG, 1, source.fds(), Patience::compiler);
+    std::string layers(answer.fields.integer(graph_queried::LENGTH), '\0');
     read_all("query network", answer.fds[0].get(), layers.data(), layers.size(), 0);
     return std::make_shared<QueryNetwork>(context, std::move(layers));
 }

@@ -5,15 +5,13 @@
 #include <functional>
 
 #include "base/output.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
 
 constexpr uint32_t UNBOUNDED = UINT32_MAX;
-constexpr std::string_view READ_VALUE = "vpux_ie_read_value_";
-constexpr std::string_view ASSIGN = "vpux_ie_assign_";
-constexpr std::string_view SHAPE = "vpux_ie_shape_";
 
 struct Numbered {
     const char* name;
@@ -47,13 +45,13 @@ uint32_t layout_of_rank(size_t rank) {
 }
 
 uint32_t layout_of(const ArgumentMeta& meta) {
-    std::string said;
+    std::string letters;
     for (const char letter : meta.layout) {
         if (std::strchr("[],", letter) == nullptr)
-            said.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
+            letters.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
     }
-    const uint32_t number = number_in(LAYOUTS, said);
-    return number != 0 && said.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
+    const uint32_t number = number_in(LAYOUTS, letters);
+    return number != 0 && letters.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
 }
 
 // Upper bounds of the dimensions; those without one are the largest number that there is.
@@ -96,15 +94,16 @@ uint32_t put_names(const ArgumentMeta& meta,
     return static_cast<uint32_t>(count);
 }
 
-// Programs pair the two arguments of a state, and an argument and its shape, by what follows the prefixes.
-// All are cut at the same place, and end in a hash of what they were: several may begin with the same text.
+// Programs pair the two arguments of a state, and an argument and its shape, by the text after the prefix.
+// Long names are cut there and end in a hash of the whole text: several may begin alike.
 void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME]) {
     std::string_view name = meta.name, prefix;
-    for (const std::string_view known : {READ_VALUE, ASSIGN, SHAPE}) {
+    for (const std::string_view known :
+         {schema::blob::READ_VALUE, schema::blob::ASSIGN, schema::blob::SHAPE_TENSOR}) {
         if (name.substr(0, known.size()) == known) prefix = known;
     }
     name.remove_prefix(prefix.size());
-    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - READ_VALUE.size(), hashed = 9;
+    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - schema::blob::READ_VALUE.size(), hashed = 9;
     if (name.size() <= room) return copy_text(out, meta.name);
     char begin[room - hashed + 1];
     copy_text(begin, name);

@@ -4,21 +4,29 @@
 
 #include <cerrno>
 
+#include "wire/schema.hpp"
+
 namespace softnpu {
 
+using namespace schema;
+
 DeviceGraph::~DeviceGraph() {
-    // a destroyed context has taken its graphs with it; else it is answer at the next occasion
-    if (const auto pool = pool_.lock()) pool->later(MapWriter("graph_destroy").put("graph", handle));
+    // a destroyed context has taken its graphs with it; else the daemon learns of it with the next request
+    if (const auto pool = pool_.lock())
+        pool->later(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, handle));
 }
 
 Graph::Graph(std::shared_ptr<Context> of, Answer created, uint32_t flags)
     : Object(of),
       context(std::move(of)),
-      on_device(std::make_shared<DeviceGraph>(context->memory(), created.fields.integer("graph"))),
-      build_log(created.fields.string("log")),
-      meta(read_meta(created.fds.at(0).get(), created.fields.integer("blob_length"))),
+      on_device(
+          std::make_shared<DeviceGraph>(context->memory(), created.fields.integer(graph_created::GRAPH))),
+      build_log(created.fields.string(graph_created::LOG)),
+      meta(read_meta(created.fds.at(0).get(), created.fields.integer(graph_created::BLOB_LENGTH))),
       flags_(flags),
-      origin_(created.fields.find("origin") == nullptr ? "compiled" : created.fields.string("origin")),
+      origin_(created.fields.find(graph_created::ORIGIN) == nullptr
+                  ? std::string(graph_origin::COMPILED)
+                  : created.fields.string(graph_created::ORIGIN)),
       arguments_(meta.arguments.size()) {}
 
 Graph::~Graph() {
@@ -36,16 +44,17 @@ void Graph::retire() {
 void Graph::initialize() {
     // two threads may ask at once: the daemon takes it for one
     if (initialized_) return;
-    context->connection->request(MapWriter("graph_initialize").put("graph", on_device->handle),
-                                 "graph_initialized", 0, {}, Patience::loader);
+    context->connection->request(
+        MapWriter(schema::graph_initialize::TAG).put(schema::graph_initialize::GRAPH, on_device->handle),
+        graph_initialized::TAG, 0, {}, Patience::loader);
     initialized_ = true;
 }
 
 uint32_t Graph::property_flags() const {
     uint32_t flags = 0;
-    if (origin_ == "compiled") flags |= ZE_GRAPH_PROPERTIES_FLAG_COMPILED;
-    if (origin_ == "cache") flags |= ZE_GRAPH_PROPERTIES_FLAG_LOADED_FROM_CACHE;
-    if (origin_ == "native") flags |= ZE_GRAPH_PROPERTIES_FLAG_PRE_COMPILED;
+    if (origin_ == graph_origin::COMPILED) flags |= ZE_GRAPH_PROPERTIES_FLAG_COMPILED;
+    if (origin_ == graph_origin::CACHE) flags |= ZE_GRAPH_PROPERTIES_FLAG_LOADED_FROM_CACHE;
+    if (origin_ == graph_origin::NATIVE) flags |= ZE_GRAPH_PROPERTIES_FLAG_PRE_COMPILED;
     // what the program gave was copied all the same: it need not keep it
     if (flags_ & ZE_GRAPH_FLAG_INPUT_GRAPH_PERSISTENT)
         flags |= ZE_GRAPH_PROPERTIES_FLAG_NO_STANDARD_ALLOCATION;
@@ -67,9 +76,9 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
         if (native_ != nullptr) return {native_, native_size_};
     }
     const Answer answer =
-        context->connection->request(MapWriter("graph_export").put("graph", on_device->handle),
-                                     "graph_exported", 1, {}, Patience::compiler);
-    const size_t size = answer.fields.integer("blob_length");
+        context->connection->request(MapWriter(graph_export::TAG).put(graph_export::GRAPH, on_device->handle),
+                                     graph_exported::TAG, 1, {}, Patience::compiler);
+    const size_t size = answer.fields.integer(graph_exported::BLOB_LENGTH);
     void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, answer.fds[0].get(), 0);
     if (mapped == MAP_FAILED) {
         throw out_of_host_memory("native binary", errno_text(errno), "room to map it");
@@ -134,10 +143,11 @@ Strides Graph::checked_strides(uint32_t index, const uint32_t* strides) const {
     Strides checked;
     const size_t rank = of.shape.size();
     for (size_t dim = 0; dim < rank; ++dim) {
-        if (rank > STRIDE_DIMS || strides[dim] == 0) {
-            throw invalid_argument(name_of(index),
-                                   format("stride %zu of %u", dim, rank > STRIDE_DIMS ? 0 : strides[dim]),
-                                   format("%zu strides of at least 1, innermost first", rank));
+        if (rank > command_buffer::STRIDE_DIMS || strides[dim] == 0) {
+            throw invalid_argument(
+                name_of(index),
+                format("stride %zu of %u", dim, rank > command_buffer::STRIDE_DIMS ? 0 : strides[dim]),
+                format("%zu strides of at least 1, innermost first", rank));
         }
         checked.steps[dim] = strides[dim];
     }

@@ -12,14 +12,15 @@
 
 #include "base/error_info.hpp"
 #include "graph/maps.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
 
-constexpr uint64_t PAGE = 4096;
-constexpr uint64_t CONSTANT_ALIGNMENT = 64;
-constexpr size_t MAX_SOURCES = 14;
+using schema::blob::PAGE;
+using schema::weights::CONSTANT_ALIGNMENT;
+using schema::weights::MAX_SOURCES;
 constexpr size_t CHUNK = size_t{1} << 30;
 
 uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }

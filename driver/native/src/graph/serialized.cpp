@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "graph/ir.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
@@ -185,14 +186,15 @@ std::vector<int> GraphSource::fds() const {
 }
 
 void GraphSource::describe(MapWriter& message) const {
-    message.put("name", std::string_view(name)).put("xml_length", xml_length);
+    message.put(schema::graph_create::NAME, name).put(schema::graph_create::XML_LENGTH, xml_length);
     std::vector<MapWriter> sources;
     for (const auto& file : weights) {
         MapWriter source = MapWriter::untagged();
-        source.put("offset", file.offset).put("length", file.length);
+        source.put(schema::weight_source::OFFSET, file.offset)
+            .put(schema::weight_source::LENGTH, file.length);
         sources.push_back(std::move(source));
     }
-    if (!sources.empty()) message.put("weights", sources);
+    if (!sources.empty()) message.put(schema::graph_create::WEIGHTS, sources);
 }
 
 GraphSource parse_model(const uint8_t* data, size_t size, const CompilerInfo& compiler) {

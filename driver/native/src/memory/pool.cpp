@@ -4,39 +4,44 @@
 
 #include <cerrno>
 
+#include "wire/schema.hpp"
+
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
 constexpr size_t FREED_AT_ONCE = 1024;
 
 MapWriter free_message(const std::vector<uint64_t>& handles) {
-    MapWriter message("mem_free");
-    message.put("memory", handles);
+    MapWriter message(mem_free::TAG);
+    message.put(mem_free::MEMORY, handles);
     return message;
 }
 
 }  // namespace
 
-std::shared_ptr<Block> MemoryPool::allocate(const char* kind, size_t size, size_t alignment,
+std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, size_t alignment,
                                             bool exportable) {
     flush();
-    MapWriter request("mem_alloc");
-    request.put("context", context_).put("kind", std::string_view(kind)).put("size", size);
-    if (alignment != 0) request.put("alignment", alignment);
-    if (exportable) request.put_bool("exportable", true);
+    MapWriter request(mem_alloc::TAG);
+    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, size);
+    if (alignment != 0) request.put(mem_alloc::ALIGNMENT, alignment);
+    if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "mem_allocated");
+    Answer answer = ask(request, mem_allocated::TAG);
     return adopt(answer.fields, answer.fds, 0, size, false, exportable);
 }
 
-std::shared_ptr<Block> MemoryPool::import_segment(int fd, const char* kind) {
+std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind) {
     flush();
-    MapWriter request("mem_import");
-    request.put("context", context_).put("kind", std::string_view(kind));
+    MapWriter request(mem_import::TAG);
+    request.put(mem_import::CONTEXT, context_).put(mem_import::KIND, kind);
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "mem_allocated", 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, answer.fields.integer("segment_size"), false, false);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, answer.fields.integer(mem_allocated::SEGMENT_SIZE), false,
+                 false);
 }
 
 Fd MemoryPool::export_segment(const Block& block) {
@@ -63,19 +68,19 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
                                                                      size_t ring_size) {
     flush();
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "queue_created");
-    const uint64_t queue = answer.fields.integer("queue");
-    const Value* const ring = answer.fields.find("ring");
+    Answer answer = ask(request, queue_created::TAG);
+    const uint64_t queue = answer.fields.integer(queue_created::QUEUE);
+    const Value* const ring = answer.fields.find(queue_created::RING);
     try {
         if (ring == nullptr) throw connection_->lost_error();
         return {queue, adopt(*ring, answer.fds, 0, ring_size, true, false)};
     } catch (...) {
-        connection_->request(MapWriter("queue_destroy").put("queue", queue), "ok");
+        connection_->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, queue), ok::TAG);
         throw;
     }
 }
 
-Answer MemoryPool::ask(const MapWriter& request, const char* expected, size_t fds_expected,
+Answer MemoryPool::ask(const MapWriter& request, std::string_view expected, size_t fds_expected,
                        const std::vector<int>& fds) {
     settle_interrupted();
     return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
@@ -93,18 +98,20 @@ void MemoryPool::settle_interrupted() {
         return;
     }
     interrupted_ = 0;
-    const bool is_queue = answer.fields.string("t") == "queue_created";
-    if (is_queue) later(MapWriter("queue_destroy").put("queue", answer.fields.integer("queue")));
-    const Value* const placed = is_queue ? answer.fields.find("ring") : &answer.fields;
+    const bool is_queue = answer.fields.string(TAG_FIELD) == queue_created::TAG;
+    if (is_queue)
+        later(MapWriter(queue_destroy::TAG)
+                  .put(queue_destroy::QUEUE, answer.fields.integer(queue_created::QUEUE)));
+    const Value* const placed = is_queue ? answer.fields.find(queue_created::RING) : &answer.fields;
     if (placed != nullptr) adopt(*placed, answer.fds, 0, 0, is_queue, false);
 }
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
                                          size_t size, bool freed_by_daemon, bool exportable) {
-    const uint64_t handle = answer.integer("memory");
-    const uint64_t number = answer.integer("segment");
-    const size_t offset = answer.integer("offset");
-    const size_t segment_size = answer.integer("segment_size");
+    const uint64_t handle = answer.integer(mem_allocated::MEMORY);
+    const uint64_t number = answer.integer(mem_allocated::SEGMENT);
+    const size_t offset = answer.integer(mem_allocated::OFFSET);
+    const size_t segment_size = answer.integer(mem_allocated::SEGMENT_SIZE);
     try {
         std::shared_ptr<Mapping> mapping;
         const auto known = segments_.find(number);
@@ -130,7 +137,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
     } catch (...) {
         const auto known = segments_.find(number);
         if (known != segments_.end() && known->second.blocks == 0) segments_.erase(known);
-        if (!freed_by_daemon) connection_->request(free_message({handle}), "ok");
+        if (!freed_by_daemon) connection_->request(free_message({handle}), ok::TAG);
         throw;
     }
 }
@@ -222,12 +229,12 @@ void MemoryPool::flush_locked() {
         if (!gone.freed_by_daemon) handles.push_back(gone.handle);
     }
     if (closed_ || connection_->is_lost()) return;  // everything is gone with the context or the daemon
-    for (const MapWriter& request : later) connection_->request(request, "ok");
+    for (const MapWriter& request : later) connection_->request(request, ok::TAG);
     for (size_t at = 0; at < handles.size(); at += FREED_AT_ONCE) {
         const size_t end = std::min(handles.size(), at + FREED_AT_ONCE);
         connection_->request(free_message({handles.begin() + static_cast<ptrdiff_t>(at),
                                            handles.begin() + static_cast<ptrdiff_t>(end)}),
-                             "ok");
+                             ok::TAG);
     }
 }
 

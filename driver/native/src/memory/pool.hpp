@@ -27,10 +27,10 @@ public:
         : connection_(std::move(connection)), context_(context) {}
 
     // Asks the daemon for memory: `host`, `device`, `shared` or `control`.
-    std::shared_ptr<Block> allocate(const char* kind, size_t size, size_t alignment = 0,
+    std::shared_ptr<Block> allocate(std::string_view kind, size_t size, size_t alignment = 0,
                                     bool exportable = false);
     // Memory that another process has exported; the descriptor stays the caller's.
-    std::shared_ptr<Block> import_segment(int fd, const char* kind);
+    std::shared_ptr<Block> import_segment(int fd, std::string_view kind);
     // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
     Fd export_segment(const Block& block);
     // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
@@ -69,7 +69,7 @@ private:
     };
 
     // The next ones: called with `order_mutex_`.
-    Answer ask(const MapWriter& request, const char* expected, size_t fds_expected = 0,
+    Answer ask(const MapWriter& request, std::string_view expected, size_t fds_expected = 0,
                const std::vector<int>& fds = {});
     void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,

@@ -8,8 +8,11 @@
 #include "base/cancellation.hpp"
 #include "base/clock.hpp"
 #include "wire/error_info_wire.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -56,7 +59,7 @@ private:
     bool sent_ = false;
 };
 
-Answer Connection::request(const MapWriter& message, const char* expected, size_t fds_expected,
+Answer Connection::request(const MapWriter& message, std::string_view expected, size_t fds_expected,
                            const std::vector<int>& fds, Patience patience, uint32_t* interrupted) {
     if (abandoned_ != 0) release_abandoned();
     uint32_t number;
@@ -68,7 +71,7 @@ Answer Connection::request(const MapWriter& message, const char* expected, size_
         wait(number, *pending, patience, interrupted != nullptr || patience != Patience::supervisor);
     }
     Answer answer = unwrap(*pending);
-    const std::string tag = answer.fields.string("t");
+    const std::string tag = answer.fields.string(TAG_FIELD);
     if (tag != expected || answer.fds.size() < fds_expected) {
         mark_lost("it answered '" + tag + format("' with %zu descriptors", answer.fds.size()));
         throw lost_error();
@@ -104,8 +107,8 @@ std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
 
 // The content of an answer. Throws what the daemon refused.
 Answer Connection::unwrap(Pending& pending) {
-    if (pending.fields.string("t") == "failed") {
-        const Value* const info = pending.fields.find("info");
+    if (pending.fields.string(TAG_FIELD) == failed::TAG) {
+        const Value* const info = pending.fields.find(failed::INFO);
         throw Error(info == nullptr ? ErrorInfo{} : decode_error_info(*info));
     }
     if (pending.packet.fds_lost) {
@@ -119,15 +122,21 @@ Answer Connection::unwrap(Pending& pending) {
 
 // Destroys an object whose descriptors did not arrive.
 void Connection::release(const Value& answer) {
-    const std::string tag = answer.string("t");
-    if (tag == "context_created")
-        request(MapWriter("context_destroy").put("context", answer.integer("context")), "ok");
-    if (tag == "queue_created")
-        request(MapWriter("queue_destroy").put("queue", answer.integer("queue")), "ok");
-    if (tag == "graph_created")
-        request(MapWriter("graph_destroy").put("graph", answer.integer("graph")), "ok");
-    if (tag == "mem_allocated") {
-        request(MapWriter("mem_free").put("memory", std::vector<uint64_t>{answer.integer("memory")}), "ok");
+    const std::string tag = answer.string(TAG_FIELD);
+    if (tag == context_created::TAG)
+        request(MapWriter(context_destroy::TAG)
+                    .put(context_destroy::CONTEXT, answer.integer(context_created::CONTEXT)),
+                ok::TAG);
+    if (tag == queue_created::TAG)
+        request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, answer.integer(queue_created::QUEUE)),
+                ok::TAG);
+    if (tag == graph_created::TAG)
+        request(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, answer.integer(graph_created::GRAPH)),
+                ok::TAG);
+    if (tag == mem_allocated::TAG) {
+        request(MapWriter(mem_free::TAG)
+                    .put(mem_free::MEMORY, std::vector{answer.integer(mem_allocated::MEMORY)}),
+                ok::TAG);
     }
 }
 
@@ -183,9 +192,9 @@ void Connection::descriptor_is_gone(const char* what, int number) {
 
 void Connection::send(uint32_t number, const MapWriter& message, const std::vector<int>& fds) {
     const std::string body = message.bytes();
-    if (body.size() > MAX_BODY || fds.size() > MAX_FDS) {
+    if (body.size() > frame::MAX_BODY || fds.size() > frame::MAX_FDS) {
         throw invalid_size("control frame", format("%zu bytes, %zu descriptors", body.size(), fds.size()),
-                           format("at most %zu and %zu", MAX_BODY, MAX_FDS));
+                           format("at most %u and %u", frame::MAX_BODY, frame::MAX_FDS));
     }
     int code;
     {
@@ -279,15 +288,15 @@ void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t 
 
 void Connection::dispatch(Packet packet) {
     Value fields = unpack(packet.body, "control message");
-    const std::string tag = fields.string("t");
-    if (packet.request == 0 && tag == "failed") {
-        const Value* const info = fields.find("info");
+    const std::string tag = fields.string(TAG_FIELD);
+    if (packet.request == 0 && tag == failed::TAG) {
+        const Value* const info = fields.find(failed::INFO);
         lose(info == nullptr ? "it refused this session" : decode_error_info(*info).text());
     }
     const auto entry = pending_.find(packet.request);
     if (entry == pending_.end()) return;
     Pending& pending = *entry->second;
-    if (tag == "progress") {
+    if (tag == progress::TAG) {
         pending.progressed = true;
     } else {
         pending.fields = std::move(fields);
@@ -302,7 +311,7 @@ void Connection::time_out(uint32_t number, Patience patience) {
         mark_lost(format("no answer within %lu s", limit_of(patience) / SECOND));
         throw lost_error();
     }
-    request(MapWriter("cancel").put("request", number), "ok");
+    request(MapWriter(cancel::TAG).put(cancel::REQUEST, number), ok::TAG);
     throw build_failure("compiler", "it has said nothing for 600 s", "an answer, or progress",
                         "try again; the daemon's log may say more");
 }

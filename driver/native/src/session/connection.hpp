@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error_info.hpp"
@@ -41,7 +42,7 @@ public:
     // It is a cancellation point with `interrupted`, and for other patience than `supervisor`. The number of
     // a request whose thread was cancelled is stored in `interrupted`, for `await_answer`; without it what
     // the answer brings is released.
-    Answer request(const MapWriter& message, const char* expected, size_t fds_expected = 0,
+    Answer request(const MapWriter& message, std::string_view expected, size_t fds_expected = 0,
                    const std::vector<int>& fds = {}, Patience patience = Patience::supervisor,
                    uint32_t* interrupted = nullptr);
     Answer await_answer(uint32_t number);

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/environment.hpp"
+#include "wire/schema.hpp"
 #include "base/error_info.hpp"
 
 namespace softnpu {
@@ -80,7 +81,7 @@ sockaddr_un address_of(const std::string& path, Fd& folder) {
 }  // namespace
 
 Endpoint default_endpoint() {
-    const char* const chosen = variable("SOFTNPU_SOCKET");
+    const char* const chosen = variable(schema::environment::SOCKET);
     if (chosen != nullptr && *chosen != '\0') {
         if (*chosen == '/') return {chosen, true};
         char here[PATH_MAX];

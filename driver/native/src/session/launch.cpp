@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
+#include "wire/schema.hpp"
 #include "base/error_info.hpp"
 #include "session/ownership.hpp"
 #include "session/autostart.hpp"
@@ -169,7 +170,7 @@ Fd Launch::connect() {
                         tried.reason + ", and a program with the rights of another user starts none",
                         "start one with 'softnpu daemon'");
     }
-    const char* const autostart = variable("SOFTNPU_AUTOSTART");
+    const char* const autostart = variable(schema::environment::AUTOSTART);
     if (autostart != nullptr && std::strcmp(autostart, "0") == 0) {
         throw no_daemon(endpoint_.path, tried.reason,
                         "start one with 'softnpu daemon', or let clients do so (unset SOFTNPU_AUTOSTART)");

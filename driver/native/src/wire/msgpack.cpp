@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error_info.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
@@ -179,7 +180,7 @@ private:
 
 }  // namespace
 
-MapWriter::MapWriter(std::string_view tag) { put("t", tag); }
+MapWriter::MapWriter(std::string_view tag) { put(schema::TAG_FIELD, tag); }
 
 void MapWriter::key(std::string_view key) {
     ++count_;

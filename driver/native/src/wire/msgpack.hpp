@@ -17,6 +17,10 @@ public:
     MapWriter& put(std::string_view key, uint64_t value);
     MapWriter& put_bool(std::string_view key, bool value);
     MapWriter& put(std::string_view key, std::string_view value);
+    MapWriter& put(std::string_view key, const char* value) { return put(key, std::string_view(value)); }
+    MapWriter& put(std::string_view key, const std::string& value) {
+        return put(key, std::string_view(value));
+    }
     MapWriter& put(std::string_view key, const std::vector<uint64_t>& values);
     // A value that is a map itself, or an array of such.
     MapWriter& put(std::string_view key, const MapWriter& value);
@@ -49,6 +53,7 @@ struct Value {
     // The field of a map, or null.
     const Value* find(std::string_view key) const;
     uint64_t integer(std::string_view key, uint64_t otherwise = 0) const;
+    uint32_t integer32(std::string_view key) const { return static_cast<uint32_t>(integer(key)); }
     int64_t as_signed() const { return static_cast<int64_t>(number); }
     double as_real() const { return type == Type::real ? real : static_cast<double>(as_signed()); }
     bool flag(std::string_view key) const;
