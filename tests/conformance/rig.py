@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api import LevelZero
 from tests.conformance.api.enumerations import FenceFlag, GraphFormat
 from tests.conformance.api.structures import (
     CommandListDesc,
@@ -25,6 +24,7 @@ from tests.conformance.api.structures import (
     HostMemDesc,
     Pointer,
 )
+from tests.conformance.drivers import LevelZero
 from tests.conformance.models import Model
 
 SECOND = 1_000_000_000

@@ -6,6 +6,7 @@ pointer 0 for a null pointer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 Handle: TypeAlias = object | None
 """An object of the driver, or None for the null handle. Opaque to the suite."""
+Handles: TypeAlias = "Sequence[Handle] | None"
 Pointer: TypeAlias = int
 """An address in this process; 0 is the null pointer."""
 

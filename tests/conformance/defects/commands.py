@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
-from tests.conformance.api.structures import Handle, Pointer
-from tests.conformance.defects.defect import Defect
+from tests.conformance.api.structures import Handle, Handles, Pointer
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_commands.py::test_copy_moves_every_byte[4097]")
 class CopiesOneByteLess(PythonDriver):
     """The last byte of a copy is missing."""
 
@@ -28,6 +28,7 @@ class CopiesOneByteLess(PythonDriver):
         )
 
 
+@caught_by("test_commands.py::test_copy_takes_interior_pointers")
 class CopiesFromTheStart(PythonDriver):
     """An interior source pointer is taken for the start of its allocation."""
 
@@ -53,6 +54,7 @@ class CopiesFromTheStart(PythonDriver):
         )
 
 
+@caught_by("test_commands.py::test_fill_repeats_its_pattern[0-\\x01\\x02]")
 class FillsWithOneByte(PythonDriver):
     """Only the first byte of a fill pattern is used."""
 
@@ -70,28 +72,3 @@ class FillsWithOneByte(PythonDriver):
         return super().ze_command_list_append_memory_fill(
             command_list, target, short, size, signal_event, num_wait_events, wait_events
         )
-
-
-DEFECTS = (
-    Defect(
-        "copy_one_byte_short",
-        CopiesOneByteLess,
-        "test_commands.py",
-        "copy_moves",
-        "test_copy_moves_every_byte[4097]",
-    ),
-    Defect(
-        "interior_pointer_ignored",
-        CopiesFromTheStart,
-        "test_commands.py",
-        "interior",
-        "test_copy_takes_interior_pointers",
-    ),
-    Defect(
-        "fill_pattern_cut",
-        FillsWithOneByte,
-        "test_commands.py",
-        "fill_repeats",
-        "test_fill_repeats_its_pattern[0-\\x01\\x02]",
-    ),
-)

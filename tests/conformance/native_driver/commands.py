@@ -8,15 +8,14 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.commands import CommandsApi, Handles
-from tests.conformance.api.structures import Answer, Handle, Pointer
+from tests.conformance.api.structures import Answer, Handle, Handles, Pointer
 from tests.conformance.native_driver import library as lib
 from tests.conformance.native_driver.session import Session, answer, array, call, handle, made, pointer
 
 _QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020, 0xB
 
 
-class NativeCommands(Session, CommandsApi):
+class NativeCommands(Session):
     """The part of the API that makes the device do something."""
 
     # ------------------------------------------------------------ queues

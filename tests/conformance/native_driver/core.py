@@ -9,7 +9,6 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.core import CoreApi
 from tests.conformance.api.enumerations import InitDriverType
 from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
@@ -28,7 +27,7 @@ _EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
 _PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
 
 
-class NativeCore(Session, CoreApi):
+class NativeCore(Session):
     """The part of the API without commands."""
 
     # ------------------------------------------------------------ driver

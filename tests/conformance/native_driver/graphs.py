@@ -10,8 +10,7 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.graphs import GraphsApi, Handles
-from tests.conformance.api.structures import Answer, Handle, Pointer
+from tests.conformance.api.structures import Answer, Handle, Handles, Pointer
 from tests.conformance.native_driver import library as lib
 from tests.conformance.native_driver.session import Session, answer, array, data, handle, pointer, text
 
@@ -19,7 +18,7 @@ _INPUT_HASH, _PROPERTY_STRIDES, _TENSOR, _STRIDES = 0x8, 0x9, 0xA, 0xB
 _ARGUMENT_PROPERTIES_3, _OTHER_RECORD, _NOWHERE = 0xD, 0x5, 0x10
 
 
-class NativeGraphs(Session, GraphsApi):
+class NativeGraphs(Session):
     """Graphs: from a model to an inference and its profile."""
 
     # ------------------------------------------------------------ device and options

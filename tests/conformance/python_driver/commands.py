@@ -10,7 +10,6 @@ from softnpu.driver.errors import error
 from softnpu.driver.event import EventPool
 from softnpu.driver.region import CopyRegion as DriverRegion
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import CommandsApi, Handles
 from tests.conformance.api.enumerations import FenceFlag, ListFlag, QueueOption, QueuePriority, WorkloadType
 from tests.conformance.api.structures import (
     CommandListDesc,
@@ -20,6 +19,7 @@ from tests.conformance.api.structures import (
     EventPoolDesc,
     FenceDesc,
     Handle,
+    Handles,
     MutableCommandIdDesc,
     MutableCommandsDesc,
     MutableGraphArgument,
@@ -31,7 +31,7 @@ from tests.conformance.python_driver.results import Keeper, answers, counted, gi
 _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePriority.HIGH: "high"}
 
 
-class PythonCommands(Keeper, CommandsApi):
+class PythonCommands(Keeper):
     """The part of the API that makes the device do something."""
 
     # ------------------------------------------------------------ queues

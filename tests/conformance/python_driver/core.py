@@ -14,7 +14,6 @@ from softnpu.driver.errors import error
 from softnpu.driver.properties import EngineGroup
 from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.core import CoreApi
 from tests.conformance.api.enumerations import ExternalMemory, InitDriverType
 from tests.conformance.api.structures import (
     AddressRange,
@@ -45,7 +44,7 @@ class _Engine(NamedTuple):
     group: EngineGroup
 
 
-class PythonCore(Keeper, CoreApi):
+class PythonCore(Keeper):
     """The part of the API without commands."""
 
     # ------------------------------------------------------------ driver

@@ -16,7 +16,6 @@ from softnpu.driver.graph_properties import ArgumentProperties3
 from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
 from softnpu.driver.query_network import QueryNetwork
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.graphs import GraphsApi, Handles
 from tests.conformance.api.structures import (
     ArgumentMetadata,
     ArgumentProperties,
@@ -26,6 +25,7 @@ from tests.conformance.api.structures import (
     GraphOutcome,
     GraphProperties,
     Handle,
+    Handles,
     MemoryUse,
     Pointer,
     StridesValue,
@@ -34,7 +34,7 @@ from tests.conformance.api.structures import (
 from tests.conformance.python_driver.results import Keeper, answers, convert, counted, given, live, results
 
 
-class PythonGraphs(Keeper, GraphsApi):
+class PythonGraphs(Keeper):
     """Graphs: from a model to an inference and its profile."""
 
     # ------------------------------------------------------------ device and options
