@@ -1,4 +1,4 @@
-"""The functions of the API headers as `docs/level-zero.md` lists them; tests hold the code to the document."""
+"""The functions of the API headers, read from `docs/level-zero.md`; tests hold the code to them."""
 
 from __future__ import annotations
 

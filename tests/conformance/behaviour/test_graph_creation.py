@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 
@@ -94,13 +93,13 @@ def test_null_input_is_refused(rig: Rig, create: Create) -> None:
 
 
 def test_empty_input_is_an_invalid_size(rig: Rig, create: Create, model: Model) -> None:
-    desc = dataclasses.replace(rig.model_desc(model), input_size=0)
+    desc = rig.model_desc(model)._replace(input_size=0)
     assert create(rig.context, rig.device, desc).result == ZeResult.ERROR_INVALID_SIZE
 
 
 @pytest.mark.parametrize("format", [0, 3, 99])
 def test_unknown_format_is_an_invalid_argument(rig: Rig, create: Create, model: Model, format: int) -> None:
-    desc = dataclasses.replace(rig.model_desc(model), format=format)
+    desc = rig.model_desc(model)._replace(format=format)
     assert create(rig.context, rig.device, desc).result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
@@ -123,7 +122,7 @@ def test_context_works_on_after_a_failed_creation(rig: Rig, create: Create, mode
 def test_truncated_model_is_refused(rig: Rig, model: Model, size: int) -> None:
     whole = rig.model_desc(model)
     assert isinstance(whole.input, bytes)
-    desc = dataclasses.replace(whole, input=whole.input[:size])
+    desc = whole._replace(input=whole.input[:size])
     made = rig.api.ze_graph_create2(rig.context, rig.device, desc)
     assert made.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Answer, EventDesc, Handle, Handles, Pointer
@@ -43,17 +44,9 @@ class IgnoresWaitEventsOfCopies(PythonDriver):
     """A copy does not wait for its events."""
 
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> ZeResult:
-        del num_wait_events, wait_events
-        return super().ze_command_list_append_memory_copy(command_list, target, source, size, signal_event)
+        return super().ze_command_list_append_memory_copy(command_list, target, source, size, *events[:1])
 
 
 @caught_by("test_events.py::test_host_reset_acts_at_once")

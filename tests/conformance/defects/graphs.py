@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.structures import Handle, Handles, Pointer
+from tests.conformance.api.structures import Handle, Pointer
 from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
@@ -19,21 +20,14 @@ class TakesNoSnapshot(PythonDriver):
         self._late: dict[int, list[tuple[Handle, ...]]] = {}
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        del num_wait_events, wait_events
-        self._late.setdefault(id(command_list), []).append((graph, query, signal_event))
+        self._late.setdefault(id(command_list), []).append((graph, query, *events[:1]))
         return ZeResult.SUCCESS
 
     def ze_command_list_close(self, command_list: Handle) -> ZeResult:
-        for graph, query, signal_event in self._late.pop(id(command_list), []):
-            super().ze_command_list_append_graph_execute(command_list, graph, query, signal_event)
+        for arguments in self._late.pop(id(command_list), []):
+            super().ze_command_list_append_graph_execute(command_list, *arguments)
         return super().ze_command_list_close(command_list)
 
 
@@ -50,15 +44,8 @@ class ForgetsToCheckArguments(PythonDriver):
         return super().ze_graph_set_argument_value(graph, index, value)
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        events = (signal_event, num_wait_events, wait_events)
         result = super().ze_command_list_append_graph_execute(command_list, graph, query, *events)
         if result == ZeResult.ERROR_UNINITIALIZED and id(graph) in self._first:
             return ZeResult.SUCCESS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Handle, Handles
@@ -26,16 +27,8 @@ class ResetKeepsCommands(PythonDriver):
 class AppendsAfterClose(PythonDriver):
     """A closed list silently takes no command, and says that all is well."""
 
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> ZeResult:
-        result = super().ze_command_list_append_barrier(
-            command_list, signal_event, num_wait_events, wait_events
-        )
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> ZeResult:
+        result = super().ze_command_list_append_barrier(command_list, *events)
         return ZeResult.SUCCESS if result == ZeResult.ERROR_NOT_AVAILABLE else result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from softnpu.emulator.interface.result import ZeResult
@@ -34,7 +33,7 @@ class CountsPages(PythonDriver):
         if found.value is None:
             return found
         pages = -(-found.value.allocated // _PAGE) * _PAGE
-        return Answer(found.result, dataclasses.replace(found.value, allocated=pages))
+        return Answer(found.result, found.value._replace(allocated=pages))
 
 
 @caught_by("test_memory.py::test_freed_pointer_is_unknown")

@@ -10,7 +10,16 @@ from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
 from tests.conformance.api.structures import Answer, Handle, Handles, Pointer
 from tests.conformance.native_driver import library as lib
-from tests.conformance.native_driver.session import Session, answer, array, call, handle, made, pointer
+from tests.conformance.native_driver.session import (
+    Session,
+    answer,
+    array,
+    call,
+    events_of,
+    handle,
+    made,
+    pointer,
+)
 
 _QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020, 0xB
 
@@ -106,29 +115,14 @@ class NativeCommands(Session):
 
     # ------------------------------------------------------------ commands
 
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
-        return call("zeCommandListAppendBarrier", handle(command_list), *events)
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> ZeResult:
+        return call("zeCommandListAppendBarrier", handle(command_list), *events_of(*events))
 
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
         places = (c_void_p(target), c_void_p(source), c_size_t(size))
-        return call("zeCommandListAppendMemoryCopy", handle(command_list), *places, *events)
+        return call("zeCommandListAppendMemoryCopy", handle(command_list), *places, *events_of(*events))
 
     def ze_command_list_append_memory_copy_region(
         self,
@@ -141,9 +135,7 @@ class NativeCommands(Session):
         source_region: api.CopyRegion | None,
         source_pitch: int,
         source_slice_pitch: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        *events: Any,
     ) -> ZeResult:
         return call(
             "zeCommandListAppendMemoryCopyRegion",
@@ -156,18 +148,11 @@ class NativeCommands(Session):
             pointer(_region(source_region)),
             c_uint32(source_pitch),
             c_uint32(source_slice_pitch),
-            *_events(signal_event, num_wait_events, wait_events),
+            *events_of(*events),
         )
 
     def ze_command_list_append_memory_fill(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        pattern: bytes | None,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, pattern: bytes | None, size: int, *events: Any
     ) -> ZeResult:
         return call(
             "zeCommandListAppendMemoryFill",
@@ -176,20 +161,14 @@ class NativeCommands(Session):
             None if pattern is None else ctypes.create_string_buffer(pattern),
             c_size_t(len(pattern or b"")),
             c_size_t(size),
-            *_events(signal_event, num_wait_events, wait_events),
+            *events_of(*events),
         )
 
     def ze_command_list_append_write_global_timestamp(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, *events: Any
     ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
         name = "zeCommandListAppendWriteGlobalTimestamp"
-        return call(name, handle(command_list), c_void_p(target), *events)
+        return call(name, handle(command_list), c_void_p(target), *events_of(*events))
 
     def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> ZeResult:
         return call("zeCommandListAppendSignalEvent", handle(command_list), handle(event))
@@ -263,10 +242,6 @@ def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:
     if desc.options:
         given.pNext = ctypes.addressof(extra)
     return given, extra
-
-
-def _events(signal: Handle, count: int, waits: Handles) -> tuple[Any, Any, Any]:
-    return handle(signal), c_uint32(count), array(waits)
 
 
 def _region(region: api.CopyRegion | None) -> Any:

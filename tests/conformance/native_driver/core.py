@@ -294,5 +294,5 @@ def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
 
 
 def _device_fields(found: Any) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in api.DeviceProperties.__dataclass_fields__}
+    fields = {name: getattr(found, name) for name in api.DeviceProperties._fields}
     return {**fields, "uuid": bytes(found.uuid), "name": found.name.decode()}

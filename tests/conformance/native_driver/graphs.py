@@ -10,9 +10,17 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.structures import Answer, Handle, Handles, Pointer
+from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
-from tests.conformance.native_driver.session import Session, answer, array, data, handle, pointer, text
+from tests.conformance.native_driver.session import (
+    Session,
+    answer,
+    data,
+    events_of,
+    handle,
+    pointer,
+    text,
+)
 
 _INPUT_HASH, _PROPERTY_STRIDES, _TENSOR, _STRIDES = 0x8, 0x9, 0xA, 0xB
 _ARGUMENT_PROPERTIES_3, _OTHER_RECORD, _NOWHERE = 0xD, 0x5, 0x10
@@ -28,7 +36,7 @@ class NativeGraphs(Session):
     ) -> Answer[api.DeviceGraphProperties]:
         found = lib.DeviceGraphProperties2()
         result = self.graphs.DeviceGetGraphProperties(handle(device), pointer(found, out))
-        names = api.DeviceGraphProperties.__dataclass_fields__
+        names = api.DeviceGraphProperties._fields
         return answer(result, lambda: api.DeviceGraphProperties(*(getattr(found, name) for name in names)))
 
     def ze_device_get_graph_properties2(
@@ -188,28 +196,17 @@ class NativeGraphs(Session):
         return ZeResult(self.graphs.SetArgumentValue2(handle(graph), c_uint32(index), first))
 
     def ze_command_list_append_graph_initialize(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, *events: Any
     ) -> ZeResult:
-        events = (handle(signal_event), c_uint32(num_wait_events), array(wait_events))
-        return ZeResult(self.graphs.AppendGraphInitialize(handle(command_list), handle(graph), *events))
+        return ZeResult(
+            self.graphs.AppendGraphInitialize(handle(command_list), handle(graph), *events_of(*events))
+        )
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        events = (handle(signal_event), c_uint32(num_wait_events), array(wait_events))
         objects = (handle(command_list), handle(graph), handle(query))
-        return ZeResult(self.graphs.AppendGraphExecute(*objects, *events))
+        return ZeResult(self.graphs.AppendGraphExecute(*objects, *events_of(*events)))
 
     # ------------------------------------------------------------ profiling
 

@@ -29,6 +29,11 @@ def array(handles: Sequence[Any] | None) -> Any:
     return None if handles is None else (c_void_p * max(1, len(handles)))(*handles)
 
 
+def events_of(signal: Any = None, count: int = 0, waits: Sequence[Any] | None = None) -> tuple[Any, Any, Any]:
+    """The events that an append signals and waits for."""
+    return handle(signal), c_uint32(count), array(waits)
+
+
 def call(name: str, *arguments: Any) -> ZeResult:
     """Calls an exported function."""
     return ZeResult(function(name)(*arguments))

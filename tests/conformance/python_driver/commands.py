@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from softnpu.driver import CommandList, CommandQueue, Context, Event, Fence
 from softnpu.driver.command_list_mutable import CommandListMutable, Mutation, MutationKind
 from softnpu.driver.command_queue import QueueMode
@@ -26,7 +28,7 @@ from tests.conformance.api.structures import (
     MutableGraphStrides,
     Pointer,
 )
-from tests.conformance.python_driver.results import Keeper, answers, counted, given, live, results
+from tests.conformance.python_driver.results import Keeper, answers, counted, events_of, given, live, results
 
 _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePriority.HIGH: "high"}
 
@@ -148,30 +150,16 @@ class PythonCommands(Keeper):
     # ------------------------------------------------------------ commands
 
     @results
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> None:
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> None:
         found = live(command_list, CommandList)
-        found.append_barrier(_signal(signal_event), counted(num_wait_events, wait_events, Event))
+        found.append_barrier(*events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_memory_copy(target, source, size, _signal(signal_event), waits)
+        found.append_memory_copy(target, source, size, *events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy_region(
@@ -185,9 +173,7 @@ class PythonCommands(Keeper):
         source_region: CopyRegion | None,
         source_pitch: int,
         source_slice_pitch: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        *events: Any,
     ) -> None:
         found = live(command_list, CommandList)
         given(target_region, source_region)
@@ -200,39 +186,24 @@ class PythonCommands(Keeper):
             source_pitch,
             target_slice_pitch,
             source_slice_pitch,
-            _signal(signal_event),
-            counted(num_wait_events, wait_events, Event),
+            *events_of(*events),
         )
 
     @results
     def ze_command_list_append_memory_fill(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        pattern: bytes | None,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, pattern: bytes | None, size: int, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
         given(pattern)
         assert pattern is not None
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_memory_fill(target, pattern, size, _signal(signal_event), waits)
+        found.append_memory_fill(target, pattern, size, *events_of(*events))
 
     @results
     def ze_command_list_append_write_global_timestamp(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_write_global_timestamp(target, _signal(signal_event), waits)
+        found.append_write_global_timestamp(target, *events_of(*events))
 
     @results
     def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> None:
@@ -317,10 +288,6 @@ class PythonCommands(Keeper):
     @results
     def ze_event_host_synchronize(self, event: Handle, timeout: int) -> bool:
         return live(event, Event).host_synchronize(timeout)
-
-
-def _signal(event: Handle) -> Event | None:
-    return None if event is None else live(event, Event)
 
 
 def _mutable(command_list: Handle) -> CommandListMutable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -118,7 +117,7 @@ class PythonCore(Keeper):
         if version >= (1, 2):
             # one structure in Python: its resolution is the older one
             cycles = round(1e9 / properties.timer_resolution)
-            return dataclasses.replace(properties, timer_resolution=cycles)
+            return properties._replace(timer_resolution=cycles)
         return properties
 
     @answers

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
-from softnpu.driver import Context, Event, Graph
+from softnpu.driver import Context, Graph
 from softnpu.driver.build_log import BuildLog
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.device import Device
@@ -25,13 +26,20 @@ from tests.conformance.api.structures import (
     GraphOutcome,
     GraphProperties,
     Handle,
-    Handles,
     MemoryUse,
     Pointer,
     StridesValue,
     TensorValue,
 )
-from tests.conformance.python_driver.results import Keeper, answers, convert, counted, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    convert,
+    events_of,
+    given,
+    live,
+    results,
+)
 
 
 class PythonGraphs(Keeper):
@@ -232,34 +240,21 @@ class PythonGraphs(Keeper):
 
     @results
     def ze_command_list_append_graph_initialize(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
         if graph is None:
             # the null graph of this call has a result of its own
             raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", found="null handle")
-        waits = counted(num_wait_events, wait_events, Event)
-        signal = None if signal_event is None else live(signal_event, Event)
+        signal, waits = events_of(*events)
         found.append_graph_initialize(live(graph, Graph), signal, waits)
 
     @results
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        signal = None if signal_event is None else live(signal_event, Event)
+        signal, waits = events_of(*events)
         profiling = None if query is None else live(query, ProfilingQuery)
         found.append_graph_execute(live(graph, Graph), profiling, signal, waits)
 
@@ -267,9 +262,9 @@ class PythonGraphs(Keeper):
 
     @answers
     def ze_device_get_profiling_data_properties(self, device: Handle, out: bool = True) -> int:
-        live(device, Device)
+        found = live(device, Device)
         given(out)
-        return device.get_profiling_data_properties()
+        return found.get_profiling_data_properties()
 
     @answers
     def ze_graph_profiling_pool_create(self, graph: Handle, count: int, out: bool = True) -> Handle:

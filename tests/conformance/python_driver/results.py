@@ -11,6 +11,7 @@ import msgspec
 
 from softnpu.driver import Driver
 from softnpu.driver.errors import ZeError, error
+from softnpu.driver.event import Event
 from softnpu.driver.handle import Handle
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Answer
@@ -68,6 +69,14 @@ def counted(
     if count and array is None:
         raise error(_CALL, without, "array", found="null pointer")
     return [live(entry, kind) for entry in (array or ())[:count]]
+
+
+def events_of(
+    signal: object = None, count: int = 0, waits: Sequence[object] | None = None
+) -> tuple[Event | None, list[Event]]:
+    """The events that an append signals and waits for."""
+    waited = counted(count, waits, Event)
+    return None if signal is None else live(signal, Event), waited
 
 
 def convert(kind: type[T], record: msgspec.Struct) -> T:
