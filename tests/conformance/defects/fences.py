@@ -50,7 +50,7 @@ class IgnoresTheTimeout(PythonDriver):
         return super().ze_fence_host_synchronize(fence, INFINITE if timeout else 0)
 
 
-@caught_by("test_fences.py::test_fence_of_another_queue_is_refused")
+@caught_by("test_fences.py::test_fence_of_another_queue_is_refused_after_the_work_was_submitted")
 class TakesAnyQueuesFence(PythonDriver):
     """A fence of another queue is not refused."""
 

@@ -18,6 +18,7 @@ from tests.conformance.native_driver.session import (
     events_of,
     handle,
     made,
+    plain,
     pointer,
 )
 
@@ -37,8 +38,7 @@ class NativeCommands(Session):
         del extra
         return result
 
-    def ze_command_queue_destroy(self, queue: Handle) -> ZeResult:
-        return call("zeCommandQueueDestroy", handle(queue))
+    ze_command_queue_destroy = plain("zeCommandQueueDestroy")
 
     def ze_command_queue_execute_command_lists(
         self, queue: Handle, count: int, lists: Handles, fence: Handle = None
@@ -46,8 +46,7 @@ class NativeCommands(Session):
         name = "zeCommandQueueExecuteCommandLists"
         return call(name, handle(queue), c_uint32(count), array(lists), handle(fence))
 
-    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> ZeResult:
-        return call("zeCommandQueueSynchronize", handle(queue), c_uint64(timeout))
+    ze_command_queue_synchronize = plain("zeCommandQueueSynchronize", c_uint64)
 
     def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> ZeResult:
         return ZeResult(self.queues.SetWorkloadType(handle(queue), c_uint32(workload)))
@@ -72,17 +71,10 @@ class NativeCommands(Session):
         del extra
         return result
 
-    def ze_command_list_destroy(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListDestroy", handle(command_list))
-
-    def ze_command_list_close(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListClose", handle(command_list))
-
-    def ze_command_list_reset(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListReset", handle(command_list))
-
-    def ze_command_list_host_synchronize(self, command_list: Handle, timeout: int) -> ZeResult:
-        return call("zeCommandListHostSynchronize", handle(command_list), c_uint64(timeout))
+    ze_command_list_destroy = plain("zeCommandListDestroy")
+    ze_command_list_close = plain("zeCommandListClose")
+    ze_command_list_reset = plain("zeCommandListReset")
+    ze_command_list_host_synchronize = plain("zeCommandListHostSynchronize", c_uint64)
 
     def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> Answer[bool]:
         told = c_uint8()
@@ -170,8 +162,7 @@ class NativeCommands(Session):
         name = "zeCommandListAppendWriteGlobalTimestamp"
         return call(name, handle(command_list), c_void_p(target), *events_of(*events))
 
-    def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> ZeResult:
-        return call("zeCommandListAppendSignalEvent", handle(command_list), handle(event))
+    ze_command_list_append_signal_event = plain("zeCommandListAppendSignalEvent", c_void_p)
 
     def ze_command_list_append_wait_on_events(
         self, command_list: Handle, count: int, events: Handles
@@ -179,8 +170,7 @@ class NativeCommands(Session):
         name = "zeCommandListAppendWaitOnEvents"
         return call(name, handle(command_list), c_uint32(count), array(events))
 
-    def ze_command_list_append_event_reset(self, command_list: Handle, event: Handle) -> ZeResult:
-        return call("zeCommandListAppendEventReset", handle(command_list), handle(event))
+    ze_command_list_append_event_reset = plain("zeCommandListAppendEventReset", c_void_p)
 
     # ------------------------------------------------------------ fences
 
@@ -188,17 +178,10 @@ class NativeCommands(Session):
         given = None if desc is None else lib.Flags(flags=desc.flags)
         return made("zeFenceCreate", out, handle(queue), pointer(given))
 
-    def ze_fence_destroy(self, fence: Handle) -> ZeResult:
-        return call("zeFenceDestroy", handle(fence))
-
-    def ze_fence_host_synchronize(self, fence: Handle, timeout: int) -> ZeResult:
-        return call("zeFenceHostSynchronize", handle(fence), c_uint64(timeout))
-
-    def ze_fence_query_status(self, fence: Handle) -> ZeResult:
-        return call("zeFenceQueryStatus", handle(fence))
-
-    def ze_fence_reset(self, fence: Handle) -> ZeResult:
-        return call("zeFenceReset", handle(fence))
+    ze_fence_destroy = plain("zeFenceDestroy")
+    ze_fence_host_synchronize = plain("zeFenceHostSynchronize", c_uint64)
+    ze_fence_query_status = plain("zeFenceQueryStatus")
+    ze_fence_reset = plain("zeFenceReset")
 
     # ------------------------------------------------------------ events
 
@@ -210,27 +193,17 @@ class NativeCommands(Session):
             "zeEventPoolCreate", out, handle(context), pointer(given), c_uint32(count), array(devices)
         )
 
-    def ze_event_pool_destroy(self, pool: Handle) -> ZeResult:
-        return call("zeEventPoolDestroy", handle(pool))
+    ze_event_pool_destroy = plain("zeEventPoolDestroy")
 
     def ze_event_create(self, pool: Handle, desc: api.EventDesc | None, out: bool = True) -> Answer[Handle]:
         given = None if desc is None else lib.EventDesc(index=desc.index)
         return made("zeEventCreate", out, handle(pool), pointer(given))
 
-    def ze_event_destroy(self, event: Handle) -> ZeResult:
-        return call("zeEventDestroy", handle(event))
-
-    def ze_event_host_signal(self, event: Handle) -> ZeResult:
-        return call("zeEventHostSignal", handle(event))
-
-    def ze_event_host_reset(self, event: Handle) -> ZeResult:
-        return call("zeEventHostReset", handle(event))
-
-    def ze_event_query_status(self, event: Handle) -> ZeResult:
-        return call("zeEventQueryStatus", handle(event))
-
-    def ze_event_host_synchronize(self, event: Handle, timeout: int) -> ZeResult:
-        return call("zeEventHostSynchronize", handle(event), c_uint64(timeout))
+    ze_event_destroy = plain("zeEventDestroy")
+    ze_event_host_signal = plain("zeEventHostSignal")
+    ze_event_host_reset = plain("zeEventHostReset")
+    ze_event_query_status = plain("zeEventQueryStatus")
+    ze_event_host_synchronize = plain("zeEventHostSynchronize", c_uint64)
 
 
 def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from tests.conformance.native_driver.session import (
     each,
     handle,
     made,
+    plain,
     pointer,
     properties,
 )
@@ -143,8 +144,7 @@ class NativeCore(Session):
             ],
         )
 
-    def ze_device_get_status(self, device: Handle) -> ZeResult:
-        return call("zeDeviceGetStatus", handle(device))
+    ze_device_get_status = plain("zeDeviceGetStatus")
 
     def ze_device_get_global_timestamps(
         self, device: Handle, out: bool = True
@@ -176,8 +176,7 @@ class NativeCore(Session):
         self._contexts.discard(context)
         return call("zeContextDestroy", handle(context))
 
-    def ze_context_get_status(self, context: Handle) -> ZeResult:
-        return call("zeContextGetStatus", handle(context))
+    ze_context_get_status = plain("zeContextGetStatus")
 
     # ------------------------------------------------------------ memory
 

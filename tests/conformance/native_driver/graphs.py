@@ -19,6 +19,7 @@ from tests.conformance.native_driver.session import (
     events_of,
     handle,
     pointer,
+    slot,
     text,
 )
 
@@ -86,14 +87,9 @@ class NativeGraphs(Session):
         del kept
         return ZeResult(result), api.GraphOutcome(graph.value, log.value)
 
-    def ze_graph_destroy(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.Destroy(handle(graph)))
-
-    def ze_graph_initialize(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.GraphInitialize(handle(graph)))
-
-    def ze_graph_evict(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.Evict(handle(graph)))
+    ze_graph_destroy = slot("graphs", "Destroy")
+    ze_graph_initialize = slot("graphs", "GraphInitialize")
+    ze_graph_evict = slot("graphs", "Evict")
 
     # ------------------------------------------------------------ what a graph is
 
@@ -154,16 +150,14 @@ class NativeGraphs(Session):
     def ze_graph_build_log_get_string2(self, log: Handle) -> Answer[tuple[int, str]]:
         return text(self.graphs.BuildLogGetString2, c_uint32, handle(log))
 
-    def ze_graph_build_log_destroy(self, log: Handle) -> ZeResult:
-        return ZeResult(self.graphs.BuildLogDestroy(handle(log)))
+    ze_graph_build_log_destroy = slot("graphs", "BuildLogDestroy")
 
     def ze_graph_query_network_create2(
         self, context: Handle, device: Handle, desc: api.GraphDesc | None, out: bool = True
     ) -> Answer[Handle]:
         return self._made(self.graphs.QueryNetworkCreate2, context, device, desc, out)
 
-    def ze_graph_query_network_destroy(self, query: Handle) -> ZeResult:
-        return ZeResult(self.graphs.QueryNetworkDestroy(handle(query)))
+    ze_graph_query_network_destroy = slot("graphs", "QueryNetworkDestroy")
 
     def ze_graph_query_network_get_supported_layers(self, query: Handle) -> Answer[str]:
         told = text(self.graphs.QueryNetworkGetSupportedLayers, c_size_t, handle(query))
@@ -221,8 +215,7 @@ class NativeGraphs(Session):
         result = self.profiling.ProfilingPoolCreate(handle(graph), c_uint32(count), place)
         return answer(result, lambda: pool.value)
 
-    def ze_graph_profiling_pool_destroy(self, pool: Handle) -> ZeResult:
-        return ZeResult(self.profiling.ProfilingPoolDestroy(handle(pool)))
+    ze_graph_profiling_pool_destroy = slot("profiling", "ProfilingPoolDestroy")
 
     def ze_graph_profiling_query_create(self, pool: Handle, index: int, out: bool = True) -> Answer[Handle]:
         query = c_void_p()
@@ -230,8 +223,7 @@ class NativeGraphs(Session):
         result = self.profiling.ProfilingQueryCreate(handle(pool), c_uint32(index), place)
         return answer(result, lambda: query.value)
 
-    def ze_graph_profiling_query_destroy(self, query: Handle) -> ZeResult:
-        return ZeResult(self.profiling.ProfilingQueryDestroy(handle(query)))
+    ze_graph_profiling_query_destroy = slot("profiling", "ProfilingQueryDestroy")
 
     def ze_graph_profiling_query_get_data(self, query: Handle, kind: int) -> Answer[bytes]:
         return data(self.profiling.ProfilingQueryGetData, c_uint32, handle(query), c_uint32(kind))

@@ -28,7 +28,17 @@ from tests.conformance.api.structures import (
     MutableGraphStrides,
     Pointer,
 )
-from tests.conformance.python_driver.results import Keeper, answers, counted, events_of, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    counted,
+    destruction,
+    events_of,
+    given,
+    live,
+    method,
+    results,
+)
 
 _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePriority.HIGH: "high"}
 
@@ -55,9 +65,7 @@ class PythonCommands(Keeper):
         )
         return self.keep(made)
 
-    @results
-    def ze_command_queue_destroy(self, queue: Handle) -> None:
-        self.destroy("zeCommandQueueDestroy", queue, CommandQueue)
+    ze_command_queue_destroy = destruction("zeCommandQueueDestroy", CommandQueue)
 
     @results
     def ze_command_queue_execute_command_lists(
@@ -69,9 +77,7 @@ class PythonCommands(Keeper):
         entries = [live(entry, CommandList) for entry in lists[:count]]
         found.execute_command_lists(entries, None if fence is None else live(fence, Fence))
 
-    @results
-    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> bool:
-        return live(queue, CommandQueue).synchronize(timeout)
+    ze_command_queue_synchronize = method(CommandQueue, "synchronize")
 
     @results
     def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> None:
@@ -107,21 +113,10 @@ class PythonCommands(Keeper):
         made = found.create_command_list_immediate(priority, QueueMode(desc.mode), ordinal=desc.ordinal)
         return self.keep(made)
 
-    @results
-    def ze_command_list_destroy(self, command_list: Handle) -> None:
-        self.destroy("zeCommandListDestroy", command_list, CommandList)
-
-    @results
-    def ze_command_list_close(self, command_list: Handle) -> None:
-        live(command_list, CommandList).close()
-
-    @results
-    def ze_command_list_reset(self, command_list: Handle) -> None:
-        live(command_list, CommandList).reset()
-
-    @results
-    def ze_command_list_host_synchronize(self, command_list: Handle, timeout: int) -> bool:
-        return live(command_list, CommandList).host_synchronize(timeout)
+    ze_command_list_destroy = destruction("zeCommandListDestroy", CommandList)
+    ze_command_list_close = method(CommandList, "close")
+    ze_command_list_reset = method(CommandList, "reset")
+    ze_command_list_host_synchronize = method(CommandList, "host_synchronize")
 
     @answers
     def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> bool:
@@ -230,21 +225,10 @@ class PythonCommands(Keeper):
         assert desc is not None
         return self.keep(found.create_fence(bool(desc.flags & FenceFlag.SIGNALED)))
 
-    @results
-    def ze_fence_destroy(self, fence: Handle) -> None:
-        self.destroy("zeFenceDestroy", fence, Fence)
-
-    @results
-    def ze_fence_host_synchronize(self, fence: Handle, timeout: int) -> bool:
-        return live(fence, Fence).host_synchronize(timeout)
-
-    @results
-    def ze_fence_query_status(self, fence: Handle) -> bool:
-        return live(fence, Fence).query_status()
-
-    @results
-    def ze_fence_reset(self, fence: Handle) -> None:
-        live(fence, Fence).reset()
+    ze_fence_destroy = destruction("zeFenceDestroy", Fence)
+    ze_fence_host_synchronize = method(Fence, "host_synchronize")
+    ze_fence_query_status = method(Fence, "query_status")
+    ze_fence_reset = method(Fence, "reset")
 
     # ------------------------------------------------------------ events
 
@@ -258,9 +242,7 @@ class PythonCommands(Keeper):
         counted(count, devices, Device)
         return self.keep(found.create_event_pool(desc.count))
 
-    @results
-    def ze_event_pool_destroy(self, pool: Handle) -> None:
-        self.destroy("zeEventPoolDestroy", pool, EventPool)
+    ze_event_pool_destroy = destruction("zeEventPoolDestroy", EventPool)
 
     @answers
     def ze_event_create(self, pool: Handle, desc: EventDesc | None, out: bool = True) -> Handle:
@@ -269,25 +251,11 @@ class PythonCommands(Keeper):
         assert desc is not None
         return self.keep(found.create_event(desc.index))
 
-    @results
-    def ze_event_destroy(self, event: Handle) -> None:
-        self.destroy("zeEventDestroy", event, Event)
-
-    @results
-    def ze_event_host_signal(self, event: Handle) -> None:
-        live(event, Event).host_signal()
-
-    @results
-    def ze_event_host_reset(self, event: Handle) -> None:
-        live(event, Event).host_reset()
-
-    @results
-    def ze_event_query_status(self, event: Handle) -> bool:
-        return live(event, Event).query_status()
-
-    @results
-    def ze_event_host_synchronize(self, event: Handle, timeout: int) -> bool:
-        return live(event, Event).host_synchronize(timeout)
+    ze_event_destroy = destruction("zeEventDestroy", Event)
+    ze_event_host_signal = method(Event, "host_signal")
+    ze_event_host_reset = method(Event, "host_reset")
+    ze_event_query_status = method(Event, "query_status")
+    ze_event_host_synchronize = method(Event, "host_synchronize")
 
 
 def _mutable(command_list: Handle) -> CommandListMutable:

@@ -35,7 +35,16 @@ from tests.conformance.api.structures import (
     SysmanProperties,
 )
 from tests.conformance.call_tables import CALLS, Status
-from tests.conformance.python_driver.results import Keeper, answers, convert, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    convert,
+    destruction,
+    given,
+    live,
+    method,
+    results,
+)
 
 
 class _Engine(NamedTuple):
@@ -173,9 +182,7 @@ class PythonCore(Keeper):
         groups = live(device, Device).get_command_queue_group_properties()
         return [convert(QueueGroupProperties, entry) for entry in groups]
 
-    @results
-    def ze_device_get_status(self, device: Handle) -> None:
-        live(device, Device).get_status()
+    ze_device_get_status = method(Device, "get_status")
 
     @answers
     def ze_device_get_global_timestamps(self, device: Handle, out: bool = True) -> GlobalTimestamps:
@@ -197,13 +204,8 @@ class PythonCore(Keeper):
         given(desc, out)
         return self.keep(found.devices[0].create_context())
 
-    @results
-    def ze_context_destroy(self, context: Handle) -> None:
-        self.destroy("zeContextDestroy", context, Context)
-
-    @results
-    def ze_context_get_status(self, context: Handle) -> None:
-        live(context, Context).get_status()
+    ze_context_destroy = destruction("zeContextDestroy", Context)
+    ze_context_get_status = method(Context, "get_status")
 
     # ------------------------------------------------------------ memory
 

@@ -35,9 +35,11 @@ from tests.conformance.python_driver.results import (
     Keeper,
     answers,
     convert,
+    destruction,
     events_of,
     given,
     live,
+    method,
     results,
 )
 
@@ -105,17 +107,9 @@ class PythonGraphs(Keeper):
             return ZeResult(failure.result), GraphOutcome(None, log)
         return ZeResult.SUCCESS, GraphOutcome(graph, log)
 
-    @results
-    def ze_graph_destroy(self, graph: Handle) -> None:
-        self.destroy("pfnDestroy", graph, Graph)
-
-    @results
-    def ze_graph_initialize(self, graph: Handle) -> None:
-        live(graph, Graph).initialize()
-
-    @results
-    def ze_graph_evict(self, graph: Handle) -> None:
-        live(graph, Graph).evict()
+    ze_graph_destroy = destruction("pfnDestroy", Graph)
+    ze_graph_initialize = method(Graph, "initialize")
+    ze_graph_evict = method(Graph, "evict")
 
     # ------------------------------------------------------------ what a graph is
 
@@ -197,9 +191,7 @@ class PythonGraphs(Keeper):
         found = live(log, BuildLog)
         return found.size, found.get_string()
 
-    @results
-    def ze_graph_build_log_destroy(self, log: Handle) -> None:
-        live(log, BuildLog).destroy()
+    ze_graph_build_log_destroy = method(BuildLog, "destroy")
 
     @answers
     def ze_graph_query_network_create2(
@@ -209,9 +201,7 @@ class PythonGraphs(Keeper):
         given(out)
         return self.keep(extension.query_network_create(found, _desc(desc)))
 
-    @results
-    def ze_graph_query_network_destroy(self, query: Handle) -> None:
-        self.destroy("pfnQueryNetworkDestroy", query, QueryNetwork)
+    ze_graph_query_network_destroy = destruction("pfnQueryNetworkDestroy", QueryNetwork)
 
     @answers
     def ze_graph_query_network_get_supported_layers(self, query: Handle) -> str:
@@ -272,9 +262,7 @@ class PythonGraphs(Keeper):
         given(out)
         return self.keep(ProfilingPool(found, count))
 
-    @results
-    def ze_graph_profiling_pool_destroy(self, pool: Handle) -> None:
-        self.destroy("pfnProfilingPoolDestroy", pool, ProfilingPool)
+    ze_graph_profiling_pool_destroy = destruction("pfnProfilingPoolDestroy", ProfilingPool)
 
     @answers
     def ze_graph_profiling_query_create(self, pool: Handle, index: int, out: bool = True) -> Handle:
@@ -282,9 +270,7 @@ class PythonGraphs(Keeper):
         given(out)
         return self.keep(found.create_query(index))
 
-    @results
-    def ze_graph_profiling_query_destroy(self, query: Handle) -> None:
-        self.destroy("pfnProfilingQueryDestroy", query, ProfilingQuery)
+    ze_graph_profiling_query_destroy = destruction("pfnProfilingQueryDestroy", ProfilingQuery)
 
     @answers
     def ze_graph_profiling_query_get_data(self, query: Handle, kind: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -60,6 +60,20 @@ def given(*pointers: object) -> None:
     """INVALID_NULL_POINTER unless every one of them is given (not None, 0 or False)."""
     if any(pointer is None or pointer is False or pointer == 0 for pointer in pointers):
         raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", found="null pointer")
+
+
+def method(kind: type[object], name: str) -> Callable[..., ZeResult]:
+    """A call without outputs that is one method of one object."""
+
+    def call(_self: object, handle: object, *arguments: object) -> bool | None:
+        return cast("bool | None", getattr(live(handle, kind), name)(*arguments))
+
+    return results(call)
+
+
+def destruction(call: str, kind: type[Handle]) -> Callable[[Keeper, object], ZeResult]:
+    """A call that destroys an object."""
+    return results(lambda keeper, handle: keeper.destroy(call, handle, kind))
 
 
 def counted(

@@ -41,6 +41,11 @@ struct ze_base_properties_t {
     void* pNext;
 };
 
+// The structures that have flags alone.
+struct ze_flags_t : ze_base_properties_t {
+    uint32_t flags;
+};
+
 // The links of a chain, for range-based loops.
 template <class Link>
 struct ze_chain_t {
@@ -68,18 +73,14 @@ inline ze_chain_t<const ze_base_properties_t> ze_chain(const void* next) {
 
 enum : uint32_t { ZE_INIT_FLAG_VPU_ONLY = 2, ZE_INIT_DRIVER_TYPE_FLAG_NPU = 2 };
 
-struct ze_init_driver_type_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_init_driver_type_desc_t = ze_flags_t;
 
 struct ze_driver_properties_t : ze_base_properties_t {
     uint8_t uuid[16];
     uint32_t driverVersion;
 };
 
-struct ze_driver_ipc_properties_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_driver_ipc_properties_t = ze_flags_t;
 
 struct ze_driver_extension_properties_t {
     char name[256];
@@ -168,9 +169,7 @@ struct ze_device_external_memory_properties_t : ze_base_properties_t {
     uint32_t imageExportTypes;
 };
 
-struct ze_device_p2p_properties_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_device_p2p_properties_t = ze_flags_t;
 
 enum : uint32_t {
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE = 1,
@@ -195,18 +194,14 @@ struct ze_pci_ext_properties_t : ze_base_properties_t {
 
 // ---------------------------------------------------------------- context and memory
 
-struct ze_context_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_context_desc_t = ze_flags_t;
 
 struct ze_device_mem_alloc_desc_t : ze_base_properties_t {
     uint32_t flags;
     uint32_t ordinal;
 };
 
-struct ze_host_mem_alloc_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_host_mem_alloc_desc_t = ze_flags_t;
 
 // The import structure, and the export structure, whose `fd` is an output.
 struct ze_external_memory_fd_t : ze_base_properties_t {
@@ -214,9 +209,7 @@ struct ze_external_memory_fd_t : ze_base_properties_t {
     int fd;
 };
 
-struct ze_external_memory_export_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_external_memory_export_desc_t = ze_flags_t;
 
 enum ze_memory_type_t : uint32_t {
     ZE_MEMORY_TYPE_UNKNOWN = 0,
@@ -264,9 +257,7 @@ struct ze_copy_region_t {
     uint32_t depth;
 };
 
-struct ze_fence_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_fence_desc_t = ze_flags_t;
 enum : uint32_t { ZE_FENCE_FLAG_SIGNALED = 1 };
 
 struct ze_event_pool_desc_t : ze_base_properties_t {
@@ -287,10 +278,7 @@ enum : uint32_t {
     ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS = 128,
 };
 
-// The id, commands and list descriptors have the same form.
-struct ze_mutable_exp_desc_t : ze_base_properties_t {
-    uint32_t flags;
-};
+using ze_mutable_exp_desc_t = ze_flags_t;
 
 struct ze_mutable_graph_argument_exp_desc_t : ze_base_properties_t {
     uint64_t commandId;

@@ -46,7 +46,7 @@ uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
         }
         index = static_cast<uint32_t>(slots_.size());
         slots_.emplace_back();
-        free_.reserve(slots_.capacity());  // giving a slot back must not fail
+        free_.reserve(slots_.capacity());  // releasing a slot must not fail
     }
     Slot& slot = slots_[index];
     slot.generation++;
@@ -62,7 +62,7 @@ const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
         throw invalid_null_handle(wanted, "null handle", format("a live %s handle", wanted));
     }
     if (is_ours(handle) && epoch_of(handle) != epoch_) {
-        // what is built upon us often says something else: OpenVINO misses a compiler of its own
+        // OpenVINO reports another reason
         log_once(format(
             "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
             "processes before the first use of the NPU, or anew (multiprocessing: spawn)",
@@ -108,7 +108,7 @@ void HandleTable::remove_owned_by(const std::shared_ptr<Object>& owner) {
         try {
             child->retire();
         } catch (const Error&) {
-            // the daemon is gone, and with it what the child had; its owner says so
+            // without a daemon there is nothing to destroy; the owner reports it
         }
     }
 }

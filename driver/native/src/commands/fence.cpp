@@ -34,8 +34,7 @@ bool Fence::wait(uint64_t timeout) {
             queue->throw_failure(*execution);
         return true;
     }
-    // over without a signal: given to another submission since, passed over in a broken ring, or the queue is
-    // destroyed
+    // over without a signal: armed again since, skipped in a lost queue, or the queue is destroyed
     queue->check_alive(last);
     return false;
 }

@@ -34,7 +34,7 @@ bool CommandListImmediate::host_synchronize(uint64_t timeout) {
 }
 
 void CommandListImmediate::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
-    // there is one buffer: an append keeps it from the end of the one before until its own submission
+    // one buffer: an append waits for the end of the one before
     std::lock_guard turn(appending_);
     queue_->synchronize(FOREVER);
     std::vector<Recorded> next;

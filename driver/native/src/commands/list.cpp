@@ -59,7 +59,6 @@ std::optional<Recorded> CommandList::recorded() {
         throw uninitialized("command list", "still open", "a closed list", "close it");
     }
     if (commands_.empty()) return std::nullopt;
-    // with the lock: an update by another thread takes effect with the submission that follows it
     prepare_locked();
     return recorded_locked();
 }

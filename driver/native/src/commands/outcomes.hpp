@@ -1,4 +1,4 @@
-// How the submissions of a queue ended: each failure is kept until somebody was answer of it.
+// The results of the submissions of a queue: a failure is kept until it was reported.
 #pragma once
 
 #include <cstddef>
@@ -44,10 +44,8 @@ public:
         }
     }
     bool was_read(uint64_t sequence) const { return read_ >= sequence; }
-    // Somebody was answer of this failure.
     void mark_reported(uint64_t sequence) { unreported_.erase(sequence); }
-    // The oldest failure up to `last` that nobody was answer of, and how many more there are. All of them
-    // count as answer from now on.
+    // The oldest unreported failure up to `last`, and how many more there are. All of them count as reported.
     std::optional<std::pair<Failure, size_t>> take_unreported(uint64_t last);
 
 private:

@@ -1,4 +1,4 @@
-// How far a command queue has come: for those who ask about its submissions, also after its end.
+// The progress of a command queue, which may be read after its end.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,12 @@
 
 namespace softnpu {
 
-// A list, an event or a fence may ask after the queue was destroyed: until the device has confirmed that, its
-// submissions may still run.
+// Submissions of a destroyed queue may run until the device has confirmed its end.
 class Progress {
 public:
     explicit Progress(std::shared_ptr<Block> ring) : ring_(std::move(ring)) {}
 
-    // Whether submission `sequence` has ended. Not to be asked when the queue is gone: its ring is another's
-    // then.
+    // Whether submission `sequence` has ended. Not after the end of the queue: its ring is reused then.
     bool has_ended(uint64_t sequence) const {
         return load64(ring_->data() + schema::ring_header::COMPLETED) >= sequence;
     }

@@ -60,7 +60,7 @@ void CommandQueue::retire() {
     wake_waiters();
     if (!context->retired() && !context->connection->is_lost()) {
         try {
-            // answered when the engine runs nothing of this queue any more: then everything may go
+            // answered when the engine runs nothing of this queue any more
             context->connection->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, handle_),
                                          ok::TAG);
         } catch (const Error&) {
@@ -78,7 +78,7 @@ void CommandQueue::retire() {
     context->memory()->flush();
 }
 
-// The daemon could not be asked: the queue runs on, so what it uses stays until the context ends.
+// The queue could not be destroyed and runs on: what it uses stays until the context ends.
 void CommandQueue::keep_submissions() {
     std::lock_guard lock(mutex_);
     context->keep(ring_);
@@ -125,8 +125,7 @@ void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
         ended.clear();
         wait_for_room(recorded.size());
     }
-    // the tail is stored before we look whether the engine sleeps; it stores `asleep` before it looks at the
-    // tail
+    // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
     if (load32(ring() + ring_header::ASLEEP) != 0) context->ring_doorbell();
 }
@@ -204,7 +203,7 @@ bool CommandQueue::has_room(size_t count) const {
     return needed <= slots_ || outcomes_.was_read(needed - slots_);
 }
 
-// Waits until so many slots are free, however long: the device ends every submission some day.
+// Waits until so many slots are free: the device ends every submission.
 void CommandQueue::wait_for_room(size_t count) {
     const uint64_t sequence = tail_ + count - slots_;
     const auto over = [&] { return is_over(sequence); };
@@ -238,7 +237,7 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
     store64(ring() + ring_header::TAIL, last);
 }
 
-// Notes what the next submissions use, and who asks for their results: all of it or nothing.
+// Records what the next submissions use and who waits for them: all of it or nothing.
 void CommandQueue::track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution) {
     const size_t before = in_flight_.size();
     size_t expected = 0;

@@ -50,8 +50,7 @@ public:
     void execute(const std::vector<std::shared_ptr<CommandList>>& lists, const std::shared_ptr<Fence>& fence);
     // Submits what is recorded; the fence is signalled after the last one.
     void submit(const std::vector<Recorded>& recorded, Fence* fence);
-    // Waits for all submissions; false when the time has passed. Throws the oldest failure that nobody was
-    // answer of.
+    // Waits for all submissions; false after the time-out. Throws the oldest unreported failure.
     bool synchronize(uint64_t timeout);
     void set_workload(bool background);
 
@@ -80,13 +79,13 @@ private:
     void fill_slots(const std::vector<Recorded>& recorded, Fence* fence);
     void track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution);
     void read_results(uint64_t last);
-    // What ended submissions used; to be let go of without a lock.
+    // What ended submissions used; released without a lock.
     std::vector<Submission> take_ended();
     // The error of a failed submission, with the reason that the engine left in the ring.
     Error failure(Failure failed, size_t more = 0) const;
     uint8_t* slot(uint64_t sequence) const;
     void sleep(uint64_t sequence, uint64_t timeout);
-    // Lets go of those who sleep on the ring: its memory may be another's soon.
+    // Wakes who sleeps on the ring before its memory is reused.
     void wake_waiters();
     uint8_t* ring() const { return ring_->data(); }
 

@@ -22,7 +22,7 @@ std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) 
         throw uninitialized("driver", "the daemon has no device", "a device");
     }
     auto context = std::make_shared<Context>(driver);
-    // nothing to choose: what keeps the daemon from making one is said here
+    // with one device there is nothing to choose
     if (driver->devices.size() == 1) context->make(driver->devices[0]);
     return context;
 }
@@ -110,7 +110,7 @@ MemoryRef Context::acquire_fence() {
         }
     }
     const auto block = memory()->allocate(memory_kind::CONTROL, FENCES_AT_ONCE * RECORD_SIZE);
-    // what lay here before must not be taken for a ticket
+    // old content must not look like a ticket
     std::memset(block->data(), 0, FENCES_AT_ONCE * RECORD_SIZE);
     std::lock_guard lock(fences_mutex_);
     for (size_t index = 1; index < FENCES_AT_ONCE; ++index)

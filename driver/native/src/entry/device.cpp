@@ -5,7 +5,6 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "entry/calls.hpp"
-#include "entry/device_properties.hpp"
 #include "session/driver.hpp"
 
 using namespace softnpu;
@@ -183,7 +182,7 @@ ZE_EXPORT ze_result_t zeDeviceGetCommandQueueGroupProperties(
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetStatus(ze_device_handle_t hDevice) {
-    // asks the daemon, which says whether it is alive
+    // DEVICE_LOST without a daemon
     return guarded(__func__, [&] { lookup<Device>(hDevice)->busy_ns(); });
 }
 

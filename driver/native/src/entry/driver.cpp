@@ -3,7 +3,6 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "entry/calls.hpp"
-#include "entry/extensions.hpp"
 #include "session/driver.hpp"
 
 using namespace softnpu;
@@ -14,13 +13,13 @@ constexpr uint8_t UUID[16] = {0x01, 0x7d, 0xe9, 0x31, 0x6b, 0x4d, 0x4f, 0xd4,
                               0xaa, 0x9b, 0x5b, 0xed, 0x77, 0xfc, 0x8e, 0x89};
 constexpr uint32_t DRIVER_VERSION = 0x00010000;
 
-// The handle of the driver; a person learns on stderr why there is none.
+// The handle of the driver; the reason of a failure goes to stderr.
 uint64_t opened() {
     try {
         return open_driver();
     } catch (const Error& failure) {
         log_failure(failure);
-        // there is no device then: a daemon that is refused or cannot be started is no lost one
+        // no session was lost: there is no driver
         if (failure.result() != ZE_RESULT_ERROR_DEVICE_LOST) throw;
         ErrorInfo info = failure.info();
         info.result = ZE_RESULT_ERROR_UNINITIALIZED;

@@ -1,5 +1,3 @@
-#include "entry/extensions.hpp"
-
 #include "base/runtime.hpp"
 #include "device/context.hpp"
 #include "base/guard.hpp"
@@ -38,7 +36,7 @@ ze_result_t set_workload_type(ze_command_queue_handle_t queue, uint32_t type) {
     });
 }
 
-// Nothing idle is pruned behind a program's back, so there is nothing to opt out of.
+// Idle memory is never pruned: there is nothing to opt out of.
 ze_result_t set_context_properties(ze_context_handle_t context, ze_context_properties_npu_ext_t* properties) {
     return guarded("pfnSetProperties", [&] {
         lookup<Context>(context);
@@ -60,7 +58,7 @@ ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext
     });
 }
 
-// Tables are handed out as pointers that nobody writes through.
+// The API takes tables as pointers to non-const.
 template <class Table>
 void* mutable_pointer(const Table& table) {
     return const_cast<Table*>(&table);

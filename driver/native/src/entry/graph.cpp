@@ -136,7 +136,7 @@ ze_result_t get_argument_properties2(ze_graph_handle_t hGraph, uint32_t index,
 
 ze_result_t get_argument_properties3(ze_graph_handle_t hGraph, uint32_t index,
                                      ze_graph_argument_properties_3_t* out) {
-    // OpenVINO 2025.2 gives a record that it has not initialised: its pNext leads nowhere
+    // the pNext of OpenVINO 2025.2 is not initialised
     const bool chained =
         out != nullptr && out->base.base.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES_3;
     return argument_properties("pfnGetArgumentProperties3", hGraph, index, out,

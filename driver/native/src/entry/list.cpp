@@ -5,7 +5,6 @@
 #include "commands/mutable.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
-#include "entry/queue_options.hpp"
 
 using namespace softnpu;
 

@@ -1,4 +1,4 @@
-// What a program expects of the loader itself, where this library takes its place.
+// Functions of the loader, which this library replaces.
 #include <cstring>
 
 #include "base/guard.hpp"

@@ -65,7 +65,7 @@ ZE_EXPORT ze_result_t zeContextDestroy(ze_context_handle_t hContext) {
 }
 
 ZE_EXPORT ze_result_t zeContextGetStatus(ze_context_handle_t hContext) {
-    // asks the daemon, which says whether it is alive
+    // DEVICE_LOST without a daemon
     return guarded(__func__, [&] { lookup<Context>(hContext)->device()->busy_ns(); });
 }
 

@@ -5,7 +5,6 @@
 #include "commands/list.hpp"
 #include "commands/queue.hpp"
 #include "entry/calls.hpp"
-#include "entry/queue_options.hpp"
 
 using namespace softnpu;
 

@@ -2,7 +2,6 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "entry/calls.hpp"
-#include "entry/device_properties.hpp"
 #include "session/driver.hpp"
 
 using namespace softnpu;

@@ -1,7 +1,7 @@
 // The getters through which the official loader finds this driver's functions.
 //
-// A table only ever grows at its end, so each entry says with which version of the API it came: an older
-// loader has a shorter table. Entries of functions that an NPU does not have stay as the loader made them.
+// An older loader has a shorter table, so each entry has the version of the API that added it. Entries of
+// functions that an NPU does not have stay as the loader made them.
 #include <cstdint>
 
 #include "abi/ze.hpp"

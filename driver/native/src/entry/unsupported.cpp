@@ -2,7 +2,7 @@
 #include "base/guard.hpp"
 #include "entry/calls.hpp"
 
-// One function stands for all: it looks at no argument, and the caller cleans them up.
+// One function for all: it reads no argument.
 extern "C" ze_result_t softnpu_unsupported() {
     return softnpu::guarded("function", []() -> ze_result_t {
         throw softnpu::unsupported_feature("function", "an NPU does not have it",

@@ -54,7 +54,7 @@ uint32_t layout_of(const ArgumentMeta& meta) {
     return number != 0 && letters.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
 }
 
-// Upper bounds of the dimensions; those without one are the largest number that there is.
+// Upper bounds of the dimensions; UNBOUNDED without one.
 std::vector<uint32_t> dims_of(const ArgumentMeta& meta) {
     std::vector<uint32_t> dims;
     if (!meta.is_dynamic()) {

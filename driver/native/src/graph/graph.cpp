@@ -13,7 +13,7 @@ using namespace schema;
 DeviceGraph::~DeviceGraph() {
     // a destroyed context has taken its graphs with it; else the daemon learns of it with the next request
     if (const auto pool = pool_.lock())
-        pool->later(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, handle));
+        pool->defer(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, handle));
 }
 
 Graph::Graph(std::shared_ptr<Context> of, Answer created, uint32_t flags)
@@ -42,7 +42,7 @@ void Graph::retire() {
 }
 
 void Graph::initialize() {
-    // two threads may ask at once: the daemon takes it for one
+    // two threads may send it at once: the daemon initializes once
     if (initialized_) return;
     context->connection->request(
         MapWriter(schema::graph_initialize::TAG).put(schema::graph_initialize::GRAPH, on_device->handle),

@@ -1,4 +1,4 @@
-// What a driver has to know of the XML of an OpenVINO IR: where its constants are named.
+// The constants of an OpenVINO IR, found in its XML.
 #pragma once
 
 #include <cstdint>

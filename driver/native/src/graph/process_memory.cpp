@@ -85,7 +85,7 @@ std::vector<const Area*> covering(const std::vector<Area>& areas, const Piece& p
 
 class Locator {
 public:
-    // Where in a file a piece lies, if it does and can go as a descriptor.
+    // The range of a file that a piece maps, if its descriptor can be sent.
     std::optional<InFile> locate(const Piece& piece, const std::vector<const Area*>& cover) {
         if (cover.size() != 1 || piece.length == 0) return std::nullopt;
         const Area& area = *cover[0];
@@ -121,7 +121,7 @@ private:
     std::optional<std::set<uint64_t>> private_;
 };
 
-// Leaves as many files as a message carries, the largest; what lies in others is copied.
+// Keeps the largest files, as many as a message carries; pieces of the others are copied.
 void keep_largest(FileLocations& locations, const std::vector<Piece>& pieces) {
     std::map<FileId, uint64_t> sizes;
     for (size_t index = 0; index < pieces.size(); ++index) {

@@ -19,7 +19,7 @@ struct Range {
     uint64_t size = 0;
 };
 
-// Where things are in the input.
+// The parts of the input.
 struct Form {
     uint16_t major = 0;
     uint16_t minor = 0;
@@ -89,7 +89,7 @@ Form form_of(const uint8_t* data, size_t size) {
     return copying_form(data, size);
 }
 
-// Where a constant of the no-copy form lies in this process.
+// The memory of a constant of the no-copy form.
 Piece pointed(std::string_view xml, const ConstLayer& layer) {
     const auto version = text_of(xml, *layer.pointer, "version");
     const auto address = number_of(xml, *layer.pointer, "mp");

@@ -47,7 +47,7 @@ public:
     const size_t size;
 
     uint8_t* data() const { return mapping_->address() + offset; }
-    // Where the device would see it: segments lie far apart in its address space.
+    // The address on the device: segments lie far apart.
     uint64_t device_address() const { return (segment << 40) + 0x80000000ull + offset; }
 
 private:

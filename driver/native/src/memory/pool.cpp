@@ -86,8 +86,8 @@ Answer MemoryPool::ask(const MapWriter& request, std::string_view expected, size
     return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
 }
 
-// Takes what came for a thread that was cancelled, and lets go of it: a segment is described once only, and
-// what is placed next may lie in the same.
+// Adopts and frees what came for a thread that was cancelled: a segment is described once only, and the next
+// block may lie in it.
 void MemoryPool::settle_interrupted() {
     if (interrupted_ == 0) return;
     Answer answer;
@@ -100,7 +100,7 @@ void MemoryPool::settle_interrupted() {
     interrupted_ = 0;
     const bool is_queue = answer.fields.string(TAG_FIELD) == queue_created::TAG;
     if (is_queue)
-        later(MapWriter(queue_destroy::TAG)
+        defer(MapWriter(queue_destroy::TAG)
                   .put(queue_destroy::QUEUE, answer.fields.integer(queue_created::QUEUE)));
     const Value* const placed = is_queue ? answer.fields.find(queue_created::RING) : &answer.fields;
     if (placed != nullptr) adopt(*placed, answer.fds, 0, 0, is_queue, false);
@@ -124,7 +124,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
             }
             mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
         }
-        // the block comes last: it gives the memory back itself
+        // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];
         segment.mapping = mapping;
         if (exportable && fd_index < fds.size()) {
@@ -188,19 +188,19 @@ MemoryRef MemoryPool::resolve(const void* address, ze_result_t unknown) const {
             static_cast<size_t>(static_cast<const uint8_t*>(address) - allocation.block->data())};
 }
 
-void MemoryPool::collect(Gone gone) noexcept {
+void MemoryPool::collect(Freed freed) noexcept {
     try {
         std::lock_guard lock(garbage_mutex_);
-        garbage_.push_back(gone);
+        garbage_.push_back(freed);
     } catch (...) {
-        // without memory to note it: the daemon takes it back with the context
+        // freed by the daemon with the context
     }
 }
 
-void MemoryPool::later(MapWriter request) noexcept {
+void MemoryPool::defer(MapWriter request) noexcept {
     try {
         std::lock_guard lock(garbage_mutex_);
-        later_.push_back(std::move(request));
+        deferred_.push_back(std::move(request));
     } catch (...) {
         // as above
     }
@@ -209,27 +209,27 @@ void MemoryPool::later(MapWriter request) noexcept {
 void MemoryPool::flush() {
     {
         std::lock_guard lock(garbage_mutex_);
-        if (garbage_.empty() && later_.empty()) return;
+        if (garbage_.empty() && deferred_.empty()) return;
     }
     std::lock_guard lock(order_mutex_);
     flush_locked();
 }
 
 void MemoryPool::flush_locked() {
-    std::vector<Gone> garbage;
-    std::vector<MapWriter> later;
+    std::vector<Freed> garbage;
+    std::vector<MapWriter> deferred;
     {
         std::lock_guard lock(garbage_mutex_);
         garbage.swap(garbage_);
-        later.swap(later_);
+        deferred.swap(deferred_);
     }
     std::vector<uint64_t> handles;
-    for (const Gone& gone : garbage) {
-        release_segment(gone.segment);
-        if (!gone.freed_by_daemon) handles.push_back(gone.handle);
+    for (const Freed& freed : garbage) {
+        release_segment(freed.segment);
+        if (!freed.freed_by_daemon) handles.push_back(freed.handle);
     }
     if (closed_ || connection_->is_lost()) return;  // everything is gone with the context or the daemon
-    for (const MapWriter& request : later) connection_->request(request, ok::TAG);
+    for (const MapWriter& request : deferred) connection_->request(request, ok::TAG);
     for (size_t at = 0; at < handles.size(); at += FREED_AT_ONCE) {
         const size_t end = std::min(handles.size(), at + FREED_AT_ONCE);
         connection_->request(free_message({handles.begin() + static_cast<ptrdiff_t>(at),

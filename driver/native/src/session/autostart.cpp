@@ -19,7 +19,7 @@ namespace softnpu {
 
 namespace {
 
-// Where this library is: .../ or .../loader/ for the drop-in loader.
+// The folder of this library; that of the drop-in loader is `loader`.
 std::string own_folder() {
     Dl_info info;
     char path[PATH_MAX];

@@ -178,7 +178,7 @@ bool Connection::has_ended() {
 }
 
 Error Connection::lost_error() {
-    // the reason is written once, before `lost_`; there is none if there was no memory for it
+    // the reason is written once, before `lost_`
     std::string reason = !lost_ ? "it has ended" : reason_.empty() ? "no memory for its answer" : reason_;
     return device_lost("daemon at " + name_, std::move(reason),
                        "a running daemon and the descriptors of its session",
@@ -202,7 +202,7 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
         if (!socket_.is_ours()) descriptor_is_gone("connection", socket_.get());
         code = send_frame(socket_.get(), number, body, fds);
     }
-    // a daemon that has closed: what it said before, and then the end, is for the reader
+    // the reader gets what a closed daemon has sent before
     if (code == 0 || code == EPIPE || code == ECONNRESET) return;
     if (code == EMFILE || code == ENOMEM || code == ENOBUFS || code == ETOOMANYREFS) {
         throw out_of_host_memory("control frame", errno_text(code), "room to send it");
@@ -237,9 +237,9 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool
     }
 }
 
-// Reads a frame for whoever waits for it. Called with the lock, which is given up meanwhile.
+// Reads a frame for all waiters. Called with the lock, which is released meanwhile.
 void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable) {
-    // others wait for this thread: however it leaves, the next one reads
+    // however this thread leaves, the next waiter reads
     struct Reader {
         Connection& connection;
         std::unique_lock<std::mutex>& lock;
@@ -253,7 +253,7 @@ void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool
     try {
         read_and_dispatch(lock, end, cancellable);
     } catch (const std::bad_alloc&) {
-        // a frame may be gone, and with it memory or an object that it brought
+        // a frame with memory or an object may be lost
         if (!lock.owns_lock()) lock.lock();
         lose({});
     }
@@ -270,7 +270,7 @@ void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t 
     pollfd entry{socket_.get(), POLLIN, 0};
     int ready;
     {
-        // nothing is read here: the next reader finds it
+        // cancelled here it has read nothing
         const CancellationPoint here(cancellable);
         ready = poll(&entry, 1, static_cast<int>(patience / 1000000) + 1);
     }
@@ -312,7 +312,7 @@ void Connection::time_out(uint32_t number, Patience patience) {
         throw lost_error();
     }
     request(MapWriter(cancel::TAG).put(cancel::REQUEST, number), ok::TAG);
-    throw build_failure("compiler", "it has said nothing for 600 s", "an answer, or progress",
+    throw build_failure("compiler", "no answer for 600 s", "an answer, or progress",
                         "try again; the daemon's log may say more");
 }
 

@@ -36,8 +36,7 @@ DeviceInfo read_device(const Value& value) {
     return info;
 }
 
-// `ZE_AFFINITY_MASK`, as Level Zero has it: the numbers of the devices that this process sees, with commas
-// between them; without it all. Programs that take the first device choose with it.
+// Whether `ZE_AFFINITY_MASK`, a list of device numbers with commas, contains this one; without it all do.
 bool in_affinity_mask(uint32_t index) {
     const char* const mask = variable("ZE_AFFINITY_MASK");
     if (mask == nullptr || *mask == '\0') return true;
@@ -72,7 +71,7 @@ Session say_hello() {
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
                 throw other_version(failure.info().text());
-            // a daemon that ended meanwhile has not noticed this client
+            // the daemon ended before it read the request
             if (!connection->was_closed() || !launch.may_try_again()) throw;
         }
     }
@@ -131,7 +130,7 @@ uint64_t open_driver() {
     std::lock_guard lock(here.driver_mutex);
     if (here.driver != nullptr && !here.driver->connection->is_lost()) return here.driver_handle;
     std::shared_ptr<Driver> made = connect();
-    // objects of a session that was lost stay as they are: every call on them says so
+    // objects of a lost session stay: every call on them is DEVICE_LOST
     const uint64_t handle = here.handles.add(Kind::driver, made);
     for (const auto& device : made->devices) {
         made->device_handles.push_back(here.handles.add(Kind::device, device));

@@ -27,7 +27,7 @@ struct DeviceInfo {
     std::string uuid;
 };
 
-// `compiler_options_are`, asked once a device.
+// The answer `compiler_options_are`, requested once a device.
 struct CompilerInfo {
     uint16_t major = 0;
     uint16_t minor = 0;
@@ -78,7 +78,7 @@ public:
 // The driver handle of this process; connects at first, and again after the daemon was lost.
 uint64_t open_driver();
 
-// Why there is no driver, once on stderr; for calls whose result alone would not tell a person.
+// Writes the reason of a failed initialisation to stderr, once.
 void log_failure(const Error& failure);
 
 }  // namespace softnpu

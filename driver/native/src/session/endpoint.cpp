@@ -39,7 +39,7 @@ std::string runtime_folder() {
 }
 
 void check_folder(const std::string& folder) {
-    // a privileged program starts no daemon, and makes no place for one
+    // a privileged program starts no daemon and creates no directory
     if (!is_privileged() && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
         throw uninitialized("runtime directory " + folder, errno_text(errno),
                             "a directory to hold the socket", "choose another path with SOFTNPU_SOCKET");
@@ -118,10 +118,10 @@ Attempt try_to_connect(const std::string& path) {
         return {std::move(socket), {}};
     }
     if (code == ENOENT) return {Fd(), "no socket there"};
-    if (code == ECONNREFUSED) return {Fd(), "a socket that nobody serves"};
+    if (code == ECONNREFUSED) return {Fd(), "a socket without a daemon"};
     if (code == EAGAIN) return {Fd(), format("it did not accept within %ld s", CONNECT_S)};
     throw uninitialized("daemon at " + path, errno_text(code), "the socket of a softnpu daemon",
-                        "choose its place with SOFTNPU_SOCKET");
+                        "choose it with SOFTNPU_SOCKET");
 }
 
 }  // namespace softnpu

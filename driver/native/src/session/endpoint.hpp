@@ -1,4 +1,4 @@
-// Where the daemon is found, and how to reach a socket with a long path.
+// The socket of the daemon: its path, and connecting to it, also by a long path.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace softnpu {
 
-// Where the daemon of this user is, or the one that `SOFTNPU_SOCKET` names.
+// A path, and whether `SOFTNPU_SOCKET` named it.
 struct Endpoint {
     std::string path;
     bool named = false;
 };
-// `SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
+// `SOFTNPU_SOCKET`, else `softnpu.sock` in a private directory of this user.
 Endpoint default_endpoint();
 
 // The directory that a path lies in.
 std::string folder_of(const std::string& path);
 
-// A connected socket, over which nothing was sent, or none and why.
+// A connected socket, or the reason why there is none.
 struct Attempt {
     Fd socket;
     std::string reason;

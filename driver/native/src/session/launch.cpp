@@ -31,7 +31,7 @@ Error no_daemon(const std::string& path, const std::string& found, const std::st
     return uninitialized("daemon at " + path, found, "a running daemon", hint);
 }
 
-// One of many clients that come at once starts the daemon; the others find it afterwards.
+// Serialises clients: one starts the daemon, the others connect to it afterwards.
 Fd lock_folder(const std::string& path, uint64_t end) {
     Fd gate(open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!gate.valid()) {
@@ -99,7 +99,7 @@ pid_t spawn(std::vector<std::string> command, int output) {
     return child;
 }
 
-// What the starter says until it closes its output; false after too long.
+// Reads the output of the starter to its end; false after 60 s.
 bool read_output(int fd, std::string& text) {
     const uint64_t end = now_ns() + START_NS;
     for (uint64_t now = now_ns(); now < end; now = now_ns()) {
@@ -115,10 +115,10 @@ bool read_output(int fd, std::string& text) {
     return false;
 }
 
-// The last thing that the starter said, which is its reason; JSON is shown as it is.
+// The reason in the last line of the starter's output.
 std::string reason_in(const std::string& text) {
     size_t end = text.find_last_not_of(" \n");
-    if (end == std::string::npos) return "it ended without a word";
+    if (end == std::string::npos) return "it ended without output";
     const size_t begin = text.rfind('\n', end);
     const std::string line = text.substr(begin == std::string::npos ? 0 : begin + 1,
                                          end - (begin == std::string::npos ? 0 : begin + 1) + 1);
@@ -142,8 +142,8 @@ void run_starter(const std::string& path) {
     Fd reader(ends[0]), writer(ends[1]);
     const pid_t child = spawn(command, writer.get());
     writer.reset();
-    std::string said;
-    const bool ended = read_output(reader.get(), said);
+    std::string output;
+    const bool ended = read_output(reader.get(), output);
     if (!ended) kill(child, SIGKILL);
     int status = 0;
     pid_t waited;
@@ -151,9 +151,9 @@ void run_starter(const std::string& path) {
         waited = waitpid(child, &status, 0);
     } while (waited < 0 && errno == EINTR);
     if (!ended) throw no_daemon(path, "it did not come up within 60 s", "read " + path + ".log");
-    // a program that reaps all its children knows the status, not we: then the socket tells
+    // without a status (the program reaps all children) the socket decides
     if (waited == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-        throw no_daemon(path, reason_in(said),
+        throw no_daemon(path, reason_in(output),
                         "read " + path + ".log, or start it by hand: softnpu daemon --foreground");
     }
 }

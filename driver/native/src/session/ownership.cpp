@@ -62,10 +62,10 @@ bool others_write(const std::string& path, const struct stat& info) {
     return has_access_list(path) || !is_private_group(info.st_gid, info.st_uid);
 }
 
-// The way to a directory, with every symbolic link on it.
-class Way {
+// Checks every directory and symbolic link on the way to a directory.
+class PathCheck {
 public:
-    Way(const std::string& folder, uid_t user) : user_(user) {
+    PathCheck(const std::string& folder, uid_t user) : user_(user) {
         char real[PATH_MAX];
         if (realpath(folder.c_str(), real) == nullptr) throw refusal(folder, errno_text(errno));
         end_ = real;
@@ -104,7 +104,7 @@ private:
         }
     }
 
-    // Checks a directory or a link; where the link leads.
+    // Checks a directory or a link; the target of the link.
     std::string step(const std::string& name) {
         struct stat info;
         if (lstat(name.c_str(), &info) != 0) throw refusal(name, errno_text(errno));
@@ -167,7 +167,7 @@ void check_peer(const Peer& peer, const std::string& path, bool named) {
                           ", or of the owner of the socket");
     }
     try {
-        Way(folder_of(path), peer.user).check();
+        PathCheck(folder_of(path), peer.user).check();
     } catch (const Error& failure) {
         const ErrorInfo& info = failure.info();
         throw not_trusted(path,

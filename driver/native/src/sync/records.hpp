@@ -10,7 +10,7 @@ namespace softnpu {
 constexpr size_t RECORD_SIZE = schema::fence_record::SIZE;
 static_assert(RECORD_SIZE == schema::event_record::SIZE);
 
-// Marks a waiter before it sleeps, and wakes who has marked itself.
+// Set by a waiter before it sleeps: a signal has to wake it.
 class WaitersMark {
 public:
     explicit WaitersMark(uint8_t* at) : at_(at) {}
