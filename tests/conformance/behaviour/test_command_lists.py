@@ -8,6 +8,8 @@ from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import CommandListDesc
 from tests.conformance.rig import DEADLINE, Rig, ok
 
+pytestmark = pytest.mark.quick
+
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 
 

@@ -19,6 +19,8 @@ from tests.conformance.api.structures import (
 )
 from tests.conformance.rig import Rig
 
+pytestmark = pytest.mark.quick
+
 UNTRACKED = 0x1000
 """An address that no driver gives out."""
 

@@ -9,6 +9,8 @@ from tests.conformance.api.enumerations import INFINITE
 from tests.conformance.api.structures import EventDesc, EventPoolDesc
 from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok
 
+pytestmark = pytest.mark.quick
+
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 
 

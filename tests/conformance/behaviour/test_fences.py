@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import INFINITE
 from tests.conformance.api.structures import FenceDesc, Handle, Pointer
 from tests.conformance.rig import BRIEF, DEADLINE, SECOND, Rig, ok
+
+pytestmark = pytest.mark.quick
 
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 

@@ -4,19 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "abi/graph.hpp"
-#include "abi/npu.hpp"
-#include "abi/zes.hpp"
-
-extern "C" {
-ze_result_t zeInit(uint32_t flags);
-ze_result_t zeDriverGet(uint32_t* pCount, ze_driver_handle_t* phDrivers);
-ze_result_t zeDeviceGet(ze_driver_handle_t hDriver, uint32_t* pCount, ze_device_handle_t* phDevices);
-ze_result_t zeCommandListGetNextCommandIdExp(ze_command_list_handle_t hCommandList,
-                                             const ze_mutable_exp_desc_t* desc, uint64_t* pCommandId);
-ze_result_t zeCommandListUpdateMutableCommandsExp(ze_command_list_handle_t hCommandList,
-                                                  const ze_mutable_exp_desc_t* desc);
-}
+#include "abi/functions.hpp"
 
 namespace softnpu {
 

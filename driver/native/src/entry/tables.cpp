@@ -4,15 +4,12 @@
 // functions that an NPU does not have stay as the loader made them.
 #include <cstdint>
 
-#include "abi/ze.hpp"
+#include "abi/functions.hpp"
 #include "base/guard.hpp"
 
-#define SUPPORTED(name) extern "C" ze_result_t name();
-#define UNSUPPORTED SUPPORTED
-#include "entry/supported.inc"
+#define UNSUPPORTED(name) extern "C" ze_result_t name();
 #include "entry/unsupported.inc"
 #undef UNSUPPORTED
-#undef SUPPORTED
 
 namespace {
 
