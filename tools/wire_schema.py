@@ -17,10 +17,10 @@ from typing import get_args
 import msgspec
 
 from softnpu.emulator.blob import container, weights
-from softnpu.emulator.common import environment, spin
-from softnpu.emulator.interface import commands, frames, messages, profiling, records, version
+from softnpu.emulator.common import spin
+from softnpu.emulator.interface import commands, environment, frames, messages, profiling, records, version
 from softnpu.emulator.interface.handles import HandleKind
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.message import TAG_FIELD
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
@@ -38,7 +38,7 @@ RECORDS: tuple[type[msgspec.Struct], ...] = (
     messages.EngineStatus,
     messages.SessionStatus,
     messages.UserStatus,
-    FaultState,
+    InjectionState,
     container.GraphMeta,
     container.ArgumentMeta,
     container.StateMeta,
@@ -83,7 +83,7 @@ _CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
             if name.startswith("ENV_")
         },
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,
-        "MAX_SPIN_US": environment.MOST_SPIN_US,
+        "MAX_SPIN_US": environment.MAX_SPIN_US,
         "TURBO_SPIN_NS": spin.TURBO_SPIN_NS,
     },
     "frame": {

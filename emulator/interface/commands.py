@@ -95,7 +95,7 @@ STRIDES = Layout(
     steps     u32[5]  # in elements, innermost dimension first
     """
 )
-STRIDE_DIMS = 5
+MAX_DIMS = 5
 LAYOUTS = {
     CommandType.TIMESTAMP: AT,
     CommandType.EVENT_WAIT: AT,
@@ -250,8 +250,7 @@ def encode_command(command: Command) -> bytes:
 def _encode_execute(command: GraphExecute) -> bytes:
     parts = [_ARGUMENT.pack(*argument) for argument in command.arguments]
     parts += [
-        _STRIDES.pack(index, *strides, *[0] * (STRIDE_DIMS - len(strides)))
-        for index, strides in command.strides
+        _STRIDES.pack(index, *strides, *[0] * (MAX_DIMS - len(strides))) for index, strides in command.strides
     ]
     size = _EXECUTE.size + sum(len(part) for part in parts)
     head = _EXECUTE.pack(
