@@ -2,7 +2,7 @@
 
 pytest tests/conformance                                    the Python driver, and all seeded defects
 pytest tests/conformance/behaviour --driver=native          the C library, called through ctypes
-pytest tests/conformance/behaviour --driver=defect:NAME     a driver with a seeded defect: has to fail
+pytest tests/conformance/behaviour --driver=defects         each seeded defect, on the test that has to fail
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conformance import models
 from tests.conformance.api.enumerations import CACHE_DIR
-from tests.conformance.drivers import choose
+from tests.conformance.defects import DEFECTS
+from tests.conformance.drivers import OpenDriver, choose
 from tests.conformance.holdings import Holdings
 from tests.conformance.rig import SECOND, TDR, Rig
 from tests.support.daemon import Daemon
@@ -27,16 +28,41 @@ PLATFORMS = ("4000", "3720", "5010")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
-    group.addoption("--driver", default="python", help="driver under test: python, native, or defect:NAME")
+    group.addoption("--driver", default="python", help="driver under test: python, native or defects")
     group.addoption("--daemon", default="", help="socket of a running daemon of the conformance suite")
+
+
+def _chosen(config: pytest.Config) -> str:
+    return str(config.getoption("--driver", "python"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if _chosen(metafunc.config) == "defects" and "driver" in metafunc.fixturenames:
+        test = f"{metafunc.module.__name__.rpartition('.')[2]}.py::{metafunc.function.__name__}"
+        names = [name for name, defect in DEFECTS.items() if defect.test.partition("[")[0] == test]
+        metafunc.parametrize("driver", names, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _chosen(config) == "defects":
+        items[:] = [item for item in items if _is_expected(item)]
+
+
+def _is_expected(item: pytest.Item) -> bool:
+    """Whether this is the test that has to fail on its driver."""
+    ids = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    for name, defect in DEFECTS.items():
+        if ids in (name, f"{name}-{defect.parameters}", f"{defect.parameters}-{name}"):
+            return True
+    return False
 
 
 @pytest.fixture(scope="session")
 def place(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The socket of the suite's daemon; one daemon serves all tests, each in a session of its own."""
-    given = request.config.getoption("--daemon", "")
-    if given:
-        yield _opened(Path(given), request)
+    running = request.config.getoption("--daemon", "")
+    if running:
+        yield _opened(Path(running), request)
         return
     folder = Path(tempfile.mkdtemp(prefix="softnpu-conformance-"))
     settings = DaemonSettings(socket=str(folder / "npu.sock"), devices=PLATFORMS, tdr_ms=TDR * 1000 // SECOND)
@@ -49,16 +75,23 @@ def place(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def _opened(socket: Path, request: pytest.FixtureRequest) -> Path:
-    """Opens the driver under test once: a connection that it keeps for the process is no test's leak."""
-    choose(request.config.getoption("--driver", "python"))(socket).close()
+    """Opens the native driver once: a connection that it keeps for the process is no test's leak."""
+    if _chosen(request.config) == "native":
+        choose("native")(socket).close()
     return socket
 
 
 @pytest.fixture
-def rig(place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def driver(request: pytest.FixtureRequest) -> OpenDriver:
+    """The driver under test."""
+    return choose(getattr(request, "param", _chosen(request.config)))
+
+
+@pytest.fixture
+def rig(place: Path, driver: OpenDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A fresh session with the driver under test; compiled models are not cached."""
     monkeypatch.setenv(CACHE_DIR, "")
-    api = choose(request.config.getoption("--driver", "python"))(place)
+    api = driver(place)
     try:
         yield Rig(api)
     finally:
@@ -67,12 +100,12 @@ def rig(place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def cached(
-    place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Path, driver: OpenDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[tuple[Rig, Path]]:
     """A fresh session whose compiled models are cached in a directory of the test."""
     folder = tmp_path / "cache"
     monkeypatch.setenv(CACHE_DIR, str(folder))
-    api = choose(request.config.getoption("--driver", "python"))(place)
+    api = driver(place)
     try:
         yield Rig(api), folder
     finally:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from tests.conformance.api import OpenDriver
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
 from tests.conformance.defects import DEFECTS
 from tests.conformance.python_driver import PythonDriver
 
-_DEFECT = "defect:"
+if TYPE_CHECKING:
+    from tests.conformance.native_driver import NativeDriver
+
+LevelZero: TypeAlias = "PythonDriver | NativeDriver"
+"""A session with the daemon. mypy holds every call of the suite to both drivers."""
+OpenDriver: TypeAlias = "Callable[[Path], LevelZero]"
+"""Opens a session with the daemon at this socket."""
 
 
 def choose(name: str) -> OpenDriver:
-    """The driver of this name; `ValueError` with the known names for any other."""
+    """The driver of this name, or of a defect; `ValueError` with the known names for any other."""
     if name == "python":
         return PythonDriver
     if name == "native":
-        # not before it is asked for: the suite has to run where no C++ compiler is
+        # imported on demand: the suite runs without a C++ compiler too
         from tests.conformance.native_driver import NativeDriver
 
         return NativeDriver
-    if name.startswith(_DEFECT) and name.removeprefix(_DEFECT) in DEFECTS:
-        return DEFECTS[name.removeprefix(_DEFECT)].driver
-    known = ["python", "native", *(f"{_DEFECT}{defect}" for defect in DEFECTS)]
-    raise ValueError(f"--driver {name}: expected one of {', '.join(known)}")
+    if name in DEFECTS:
+        return DEFECTS[name].driver
+    raise ValueError(f"--driver {name}: expected python, native or defects")

@@ -5,12 +5,9 @@ Methods here only make what has to succeed; what a test is about it calls on `ap
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api import LevelZero
 from tests.conformance.api.enumerations import FenceFlag, GraphFormat
 from tests.conformance.api.structures import (
     CommandListDesc,
@@ -25,6 +22,7 @@ from tests.conformance.api.structures import (
     HostMemDesc,
     Pointer,
 )
+from tests.conformance.drivers import LevelZero
 from tests.conformance.models import Model
 
 SECOND = 1_000_000_000
@@ -34,8 +32,6 @@ BRIEF = SECOND // 50
 """How long it waits for what must not happen."""
 TDR = SECOND * 8 // 10
 """After this time the daemon of the suite aborts a submission that waits."""
-PROMPT_S = 0.5
-"""A call that must not wait is back by then, on a busy machine too; less than `TDR`."""
 
 
 class Rig:
@@ -187,12 +183,3 @@ class Rig:
 def ok(result: ZeResult) -> None:
     """The call has to have succeeded."""
     assert result == ZeResult.SUCCESS, f"{result!r} instead of SUCCESS"
-
-
-@contextmanager
-def promptly(limit_s: float = PROMPT_S) -> Iterator[None]:
-    """What is inside must not take longer than `limit_s`."""
-    start = time.monotonic()
-    yield
-    spent = time.monotonic() - start
-    assert spent < limit_s, f"took {spent:.3f} s, may take {limit_s:g} s"

@@ -41,7 +41,7 @@ def surroundings(native: NativeLibrary, private_dir: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(surroundings: dict[str, str]) -> Run:
-    """What a program says and how it ends; with `check` it has to end well."""
+    """The output and exit code of a program; with `check` it has to succeed."""
 
     def start(
         code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
@@ -79,6 +79,20 @@ def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path)
         return done.stdout
 
     return start
+
+
+CASES_LOOP = """
+import json, traceback
+failed = {}
+for name, case in json.loads(sys.argv[-1]).items():
+    print(name, flush=True)
+    try:
+        exec(case, {**globals(), "core": ov.Core()})
+    except Exception:
+        failed[name] = traceback.format_exc()
+assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
+"""
+"""Runs every case with names and a `Core` of its own, and says which ones failed."""
 
 
 class RunProgram(Protocol):

@@ -14,7 +14,8 @@ from tests.native.test_openvino import PROLOGUE
 from tests.support.daemon import Daemon
 
 SHAPE = ("-shape", "[1,1,8,8]")
-WAYS = {
+SOAK = pytest.mark.soak
+OPTIONS = {
     "default": ("-niter", "20"),
     "latency": ("-hint", "latency", "-niter", "20"),
     "throughput": ("-hint", "throughput", "-niter", "20"),
@@ -22,6 +23,8 @@ WAYS = {
     "asynchronous": ("-api", "async", "-nireq", "3", "-niter", "20"),
     "layers": ("-pc", "-niter", "4", "-nireq", "1"),
 }
+
+WAYS = [way if way in ("throughput", "layers") else pytest.param(way, marks=SOAK) for way in OPTIONS]
 
 # The tool of 2026.4.1 refuses every blob, for any device: it takes precisions that nobody gave for given,
 # and would then hand import_model a path. Both are put right from outside here.
@@ -67,7 +70,7 @@ def benchmark_app(shared_daemon: Daemon, surroundings: dict[str, str]) -> Benchm
 
 @pytest.mark.parametrize("way", WAYS)
 def test_benchmark_app_runs_to_its_end(benchmark_app: Benchmark, digits: Path, way: str) -> None:
-    said = benchmark_app(digits, *SHAPE, *WAYS[way])
+    said = benchmark_app(digits, *SHAPE, *OPTIONS[way])
     assert "Throughput:" in said
     assert ("EXECUTED" in said) == (way == "layers")
 
@@ -85,6 +88,6 @@ def test_benchmark_app_takes_a_blob(
     blob = tmp_path / "digits.blob"
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
     run(PROLOGUE + EXPORT, str(digits), str(blob), way, environment=environment)
-    said = benchmark_app(blob, *WAYS[way], code=WITH_BLOB)
+    said = benchmark_app(blob, *OPTIONS[way], code=WITH_BLOB)
     assert "Throughput:" in said
     assert ("EXECUTED" in said) == (way == "layers")

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from softnpu.driver.native_library import NativeLibrary
 from tests.conformance.conftest import PLATFORMS
 from tests.conformance.rig import SECOND, TDR
@@ -19,26 +17,16 @@ from tests.conftest import StartDaemon
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
-PARTS = {
-    "who the devices are": "test_identity.py",
-    "arguments and results": "test_errors.py",
-    "fences": "test_fences.py",
-    "events": "test_events.py",
-    "arguments of graphs": "test_graph_arguments.py",
-    "inference": "test_execution.py",
-}
+MODULES = ("identity", "errors", "fences", "events", "graph_arguments", "execution")
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_native_driver_behaves_as_the_suite_says(
-    part: str, native: NativeLibrary, start_daemon: StartDaemon
-) -> None:
+def test_native_driver_behaves_as_the_suite_says(native: NativeLibrary, start_daemon: StartDaemon) -> None:
     assert native.loader.exists()
     daemon = start_daemon(devices=PLATFORMS, tdr_ms=TDR * 1000 // SECOND)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
-    given = ["--driver=native", f"--daemon={daemon.socket}", f"tests/conformance/behaviour/{PARTS[part]}"]
+    options = ["--driver=native", f"--daemon={daemon.socket}"]
     done = subprocess.run(
-        [*command, *given],
+        [*command, *options, *(f"tests/conformance/behaviour/test_{name}.py" for name in MODULES)],
         cwd=ROOT,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,

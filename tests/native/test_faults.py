@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-import pytest
-
-from softnpu.driver import faults
 from tests.conftest import StartDaemon
-from tests.native.conftest import Run
+from tests.native.conftest import CASES_LOOP, Run
 from tests.native.test_openvino import PROLOGUE
+from tests.support.daemon import Daemon
 
 FAILING = """
 from softnpu.driver import faults
@@ -79,21 +78,30 @@ request = model.create_infer_request()
 for _ in range(20): same([request.infer([image])[0]], expected)
 assert faults.status()[0].hits == 2, faults.status()
 """,
-    "daemon-death": """
+}
+
+DAEMON_DEATH = """
 request = compiled().create_infer_request()
 request.infer([images()])
 faults.inject("daemon-death")
 fails(compiled, "ZE_RESULT_ERROR_DEVICE_LOST")
 fails(lambda: request.infer([images()]), "ZE_RESULT_ERROR_DEVICE_LOST")
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_openvino_meets_a_fault(start_daemon: StartDaemon, run: Run, digits: Path, case: str) -> None:
+LAST = """
+assert all(fault.state == "used up" for fault in faults.status()), faults.status()
+faults.clear()
+"""
+
+
+def test_openvino_meets_faults(shared_daemon: Daemon, run: Run, digits: Path) -> None:
+    cases = {name: case + LAST for name, case in CASES.items()}
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    run(PROLOGUE + FAILING + CASES_LOOP, str(digits), json.dumps(cases), environment=environment)
+
+
+def test_openvino_meets_the_death_of_the_daemon(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     daemon = start_daemon()
-    run(PROLOGUE + FAILING + CASES[case], str(digits))
-    if case != "daemon-death":
-        assert all(state.state == "used up" for state in faults.status())
-    else:
-        assert daemon.process.wait(10) == -9
+    run(PROLOGUE + FAILING + DAEMON_DEATH, str(digits))
+    assert daemon.process.wait(10) == -9

@@ -11,6 +11,7 @@ import pytest
 from softnpu.driver.native_library import NativeLibrary
 from tests.conformance.call_tables import CALLS, Status
 
+pytestmark = pytest.mark.quick
 ALLOWED = {
     "libc.so.6",
     "libstdc++.so.6",

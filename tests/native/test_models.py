@@ -1,17 +1,18 @@
-"""Unmodified OpenVINO with real models, and with those that were never named to anybody: features and models.
+"""Unmodified OpenVINO with models of every kind, real ones among them: features and models.
 
 The numbers are those of its CPU device, bit by bit where weights are constants.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
-from tests.native.conftest import Run
+from tests.native.conftest import CASES_LOOP, Run
 from tests.native.test_openvino import PROLOGUE
 from tests.support.daemon import Daemon
 
@@ -29,7 +30,7 @@ def values(port, batch=1):
     return np.array(rng.random(shape) * 2 - 1).astype(kind)
 def inputs_of(model, batch=1): return [values(port, batch) for port in model.inputs]
 def reference_of(model):
-    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return lambda given: list(compiled(given).values())
 def bytes_of(blob): return blob.getvalue() if hasattr(blob, "getvalue") else blob
 """
@@ -162,12 +163,13 @@ for remote in (True, False, True):
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_openvino_with_models_that_nobody_named(
+def test_openvino_with_models_of_every_kind(
     shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, feature: str
 ) -> None:
+    cases = {name: model + FEATURES[feature] for name, model in MODELS.items()}
+    words = (str(digits), str(tmp_path), json.dumps(cases))
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    parts = [f"print({name!r}, flush=True)\n{model}{FEATURES[feature]}" for name, model in MODELS.items()]
-    run("".join([PROLOGUE, HELPERS, *parts]), str(digits), str(tmp_path), environment=environment)
+    run(PROLOGUE + HELPERS + CASES_LOOP, *words, environment=environment)
 
 
 REAL = """

@@ -1,4 +1,4 @@
-"""What becomes of submissions: of which work a fence or an event tells, whoever dies meanwhile."""
+"""Submissions, fences and events when an engine, a queue or the daemon ends."""
 
 from __future__ import annotations
 
@@ -188,23 +188,20 @@ print(ended[0].name)
 )
 
 
-def test_wait_for_a_slot_ends_when_the_queue_is_destroyed(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    start_daemon(tdr_ms=60000)
-    with client(FULL_RING_ENDS % "api.ze_command_queue_destroy(queue)", surroundings, "waiting") as process:
-        said, _ = process.communicate("go on\n", timeout=60)
-    assert said == "ERROR_INVALID_NULL_HANDLE\n"
-
-
-def test_wait_for_a_slot_ends_with_the_daemon(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [("api.ze_command_queue_destroy(queue)", "ERROR_INVALID_NULL_HANDLE"), ("", "ERROR_DEVICE_LOST")],
+    ids=["queue", "daemon"],
+)
+def test_wait_for_a_slot_ends_with_the_queue_and_with_the_daemon(
+    start_daemon: StartDaemon, surroundings: dict[str, str], call: str, result: str
 ) -> None:
     daemon = start_daemon(tdr_ms=60000)
-    with client(FULL_RING_ENDS % "", surroundings, "waiting") as process:
-        daemon.kill()
+    with client(FULL_RING_ENDS % call, surroundings, "waiting") as process:
+        if not call:
+            daemon.kill()
         said, _ = process.communicate("go on\n", timeout=60)
-    assert said == "ERROR_DEVICE_LOST\n"
+    assert said == f"{result}\n"
 
 
 LIST_RECORDED_ANEW = (

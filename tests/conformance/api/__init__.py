@@ -1,6 +1,6 @@
-"""The abstract driver: the C functions of Level Zero and the NPU extensions, in snake_case.
+"""The functions of Level Zero and of the NPU extensions as the suite calls them: C names in snake_case.
 
-Rules that hold for every method:
+Rules that hold for every method of both drivers:
 
 - It never raises for a result. A call without outputs gives its `ZeResult`, one with outputs an `Answer`.
 - `None` is the null handle, `0` the null pointer, a descriptor `None` a null descriptor pointer;
@@ -12,34 +12,19 @@ Rules that hold for every method:
 from __future__ import annotations
 
 import ctypes
-from abc import abstractmethod
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
 
-from tests.conformance.api.commands import CommandsApi
-from tests.conformance.api.core import CoreApi
-from tests.conformance.api.graphs import GraphsApi
 from tests.conformance.api.structures import Pointer
 
 
-class LevelZero(CoreApi, CommandsApi, GraphsApi):
-    """A driver that a test process has loaded. One instance is one session with the daemon."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the session; everything that it still holds goes with it."""
+class HostMemory:
+    """What any driver has: memory of the device is mapped into this process."""
 
     @staticmethod
     def read(pointer: Pointer, size: int) -> bytes:
-        """Bytes of an allocation, through the host mapping."""
+        """Bytes of an allocation."""
         return ctypes.string_at(pointer, size)
 
     @staticmethod
     def write(pointer: Pointer, data: bytes) -> None:
-        """Stores bytes into an allocation, through the host mapping."""
+        """Stores bytes into an allocation."""
         ctypes.memmove(pointer, data, len(data))
-
-
-OpenDriver: TypeAlias = Callable[[Path], LevelZero]
-"""Opens a session with the daemon at this socket."""

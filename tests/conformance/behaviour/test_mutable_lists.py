@@ -102,16 +102,6 @@ def test_several_arguments_are_updated_at_once(recorded: Recorded) -> None:
     assert recorded.first(recorded.output) == 3 + 4 * FACTOR
 
 
-def test_updates_of_one_argument_leave_the_others(recorded: Recorded) -> None:
-    rig, number = recorded.rig, recorded.command_id
-    ok(recorded.update(MutableGraphArgument(number, 0, numbers(rig, 3))))
-    rig.close(recorded.list)
-    ok(recorded.update(MutableGraphArgument(number, 1, numbers(rig, 4))))
-    rig.close(recorded.list)
-    recorded.run()
-    assert recorded.first(recorded.output) == 3 + 4 * FACTOR
-
-
 def test_update_takes_interior_pointers(recorded: Recorded) -> None:
     rig = recorded.rig
     block = rig.host(SIZE * 3)
@@ -190,16 +180,6 @@ def test_next_command_id_with_another_flag_is_an_invalid_argument(rig: Rig, flag
 def test_next_command_id_of_a_closed_list_is_an_invalid_argument(recorded: Recorded) -> None:
     found = recorded.rig.api.ze_command_list_get_next_command_id_exp(recorded.list, NEXT)
     assert found.result == ZeResult.ERROR_INVALID_ARGUMENT
-
-
-def test_next_command_id_of_an_ordinary_list_is_an_invalid_argument(rig: Rig) -> None:
-    found = rig.api.ze_command_list_get_next_command_id_exp(rig.command_list(), NEXT)
-    assert found.result == ZeResult.ERROR_INVALID_ARGUMENT
-
-
-def test_unknown_command_id_is_an_invalid_argument(recorded: Recorded) -> None:
-    chain = MutableGraphArgument(recorded.command_id + 77, 0, recorded.left)
-    assert recorded.update(chain) == ZeResult.ERROR_INVALID_ARGUMENT
 
 
 def test_flags_of_the_update_are_an_invalid_argument(recorded: Recorded) -> None:

@@ -1,7 +1,8 @@
-"""What a seeded defect is."""
+"""The register of seeded defects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.conformance.python_driver import PythonDriver
@@ -9,14 +10,26 @@ from tests.conformance.python_driver import PythonDriver
 
 @dataclass(frozen=True)
 class Defect:
-    """A driver that does one thing wrong.
+    """A driver that does one thing wrong, and the test (`MODULE::TEST[ID]`) that has to fail on it."""
 
-    `module` is the module of the suite about it, `keyword` narrows it to the tests that run for the proof
-    (as pytest's `-k`), and `expected` is the test among them that has to fail.
-    """
-
-    name: str
     driver: type[PythonDriver]
-    module: str
-    keyword: str
-    expected: str
+    test: str
+
+    @property
+    def parameters(self) -> str:
+        """The id between the brackets."""
+        return self.test.partition("[")[2].removesuffix("]")
+
+
+DEFECTS: dict[str, Defect] = {}
+"""By the name of the class."""
+
+
+def caught_by(test: str) -> Callable[[type[PythonDriver]], type[PythonDriver]]:
+    """Registers a driver with a defect."""
+
+    def register(driver: type[PythonDriver]) -> type[PythonDriver]:
+        DEFECTS[driver.__name__] = Defect(driver, test)
+        return driver
+
+    return register

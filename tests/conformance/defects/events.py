@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
-from tests.conformance.api.structures import Answer, EventDesc, Handle, Pointer
-from tests.conformance.defects.defect import Defect
+from tests.conformance.api.structures import Answer, EventDesc, Handle, Handles, Pointer
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_events.py::test_event_stays_signalled_until_it_is_reset")
 class ResetsItself(PythonDriver):
     """An event is reset as soon as somebody has seen that it was signalled."""
 
@@ -26,6 +27,7 @@ class ResetsItself(PythonDriver):
         return result
 
 
+@caught_by("test_events.py::test_device_waits_for_a_host_signal")
 class IgnoresWaits(PythonDriver):
     """A list does not wait for events."""
 
@@ -37,23 +39,17 @@ class IgnoresWaits(PythonDriver):
         return super().ze_command_list_append_wait_on_events(command_list, count, events)
 
 
+@caught_by("test_commands.py::test_command_waits_for_its_events[copy]")
 class IgnoresWaitEventsOfCopies(PythonDriver):
     """A copy does not wait for its events."""
 
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> ZeResult:
-        del num_wait_events, wait_events
-        return super().ze_command_list_append_memory_copy(command_list, target, source, size, signal_event)
+        return super().ze_command_list_append_memory_copy(command_list, target, source, size, *events[:1])
 
 
+@caught_by("test_events.py::test_host_reset_acts_at_once")
 class HostResetDoesNothing(PythonDriver):
     """An event stays signalled when the host resets it."""
 
@@ -61,6 +57,7 @@ class HostResetDoesNothing(PythonDriver):
         return ZeResult.ERROR_INVALID_NULL_HANDLE if event is None else ZeResult.SUCCESS
 
 
+@caught_by("test_events.py::test_used_index_is_an_invalid_argument")
 class SharesIndices(PythonDriver):
     """A used index of a pool gives the event that is there, instead of an error."""
 
@@ -75,38 +72,3 @@ class SharesIndices(PythonDriver):
         if key not in self._events:
             self._events[key] = super().ze_event_create(pool, desc, out)
         return self._events[key]
-
-
-DEFECTS = (
-    Defect(
-        "event_resets_itself",
-        ResetsItself,
-        "test_events.py",
-        "stays_signalled",
-        "test_event_stays_signalled_until_it_is_reset",
-    ),
-    Defect(
-        "wait_ignored", IgnoresWaits, "test_events.py", "device_waits", "test_device_waits_for_a_host_signal"
-    ),
-    Defect(
-        "wait_events_of_copy_ignored",
-        IgnoresWaitEventsOfCopies,
-        "test_commands.py",
-        "waits_for_its_events",
-        "test_command_waits_for_its_events[copy]",
-    ),
-    Defect(
-        "event_reset_ignored",
-        HostResetDoesNothing,
-        "test_events.py",
-        "host_reset or twice",
-        "test_host_reset_acts_at_once",
-    ),
-    Defect(
-        "event_index_shared",
-        SharesIndices,
-        "test_events.py",
-        "index",
-        "test_used_index_is_an_invalid_argument",
-    ),
-)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
 from tests.conformance.api.enumerations import INFINITE
-from tests.conformance.api.structures import Handle
-from tests.conformance.defects.defect import Defect
+from tests.conformance.api.structures import Handle, Handles
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_fences.py::test_fence_is_not_ready_while_its_work_is_blocked")
 class SignalsEarly(PythonDriver):
     """A fence is signalled when its work is submitted."""
 
@@ -34,13 +34,15 @@ class SignalsEarly(PythonDriver):
         return super().ze_fence_host_synchronize(fence, timeout)
 
 
-class ResetDoesNothing(PythonDriver):
+@caught_by("test_fences.py::test_reset_fence_is_not_ready")
+class FenceResetDoesNothing(PythonDriver):
     """A fence stays signalled when it is reset."""
 
     def ze_fence_reset(self, fence: Handle) -> ZeResult:
         return ZeResult.ERROR_INVALID_NULL_HANDLE if fence is None else ZeResult.SUCCESS
 
 
+@caught_by("test_fences.py::test_timeout_that_passes_is_not_ready_and_can_be_tried_again")
 class IgnoresTheTimeout(PythonDriver):
     """A wait lasts until the work has ended, whatever the time-out."""
 
@@ -48,6 +50,7 @@ class IgnoresTheTimeout(PythonDriver):
         return super().ze_fence_host_synchronize(fence, INFINITE if timeout else 0)
 
 
+@caught_by("test_fences.py::test_fence_of_another_queue_is_refused_after_the_work_was_submitted")
 class TakesAnyQueuesFence(PythonDriver):
     """A fence of another queue is not refused."""
 
@@ -59,6 +62,7 @@ class TakesAnyQueuesFence(PythonDriver):
         return ZeResult.SUCCESS if foreign else result
 
 
+@caught_by("test_fences.py::test_only_empty_lists_signal_the_fence_at_once")
 class ForgetsEmptySubmissions(PythonDriver):
     """The fence of a submission with only empty lists is never signalled."""
 
@@ -69,38 +73,3 @@ class ForgetsEmptySubmissions(PythonDriver):
         if lists is not None and all(getattr(entry, "_commands", None) == [] for entry in lists):
             self.ze_fence_reset(fence)
         return result
-
-
-DEFECTS = (
-    Defect(
-        "fence_signals_early",
-        SignalsEarly,
-        "test_fences.py",
-        "ready",
-        "test_fence_is_not_ready_while_its_work_is_blocked",
-    ),
-    Defect(
-        "fence_reset_ignored", ResetDoesNothing, "test_fences.py", "reset", "test_reset_fence_is_not_ready"
-    ),
-    Defect(
-        "timeout_ignored",
-        IgnoresTheTimeout,
-        "test_fences.py",
-        "timeout",
-        "test_timeout_that_passes_is_not_ready_and_can_be_tried_again",
-    ),
-    Defect(
-        "foreign_fence_accepted",
-        TakesAnyQueuesFence,
-        "test_fences.py",
-        "another_queue or refused",
-        "test_fence_of_another_queue_is_refused",
-    ),
-    Defect(
-        "fence_of_empty_lists_forgotten",
-        ForgetsEmptySubmissions,
-        "test_fences.py",
-        "empty",
-        "test_only_empty_lists_signal_the_fence_at_once",
-    ),
-)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
 from tests.conformance.api.structures import Handle, Pointer
-from tests.conformance.defects.defect import Defect
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_execution.py::test_later_arguments_do_not_change_an_earlier_append")
 class TakesNoSnapshot(PythonDriver):
     """The inferences of a list are recorded when it is closed, with the arguments of that moment."""
 
@@ -19,24 +20,18 @@ class TakesNoSnapshot(PythonDriver):
         self._late: dict[int, list[tuple[Handle, ...]]] = {}
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        del num_wait_events, wait_events
-        self._late.setdefault(id(command_list), []).append((graph, query, signal_event))
+        self._late.setdefault(id(command_list), []).append((graph, query, *events[:1]))
         return ZeResult.SUCCESS
 
     def ze_command_list_close(self, command_list: Handle) -> ZeResult:
-        for graph, query, signal_event in self._late.pop(id(command_list), []):
-            super().ze_command_list_append_graph_execute(command_list, graph, query, signal_event)
+        for arguments in self._late.pop(id(command_list), []):
+            super().ze_command_list_append_graph_execute(command_list, *arguments)
         return super().ze_command_list_close(command_list)
 
 
+@caught_by("test_execution.py::test_unset_argument_is_uninitialized[1]")
 class ForgetsToCheckArguments(PythonDriver):
     """An argument that was not set is filled with the first one that was."""
 
@@ -49,34 +44,9 @@ class ForgetsToCheckArguments(PythonDriver):
         return super().ze_graph_set_argument_value(graph, index, value)
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        events = (signal_event, num_wait_events, wait_events)
         result = super().ze_command_list_append_graph_execute(command_list, graph, query, *events)
         if result == ZeResult.ERROR_UNINITIALIZED and id(graph) in self._first:
             return ZeResult.SUCCESS
         return result
-
-
-DEFECTS = (
-    Defect(
-        "arguments_not_snapshotted",
-        TakesNoSnapshot,
-        "test_execution.py",
-        "arguments_do_not or later_appends",
-        "test_later_arguments_do_not_change_an_earlier_append",
-    ),
-    Defect(
-        "unset_argument_accepted",
-        ForgetsToCheckArguments,
-        "test_execution.py",
-        "unset",
-        "test_unset_argument_is_uninitialized[1]",
-    ),
-)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Handle
-from tests.conformance.defects.defect import Defect
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_fences.py::test_second_destruction_is_refused")
 class DestroysTwice(PythonDriver):
     """Destroying a fence for the second time is silently accepted."""
 
@@ -17,6 +18,7 @@ class DestroysTwice(PythonDriver):
         return ZeResult.SUCCESS if stale else result
 
 
+@caught_by("test_fences.py::test_destroyed_fence_is_refused")
 class AcceptsStaleFences(PythonDriver):
     """A destroyed fence can still be asked: it says that it is not ready."""
 
@@ -26,6 +28,7 @@ class AcceptsStaleFences(PythonDriver):
         return ZeResult.NOT_READY if stale else result
 
 
+@caught_by("test_leaks.py::test_created_and_destroyed_objects_are_gone[queue]")
 class LeaksQueues(PythonDriver):
     """A destroyed queue stays in the daemon."""
 
@@ -33,40 +36,9 @@ class LeaksQueues(PythonDriver):
         return ZeResult.ERROR_INVALID_NULL_HANDLE if queue is None else ZeResult.SUCCESS
 
 
+@caught_by("test_contexts.py::test_destroying_a_context_gives_back_what_was_created_in_it")
 class LeaksContexts(PythonDriver):
     """A destroyed context stays in the daemon, with all that was created in it."""
 
     def ze_context_destroy(self, context: Handle) -> ZeResult:
         return ZeResult.ERROR_INVALID_NULL_HANDLE if context is None else ZeResult.SUCCESS
-
-
-DEFECTS = (
-    Defect(
-        "double_destroy_accepted",
-        DestroysTwice,
-        "test_fences.py",
-        "destroyed or destruction",
-        "test_second_destruction_is_refused",
-    ),
-    Defect(
-        "stale_handle_accepted",
-        AcceptsStaleFences,
-        "test_fences.py",
-        "destroyed",
-        "test_destroyed_fence_is_refused",
-    ),
-    Defect(
-        "queue_leaked",
-        LeaksQueues,
-        "test_leaks.py",
-        "objects and queue",
-        "test_created_and_destroyed_objects_are_gone[queue]",
-    ),
-    Defect(
-        "context_leaked",
-        LeaksContexts,
-        "test_contexts.py",
-        "gives_back",
-        "test_destroying_a_context_gives_back_what_was_created_in_it",
-    ),
-)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
-from tests.conformance.api.structures import Handle
-from tests.conformance.defects.defect import Defect
+from tests.conformance.api.structures import Handle, Handles
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_command_lists.py::test_reset_opens_and_empties_a_list")
 class ResetKeepsCommands(PythonDriver):
     """Reset opens a list again, with the commands still in it."""
 
@@ -22,22 +23,16 @@ class ResetKeepsCommands(PythonDriver):
         return result
 
 
+@caught_by("test_command_lists.py::test_append_after_close_is_not_available")
 class AppendsAfterClose(PythonDriver):
     """A closed list silently takes no command, and says that all is well."""
 
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> ZeResult:
-        result = super().ze_command_list_append_barrier(
-            command_list, signal_event, num_wait_events, wait_events
-        )
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> ZeResult:
+        result = super().ze_command_list_append_barrier(command_list, *events)
         return ZeResult.SUCCESS if result == ZeResult.ERROR_NOT_AVAILABLE else result
 
 
+@caught_by("test_command_lists.py::test_unclosed_list_is_uninitialized")
 class ExecutesOpenLists(PythonDriver):
     """A list that was not closed is closed when it is executed."""
 
@@ -49,6 +44,7 @@ class ExecutesOpenLists(PythonDriver):
         return super().ze_command_queue_execute_command_lists(queue, count, lists, fence)
 
 
+@caught_by("test_command_lists.py::test_closed_list_runs_many_times_without_reset")
 class RunsOnce(PythonDriver):
     """A list runs once; executing it again does nothing."""
 
@@ -64,35 +60,3 @@ class RunsOnce(PythonDriver):
         if lists and not fresh:
             return ZeResult.SUCCESS
         return super().ze_command_queue_execute_command_lists(queue, len(fresh), fresh, fence)
-
-
-DEFECTS = (
-    Defect(
-        "reset_keeps_commands",
-        ResetKeepsCommands,
-        "test_command_lists.py",
-        "reset",
-        "test_reset_opens_and_empties_a_list",
-    ),
-    Defect(
-        "append_after_close_accepted",
-        AppendsAfterClose,
-        "test_command_lists.py",
-        "append",
-        "test_append_after_close_is_not_available",
-    ),
-    Defect(
-        "open_list_executed",
-        ExecutesOpenLists,
-        "test_command_lists.py",
-        "unclosed",
-        "test_unclosed_list_is_uninitialized",
-    ),
-    Defect(
-        "list_runs_once",
-        RunsOnce,
-        "test_command_lists.py",
-        "many_times or twice",
-        "test_closed_list_runs_many_times_without_reset",
-    ),
-)

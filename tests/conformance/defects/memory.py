@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import AllocationProperties, Answer, Handle, MemoryUse, Pointer
-from tests.conformance.defects.defect import Defect
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 _PAGE = 4096
 
 
+@caught_by("test_memory.py::test_free_gives_the_bytes_back")
 class FreesNothing(PythonDriver):
     """`zeMemFree` says success and keeps the memory."""
 
@@ -22,6 +22,7 @@ class FreesNothing(PythonDriver):
         return super().ze_mem_free(context, pointer)
 
 
+@caught_by("test_memory_query.py::test_size_is_not_rounded_to_pages")
 class CountsPages(PythonDriver):
     """The memory query counts whole pages."""
 
@@ -32,9 +33,10 @@ class CountsPages(PythonDriver):
         if found.value is None:
             return found
         pages = -(-found.value.allocated // _PAGE) * _PAGE
-        return Answer(found.result, dataclasses.replace(found.value, allocated=pages))
+        return Answer(found.result, found.value._replace(allocated=pages))
 
 
+@caught_by("test_memory.py::test_freed_pointer_is_unknown")
 class KnowsFreedMemory(PythonDriver):
     """A freed pointer is still described as before."""
 
@@ -52,31 +54,10 @@ class KnowsFreedMemory(PythonDriver):
         return self._last.get(pointer) or super().ze_mem_get_alloc_properties(context, pointer, out, export)
 
 
+@caught_by("test_errors.py::test_call_has_its_documented_result[free other context's pointer]")
 class FreesInAnyContext(PythonDriver):
     """Memory can be freed through a context that it does not belong to."""
 
     def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
         result = super().ze_mem_free(context, pointer)
         return ZeResult.SUCCESS if pointer in self._kept else result
-
-
-DEFECTS = (
-    Defect("free_leaks", FreesNothing, "test_memory.py", "free_gives", "test_free_gives_the_bytes_back"),
-    Defect(
-        "memory_query_rounded",
-        CountsPages,
-        "test_memory_query.py",
-        "byte or rounded",
-        "test_size_is_not_rounded_to_pages",
-    ),
-    Defect(
-        "freed_memory_known", KnowsFreedMemory, "test_memory.py", "freed", "test_freed_pointer_is_unknown"
-    ),
-    Defect(
-        "free_in_any_context",
-        FreesInAnyContext,
-        "test_errors.py",
-        "documented and free",
-        "test_call_has_its_documented_result[free other context's pointer]",
-    ),
-)

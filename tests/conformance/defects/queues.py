@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import Handles
-from tests.conformance.api.structures import Handle
-from tests.conformance.defects.defect import Defect
+from tests.conformance.api.structures import Handle, Handles
+from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
+@caught_by("test_queues.py::test_device_sync_queue_runs_lists_in_order")
 class RunsListsBackwards(PythonDriver):
     """The lists of one submission run in the wrong order."""
 
@@ -21,6 +21,7 @@ class RunsListsBackwards(PythonDriver):
         return super().ze_command_queue_execute_command_lists(queue, count, turned, fence)
 
 
+@caught_by("test_fences.py::test_fence_waits_for_all_lists_of_its_submission")
 class RunsOnlyTheFirstList(PythonDriver):
     """Only the first list of a submission runs."""
 
@@ -30,6 +31,7 @@ class RunsOnlyTheFirstList(PythonDriver):
         return super().ze_command_queue_execute_command_lists(queue, min(count, 1), lists, fence)
 
 
+@caught_by("test_queues.py::test_synchronize_waits_for_the_work")
 class SynchronizeDoesNotWait(PythonDriver):
     """Synchronizing a queue looks once and says success."""
 
@@ -38,6 +40,7 @@ class SynchronizeDoesNotWait(PythonDriver):
         return ZeResult.SUCCESS if result == ZeResult.NOT_READY else result
 
 
+@caught_by("test_queues.py::test_lost_queue_says_so_every_time")
 class HidesLostDevice(PythonDriver):
     """A lost queue says so once, and then that all is well."""
 
@@ -52,35 +55,3 @@ class HidesLostDevice(PythonDriver):
         first = id(queue) not in self._told
         self._told.add(id(queue))
         return result if first else ZeResult.SUCCESS
-
-
-DEFECTS = (
-    Defect(
-        "order_ignored",
-        RunsListsBackwards,
-        "test_queues.py",
-        "in_order or on_the_device",
-        "test_device_sync_queue_runs_lists_in_order",
-    ),
-    Defect(
-        "later_lists_dropped",
-        RunsOnlyTheFirstList,
-        "test_fences.py",
-        "all_lists or beside_work",
-        "test_fence_waits_for_all_lists_of_its_submission",
-    ),
-    Defect(
-        "synchronize_does_not_wait",
-        SynchronizeDoesNotWait,
-        "test_queues.py",
-        "synchronize_waits or polls",
-        "test_synchronize_waits_for_the_work",
-    ),
-    Defect(
-        "lost_queue_forgotten",
-        HidesLostDevice,
-        "test_queues.py",
-        "lost",
-        "test_lost_queue_says_so_every_time",
-    ),
-)

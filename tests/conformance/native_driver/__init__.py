@@ -11,13 +11,13 @@ from pathlib import Path
 from unittest import mock
 
 from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
-from tests.conformance.api import LevelZero
+from tests.conformance.api import HostMemory
 from tests.conformance.native_driver.commands import NativeCommands
 from tests.conformance.native_driver.core import NativeCore
 from tests.conformance.native_driver.graphs import NativeGraphs
 
 
-class NativeDriver(NativeCore, NativeCommands, NativeGraphs, LevelZero):
+class NativeDriver(NativeCore, NativeCommands, NativeGraphs, HostMemory):
     """What a test makes with the library of this process."""
 
     def __init__(self, place: Path) -> None:

@@ -8,15 +8,24 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.commands import CommandsApi, Handles
-from tests.conformance.api.structures import Answer, Handle, Pointer
+from tests.conformance.api.structures import Answer, Handle, Handles, Pointer
 from tests.conformance.native_driver import library as lib
-from tests.conformance.native_driver.session import Session, answer, array, call, handle, made, pointer
+from tests.conformance.native_driver.session import (
+    Session,
+    answer,
+    array,
+    call,
+    events_of,
+    handle,
+    made,
+    plain,
+    pointer,
+)
 
 _QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020, 0xB
 
 
-class NativeCommands(Session, CommandsApi):
+class NativeCommands(Session):
     """The part of the API that makes the device do something."""
 
     # ------------------------------------------------------------ queues
@@ -29,8 +38,7 @@ class NativeCommands(Session, CommandsApi):
         del extra
         return result
 
-    def ze_command_queue_destroy(self, queue: Handle) -> ZeResult:
-        return call("zeCommandQueueDestroy", handle(queue))
+    ze_command_queue_destroy = plain("zeCommandQueueDestroy")
 
     def ze_command_queue_execute_command_lists(
         self, queue: Handle, count: int, lists: Handles, fence: Handle = None
@@ -38,8 +46,7 @@ class NativeCommands(Session, CommandsApi):
         name = "zeCommandQueueExecuteCommandLists"
         return call(name, handle(queue), c_uint32(count), array(lists), handle(fence))
 
-    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> ZeResult:
-        return call("zeCommandQueueSynchronize", handle(queue), c_uint64(timeout))
+    ze_command_queue_synchronize = plain("zeCommandQueueSynchronize", c_uint64)
 
     def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> ZeResult:
         return ZeResult(self.queues.SetWorkloadType(handle(queue), c_uint32(workload)))
@@ -64,17 +71,10 @@ class NativeCommands(Session, CommandsApi):
         del extra
         return result
 
-    def ze_command_list_destroy(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListDestroy", handle(command_list))
-
-    def ze_command_list_close(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListClose", handle(command_list))
-
-    def ze_command_list_reset(self, command_list: Handle) -> ZeResult:
-        return call("zeCommandListReset", handle(command_list))
-
-    def ze_command_list_host_synchronize(self, command_list: Handle, timeout: int) -> ZeResult:
-        return call("zeCommandListHostSynchronize", handle(command_list), c_uint64(timeout))
+    ze_command_list_destroy = plain("zeCommandListDestroy")
+    ze_command_list_close = plain("zeCommandListClose")
+    ze_command_list_reset = plain("zeCommandListReset")
+    ze_command_list_host_synchronize = plain("zeCommandListHostSynchronize", c_uint64)
 
     def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> Answer[bool]:
         told = c_uint8()
@@ -107,29 +107,14 @@ class NativeCommands(Session, CommandsApi):
 
     # ------------------------------------------------------------ commands
 
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
-        return call("zeCommandListAppendBarrier", handle(command_list), *events)
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> ZeResult:
+        return call("zeCommandListAppendBarrier", handle(command_list), *events_of(*events))
 
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
         places = (c_void_p(target), c_void_p(source), c_size_t(size))
-        return call("zeCommandListAppendMemoryCopy", handle(command_list), *places, *events)
+        return call("zeCommandListAppendMemoryCopy", handle(command_list), *places, *events_of(*events))
 
     def ze_command_list_append_memory_copy_region(
         self,
@@ -142,9 +127,7 @@ class NativeCommands(Session, CommandsApi):
         source_region: api.CopyRegion | None,
         source_pitch: int,
         source_slice_pitch: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        *events: Any,
     ) -> ZeResult:
         return call(
             "zeCommandListAppendMemoryCopyRegion",
@@ -157,18 +140,11 @@ class NativeCommands(Session, CommandsApi):
             pointer(_region(source_region)),
             c_uint32(source_pitch),
             c_uint32(source_slice_pitch),
-            *_events(signal_event, num_wait_events, wait_events),
+            *events_of(*events),
         )
 
     def ze_command_list_append_memory_fill(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        pattern: bytes | None,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, pattern: bytes | None, size: int, *events: Any
     ) -> ZeResult:
         return call(
             "zeCommandListAppendMemoryFill",
@@ -177,23 +153,16 @@ class NativeCommands(Session, CommandsApi):
             None if pattern is None else ctypes.create_string_buffer(pattern),
             c_size_t(len(pattern or b"")),
             c_size_t(size),
-            *_events(signal_event, num_wait_events, wait_events),
+            *events_of(*events),
         )
 
     def ze_command_list_append_write_global_timestamp(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, *events: Any
     ) -> ZeResult:
-        events = _events(signal_event, num_wait_events, wait_events)
         name = "zeCommandListAppendWriteGlobalTimestamp"
-        return call(name, handle(command_list), c_void_p(target), *events)
+        return call(name, handle(command_list), c_void_p(target), *events_of(*events))
 
-    def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> ZeResult:
-        return call("zeCommandListAppendSignalEvent", handle(command_list), handle(event))
+    ze_command_list_append_signal_event = plain("zeCommandListAppendSignalEvent", c_void_p)
 
     def ze_command_list_append_wait_on_events(
         self, command_list: Handle, count: int, events: Handles
@@ -201,8 +170,7 @@ class NativeCommands(Session, CommandsApi):
         name = "zeCommandListAppendWaitOnEvents"
         return call(name, handle(command_list), c_uint32(count), array(events))
 
-    def ze_command_list_append_event_reset(self, command_list: Handle, event: Handle) -> ZeResult:
-        return call("zeCommandListAppendEventReset", handle(command_list), handle(event))
+    ze_command_list_append_event_reset = plain("zeCommandListAppendEventReset", c_void_p)
 
     # ------------------------------------------------------------ fences
 
@@ -210,17 +178,10 @@ class NativeCommands(Session, CommandsApi):
         given = None if desc is None else lib.Flags(flags=desc.flags)
         return made("zeFenceCreate", out, handle(queue), pointer(given))
 
-    def ze_fence_destroy(self, fence: Handle) -> ZeResult:
-        return call("zeFenceDestroy", handle(fence))
-
-    def ze_fence_host_synchronize(self, fence: Handle, timeout: int) -> ZeResult:
-        return call("zeFenceHostSynchronize", handle(fence), c_uint64(timeout))
-
-    def ze_fence_query_status(self, fence: Handle) -> ZeResult:
-        return call("zeFenceQueryStatus", handle(fence))
-
-    def ze_fence_reset(self, fence: Handle) -> ZeResult:
-        return call("zeFenceReset", handle(fence))
+    ze_fence_destroy = plain("zeFenceDestroy")
+    ze_fence_host_synchronize = plain("zeFenceHostSynchronize", c_uint64)
+    ze_fence_query_status = plain("zeFenceQueryStatus")
+    ze_fence_reset = plain("zeFenceReset")
 
     # ------------------------------------------------------------ events
 
@@ -232,27 +193,17 @@ class NativeCommands(Session, CommandsApi):
             "zeEventPoolCreate", out, handle(context), pointer(given), c_uint32(count), array(devices)
         )
 
-    def ze_event_pool_destroy(self, pool: Handle) -> ZeResult:
-        return call("zeEventPoolDestroy", handle(pool))
+    ze_event_pool_destroy = plain("zeEventPoolDestroy")
 
     def ze_event_create(self, pool: Handle, desc: api.EventDesc | None, out: bool = True) -> Answer[Handle]:
         given = None if desc is None else lib.EventDesc(index=desc.index)
         return made("zeEventCreate", out, handle(pool), pointer(given))
 
-    def ze_event_destroy(self, event: Handle) -> ZeResult:
-        return call("zeEventDestroy", handle(event))
-
-    def ze_event_host_signal(self, event: Handle) -> ZeResult:
-        return call("zeEventHostSignal", handle(event))
-
-    def ze_event_host_reset(self, event: Handle) -> ZeResult:
-        return call("zeEventHostReset", handle(event))
-
-    def ze_event_query_status(self, event: Handle) -> ZeResult:
-        return call("zeEventQueryStatus", handle(event))
-
-    def ze_event_host_synchronize(self, event: Handle, timeout: int) -> ZeResult:
-        return call("zeEventHostSynchronize", handle(event), c_uint64(timeout))
+    ze_event_destroy = plain("zeEventDestroy")
+    ze_event_host_signal = plain("zeEventHostSignal")
+    ze_event_host_reset = plain("zeEventHostReset")
+    ze_event_query_status = plain("zeEventQueryStatus")
+    ze_event_host_synchronize = plain("zeEventHostSynchronize", c_uint64)
 
 
 def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:
@@ -264,10 +215,6 @@ def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:
     if desc.options:
         given.pNext = ctypes.addressof(extra)
     return given, extra
-
-
-def _events(signal: Handle, count: int, waits: Handles) -> tuple[Any, Any, Any]:
-    return handle(signal), c_uint32(count), array(waits)
 
 
 def _region(region: api.CopyRegion | None) -> Any:

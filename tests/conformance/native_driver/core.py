@@ -9,7 +9,6 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.core import CoreApi
 from tests.conformance.api.enumerations import InitDriverType
 from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
@@ -20,6 +19,7 @@ from tests.conformance.native_driver.session import (
     each,
     handle,
     made,
+    plain,
     pointer,
     properties,
 )
@@ -28,7 +28,7 @@ _EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
 _PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
 
 
-class NativeCore(Session, CoreApi):
+class NativeCore(Session):
     """The part of the API without commands."""
 
     # ------------------------------------------------------------ driver
@@ -144,8 +144,7 @@ class NativeCore(Session, CoreApi):
             ],
         )
 
-    def ze_device_get_status(self, device: Handle) -> ZeResult:
-        return call("zeDeviceGetStatus", handle(device))
+    ze_device_get_status = plain("zeDeviceGetStatus")
 
     def ze_device_get_global_timestamps(
         self, device: Handle, out: bool = True
@@ -177,8 +176,7 @@ class NativeCore(Session, CoreApi):
         self._contexts.discard(context)
         return call("zeContextDestroy", handle(context))
 
-    def ze_context_get_status(self, context: Handle) -> ZeResult:
-        return call("zeContextGetStatus", handle(context))
+    ze_context_get_status = plain("zeContextGetStatus")
 
     # ------------------------------------------------------------ memory
 
@@ -295,5 +293,5 @@ def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
 
 
 def _device_fields(found: Any) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in api.DeviceProperties.__dataclass_fields__}
+    fields = {name: getattr(found, name) for name in api.DeviceProperties._fields}
     return {**fields, "uuid": bytes(found.uuid), "name": found.name.decode()}

@@ -10,16 +10,24 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.graphs import GraphsApi, Handles
 from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
-from tests.conformance.native_driver.session import Session, answer, array, data, handle, pointer, text
+from tests.conformance.native_driver.session import (
+    Session,
+    answer,
+    data,
+    events_of,
+    handle,
+    pointer,
+    slot,
+    text,
+)
 
 _INPUT_HASH, _PROPERTY_STRIDES, _TENSOR, _STRIDES = 0x8, 0x9, 0xA, 0xB
 _ARGUMENT_PROPERTIES_3, _OTHER_RECORD, _NOWHERE = 0xD, 0x5, 0x10
 
 
-class NativeGraphs(Session, GraphsApi):
+class NativeGraphs(Session):
     """Graphs: from a model to an inference and its profile."""
 
     # ------------------------------------------------------------ device and options
@@ -29,7 +37,7 @@ class NativeGraphs(Session, GraphsApi):
     ) -> Answer[api.DeviceGraphProperties]:
         found = lib.DeviceGraphProperties2()
         result = self.graphs.DeviceGetGraphProperties(handle(device), pointer(found, out))
-        names = api.DeviceGraphProperties.__dataclass_fields__
+        names = api.DeviceGraphProperties._fields
         return answer(result, lambda: api.DeviceGraphProperties(*(getattr(found, name) for name in names)))
 
     def ze_device_get_graph_properties2(
@@ -79,14 +87,9 @@ class NativeGraphs(Session, GraphsApi):
         del kept
         return ZeResult(result), api.GraphOutcome(graph.value, log.value)
 
-    def ze_graph_destroy(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.Destroy(handle(graph)))
-
-    def ze_graph_initialize(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.GraphInitialize(handle(graph)))
-
-    def ze_graph_evict(self, graph: Handle) -> ZeResult:
-        return ZeResult(self.graphs.Evict(handle(graph)))
+    ze_graph_destroy = slot("graphs", "Destroy")
+    ze_graph_initialize = slot("graphs", "GraphInitialize")
+    ze_graph_evict = slot("graphs", "Evict")
 
     # ------------------------------------------------------------ what a graph is
 
@@ -147,16 +150,14 @@ class NativeGraphs(Session, GraphsApi):
     def ze_graph_build_log_get_string2(self, log: Handle) -> Answer[tuple[int, str]]:
         return text(self.graphs.BuildLogGetString2, c_uint32, handle(log))
 
-    def ze_graph_build_log_destroy(self, log: Handle) -> ZeResult:
-        return ZeResult(self.graphs.BuildLogDestroy(handle(log)))
+    ze_graph_build_log_destroy = slot("graphs", "BuildLogDestroy")
 
     def ze_graph_query_network_create2(
         self, context: Handle, device: Handle, desc: api.GraphDesc | None, out: bool = True
     ) -> Answer[Handle]:
         return self._made(self.graphs.QueryNetworkCreate2, context, device, desc, out)
 
-    def ze_graph_query_network_destroy(self, query: Handle) -> ZeResult:
-        return ZeResult(self.graphs.QueryNetworkDestroy(handle(query)))
+    ze_graph_query_network_destroy = slot("graphs", "QueryNetworkDestroy")
 
     def ze_graph_query_network_get_supported_layers(self, query: Handle) -> Answer[str]:
         told = text(self.graphs.QueryNetworkGetSupportedLayers, c_size_t, handle(query))
@@ -189,28 +190,17 @@ class NativeGraphs(Session, GraphsApi):
         return ZeResult(self.graphs.SetArgumentValue2(handle(graph), c_uint32(index), first))
 
     def ze_command_list_append_graph_initialize(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, *events: Any
     ) -> ZeResult:
-        events = (handle(signal_event), c_uint32(num_wait_events), array(wait_events))
-        return ZeResult(self.graphs.AppendGraphInitialize(handle(command_list), handle(graph), *events))
+        return ZeResult(
+            self.graphs.AppendGraphInitialize(handle(command_list), handle(graph), *events_of(*events))
+        )
 
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> ZeResult:
-        events = (handle(signal_event), c_uint32(num_wait_events), array(wait_events))
         objects = (handle(command_list), handle(graph), handle(query))
-        return ZeResult(self.graphs.AppendGraphExecute(*objects, *events))
+        return ZeResult(self.graphs.AppendGraphExecute(*objects, *events_of(*events)))
 
     # ------------------------------------------------------------ profiling
 
@@ -225,8 +215,7 @@ class NativeGraphs(Session, GraphsApi):
         result = self.profiling.ProfilingPoolCreate(handle(graph), c_uint32(count), place)
         return answer(result, lambda: pool.value)
 
-    def ze_graph_profiling_pool_destroy(self, pool: Handle) -> ZeResult:
-        return ZeResult(self.profiling.ProfilingPoolDestroy(handle(pool)))
+    ze_graph_profiling_pool_destroy = slot("profiling", "ProfilingPoolDestroy")
 
     def ze_graph_profiling_query_create(self, pool: Handle, index: int, out: bool = True) -> Answer[Handle]:
         query = c_void_p()
@@ -234,8 +223,7 @@ class NativeGraphs(Session, GraphsApi):
         result = self.profiling.ProfilingQueryCreate(handle(pool), c_uint32(index), place)
         return answer(result, lambda: query.value)
 
-    def ze_graph_profiling_query_destroy(self, query: Handle) -> ZeResult:
-        return ZeResult(self.profiling.ProfilingQueryDestroy(handle(query)))
+    ze_graph_profiling_query_destroy = slot("profiling", "ProfilingQueryDestroy")
 
     def ze_graph_profiling_query_get_data(self, query: Handle, kind: int) -> Answer[bytes]:
         return data(self.profiling.ProfilingQueryGetData, c_uint32, handle(query), c_uint32(kind))

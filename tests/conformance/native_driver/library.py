@@ -49,6 +49,11 @@ class Base(ctypes.Structure):
     _fields_ = (("stype", c_uint32), ("pNext", c_void_p))
 
 
+def names(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
 def structure(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
     """An extensible structure with these fields behind `stype` and `pNext`."""
     return type(name, (Base,), {"_fields_": fields})
@@ -213,48 +218,19 @@ class MemoryQuery(ctypes.Structure):
     _fields_ = (("total", U64), ("allocated", U64))
 
 
-GRAPH_FUNCTIONS = [
-    "Create",
-    "Destroy",
-    "GetProperties",
-    "GetArgumentProperties",
-    "SetArgumentValue",
-    "AppendGraphInitialize",
-    "AppendGraphExecute",
-    "GetNativeBinary",
-    "DeviceGetGraphProperties",
-    "GraphGetArgumentMetadata",
-    "GetArgumentProperties2",
-    "GetArgumentProperties3",
-    "QueryNetworkCreate",
-    "QueryNetworkDestroy",
-    "QueryNetworkGetSupportedLayers",
-    "BuildLogGetString",
-    "Create2",
-    "QueryNetworkCreate2",
-    "QueryContextMemory",
-    "DeviceGetGraphProperties2",
-    "GetNativeBinary2",
-    "GetProperties2",
-    "GraphInitialize",
-    "CompilerGetSupportedOptions",
-    "CompilerIsOptionSupported",
-    "Create3",
-    "GetProperties3",
-    "BuildLogGetString2",
-    "BuildLogDestroy",
-    "SetArgumentValue2",
-    "Evict",
-]
-PROFILING_FUNCTIONS = [
-    "ProfilingPoolCreate",
-    "ProfilingPoolDestroy",
-    "ProfilingQueryCreate",
-    "ProfilingQueryDestroy",
-    "ProfilingQueryGetData",
-    "DeviceGetProfilingDataProperties",
-    "ProfilingLogGetString",
-]
+GRAPH_FUNCTIONS = names(
+    "Create Destroy GetProperties GetArgumentProperties SetArgumentValue AppendGraphInitialize "
+    "AppendGraphExecute GetNativeBinary DeviceGetGraphProperties GraphGetArgumentMetadata "
+    "GetArgumentProperties2 GetArgumentProperties3 QueryNetworkCreate QueryNetworkDestroy "
+    "QueryNetworkGetSupportedLayers BuildLogGetString Create2 QueryNetworkCreate2 QueryContextMemory "
+    "DeviceGetGraphProperties2 GetNativeBinary2 GetProperties2 GraphInitialize "
+    "CompilerGetSupportedOptions CompilerIsOptionSupported Create3 GetProperties3 BuildLogGetString2 "
+    "BuildLogDestroy SetArgumentValue2 Evict"
+)
+PROFILING_FUNCTIONS = names(
+    "ProfilingPoolCreate ProfilingPoolDestroy ProfilingQueryCreate ProfilingQueryDestroy "
+    "ProfilingQueryGetData DeviceGetProfilingDataProperties ProfilingLogGetString"
+)
 _PROTOTYPE = ctypes.CFUNCTYPE(_RESTYPE)
 
 

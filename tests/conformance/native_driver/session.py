@@ -8,7 +8,7 @@ from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, TypeVar
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.structures import Answer
+from tests.conformance.api.structures import Answer, Handle
 from tests.conformance.native_driver.library import GRAPH_FUNCTIONS, PROFILING_FUNCTIONS, Table, function
 
 T = TypeVar("T")
@@ -29,9 +29,28 @@ def array(handles: Sequence[Any] | None) -> Any:
     return None if handles is None else (c_void_p * max(1, len(handles)))(*handles)
 
 
+def events_of(signal: Any = None, count: int = 0, waits: Sequence[Any] | None = None) -> tuple[Any, Any, Any]:
+    """The events that an append signals and waits for."""
+    return handle(signal), c_uint32(count), array(waits)
+
+
 def call(name: str, *arguments: Any) -> ZeResult:
     """Calls an exported function."""
     return ZeResult(function(name)(*arguments))
+
+
+def plain(name: str, *kinds: Any) -> Callable[..., ZeResult]:
+    """A call without outputs: a handle, then arguments of these C types."""
+
+    def method(_self: object, first: Handle, *arguments: Any) -> ZeResult:
+        return call(name, handle(first), *(kind(value) for kind, value in zip(kinds, arguments, strict=True)))
+
+    return method
+
+
+def slot(table: str, function: str) -> Callable[[Session, Handle], ZeResult]:
+    """A call of an extension without outputs that takes one handle."""
+    return lambda session, first: ZeResult(getattr(getattr(session, table), function)(handle(first)))
 
 
 def answer(result: int, value: Callable[[], T]) -> Answer[T]:

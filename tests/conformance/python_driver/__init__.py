@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from softnpu.driver import Driver
-from tests.conformance.api import LevelZero
+from tests.conformance.api import HostMemory
 from tests.conformance.python_driver.commands import PythonCommands
 from tests.conformance.python_driver.core import PythonCore
 from tests.conformance.python_driver.graphs import PythonGraphs
 
 
-class PythonDriver(PythonCore, PythonCommands, PythonGraphs, LevelZero):
+class PythonDriver(PythonCore, PythonCommands, PythonGraphs, HostMemory):
     """A session of `softnpu.driver`."""
 
     def __init__(self, place: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from softnpu.driver import CommandList, CommandQueue, Context, Event, Fence
 from softnpu.driver.command_list_mutable import CommandListMutable, Mutation, MutationKind
 from softnpu.driver.command_queue import QueueMode
@@ -10,7 +12,6 @@ from softnpu.driver.errors import error
 from softnpu.driver.event import EventPool
 from softnpu.driver.region import CopyRegion as DriverRegion
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.commands import CommandsApi, Handles
 from tests.conformance.api.enumerations import FenceFlag, ListFlag, QueueOption, QueuePriority, WorkloadType
 from tests.conformance.api.structures import (
     CommandListDesc,
@@ -20,18 +21,29 @@ from tests.conformance.api.structures import (
     EventPoolDesc,
     FenceDesc,
     Handle,
+    Handles,
     MutableCommandIdDesc,
     MutableCommandsDesc,
     MutableGraphArgument,
     MutableGraphStrides,
     Pointer,
 )
-from tests.conformance.python_driver.results import Keeper, answers, counted, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    counted,
+    destruction,
+    events_of,
+    given,
+    live,
+    method,
+    results,
+)
 
 _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePriority.HIGH: "high"}
 
 
-class PythonCommands(Keeper, CommandsApi):
+class PythonCommands(Keeper):
     """The part of the API that makes the device do something."""
 
     # ------------------------------------------------------------ queues
@@ -53,9 +65,7 @@ class PythonCommands(Keeper, CommandsApi):
         )
         return self.keep(made)
 
-    @results
-    def ze_command_queue_destroy(self, queue: Handle) -> None:
-        self.destroy("zeCommandQueueDestroy", queue, CommandQueue)
+    ze_command_queue_destroy = destruction("zeCommandQueueDestroy", CommandQueue)
 
     @results
     def ze_command_queue_execute_command_lists(
@@ -67,9 +77,7 @@ class PythonCommands(Keeper, CommandsApi):
         entries = [live(entry, CommandList) for entry in lists[:count]]
         found.execute_command_lists(entries, None if fence is None else live(fence, Fence))
 
-    @results
-    def ze_command_queue_synchronize(self, queue: Handle, timeout: int) -> bool:
-        return live(queue, CommandQueue).synchronize(timeout)
+    ze_command_queue_synchronize = method(CommandQueue, "synchronize")
 
     @results
     def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> None:
@@ -105,21 +113,10 @@ class PythonCommands(Keeper, CommandsApi):
         made = found.create_command_list_immediate(priority, QueueMode(desc.mode), ordinal=desc.ordinal)
         return self.keep(made)
 
-    @results
-    def ze_command_list_destroy(self, command_list: Handle) -> None:
-        self.destroy("zeCommandListDestroy", command_list, CommandList)
-
-    @results
-    def ze_command_list_close(self, command_list: Handle) -> None:
-        live(command_list, CommandList).close()
-
-    @results
-    def ze_command_list_reset(self, command_list: Handle) -> None:
-        live(command_list, CommandList).reset()
-
-    @results
-    def ze_command_list_host_synchronize(self, command_list: Handle, timeout: int) -> bool:
-        return live(command_list, CommandList).host_synchronize(timeout)
+    ze_command_list_destroy = destruction("zeCommandListDestroy", CommandList)
+    ze_command_list_close = method(CommandList, "close")
+    ze_command_list_reset = method(CommandList, "reset")
+    ze_command_list_host_synchronize = method(CommandList, "host_synchronize")
 
     @answers
     def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> bool:
@@ -148,30 +145,16 @@ class PythonCommands(Keeper, CommandsApi):
     # ------------------------------------------------------------ commands
 
     @results
-    def ze_command_list_append_barrier(
-        self,
-        command_list: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
-    ) -> None:
+    def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> None:
         found = live(command_list, CommandList)
-        found.append_barrier(_signal(signal_event), counted(num_wait_events, wait_events, Event))
+        found.append_barrier(*events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        source: Pointer,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_memory_copy(target, source, size, _signal(signal_event), waits)
+        found.append_memory_copy(target, source, size, *events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy_region(
@@ -185,9 +168,7 @@ class PythonCommands(Keeper, CommandsApi):
         source_region: CopyRegion | None,
         source_pitch: int,
         source_slice_pitch: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        *events: Any,
     ) -> None:
         found = live(command_list, CommandList)
         given(target_region, source_region)
@@ -200,39 +181,24 @@ class PythonCommands(Keeper, CommandsApi):
             source_pitch,
             target_slice_pitch,
             source_slice_pitch,
-            _signal(signal_event),
-            counted(num_wait_events, wait_events, Event),
+            *events_of(*events),
         )
 
     @results
     def ze_command_list_append_memory_fill(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        pattern: bytes | None,
-        size: int,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, pattern: bytes | None, size: int, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
         given(pattern)
         assert pattern is not None
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_memory_fill(target, pattern, size, _signal(signal_event), waits)
+        found.append_memory_fill(target, pattern, size, *events_of(*events))
 
     @results
     def ze_command_list_append_write_global_timestamp(
-        self,
-        command_list: Handle,
-        target: Pointer,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, target: Pointer, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        found.append_write_global_timestamp(target, _signal(signal_event), waits)
+        found.append_write_global_timestamp(target, *events_of(*events))
 
     @results
     def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> None:
@@ -259,21 +225,10 @@ class PythonCommands(Keeper, CommandsApi):
         assert desc is not None
         return self.keep(found.create_fence(bool(desc.flags & FenceFlag.SIGNALED)))
 
-    @results
-    def ze_fence_destroy(self, fence: Handle) -> None:
-        self.destroy("zeFenceDestroy", fence, Fence)
-
-    @results
-    def ze_fence_host_synchronize(self, fence: Handle, timeout: int) -> bool:
-        return live(fence, Fence).host_synchronize(timeout)
-
-    @results
-    def ze_fence_query_status(self, fence: Handle) -> bool:
-        return live(fence, Fence).query_status()
-
-    @results
-    def ze_fence_reset(self, fence: Handle) -> None:
-        live(fence, Fence).reset()
+    ze_fence_destroy = destruction("zeFenceDestroy", Fence)
+    ze_fence_host_synchronize = method(Fence, "host_synchronize")
+    ze_fence_query_status = method(Fence, "query_status")
+    ze_fence_reset = method(Fence, "reset")
 
     # ------------------------------------------------------------ events
 
@@ -287,9 +242,7 @@ class PythonCommands(Keeper, CommandsApi):
         counted(count, devices, Device)
         return self.keep(found.create_event_pool(desc.count))
 
-    @results
-    def ze_event_pool_destroy(self, pool: Handle) -> None:
-        self.destroy("zeEventPoolDestroy", pool, EventPool)
+    ze_event_pool_destroy = destruction("zeEventPoolDestroy", EventPool)
 
     @answers
     def ze_event_create(self, pool: Handle, desc: EventDesc | None, out: bool = True) -> Handle:
@@ -298,29 +251,11 @@ class PythonCommands(Keeper, CommandsApi):
         assert desc is not None
         return self.keep(found.create_event(desc.index))
 
-    @results
-    def ze_event_destroy(self, event: Handle) -> None:
-        self.destroy("zeEventDestroy", event, Event)
-
-    @results
-    def ze_event_host_signal(self, event: Handle) -> None:
-        live(event, Event).host_signal()
-
-    @results
-    def ze_event_host_reset(self, event: Handle) -> None:
-        live(event, Event).host_reset()
-
-    @results
-    def ze_event_query_status(self, event: Handle) -> bool:
-        return live(event, Event).query_status()
-
-    @results
-    def ze_event_host_synchronize(self, event: Handle, timeout: int) -> bool:
-        return live(event, Event).host_synchronize(timeout)
-
-
-def _signal(event: Handle) -> Event | None:
-    return None if event is None else live(event, Event)
+    ze_event_destroy = destruction("zeEventDestroy", Event)
+    ze_event_host_signal = method(Event, "host_signal")
+    ze_event_host_reset = method(Event, "host_reset")
+    ze_event_query_status = method(Event, "query_status")
+    ze_event_host_synchronize = method(Event, "host_synchronize")
 
 
 def _mutable(command_list: Handle) -> CommandListMutable:

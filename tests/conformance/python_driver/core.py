@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from softnpu.driver.errors import error
 from softnpu.driver.properties import EngineGroup
 from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.core import CoreApi
 from tests.conformance.api.enumerations import ExternalMemory, InitDriverType
 from tests.conformance.api.structures import (
     AddressRange,
@@ -37,7 +35,16 @@ from tests.conformance.api.structures import (
     SysmanProperties,
 )
 from tests.conformance.call_tables import CALLS, Status
-from tests.conformance.python_driver.results import Keeper, answers, convert, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    convert,
+    destruction,
+    given,
+    live,
+    method,
+    results,
+)
 
 
 class _Engine(NamedTuple):
@@ -45,7 +52,7 @@ class _Engine(NamedTuple):
     group: EngineGroup
 
 
-class PythonCore(Keeper, CoreApi):
+class PythonCore(Keeper):
     """The part of the API without commands."""
 
     # ------------------------------------------------------------ driver
@@ -119,7 +126,7 @@ class PythonCore(Keeper, CoreApi):
         if version >= (1, 2):
             # one structure in Python: its resolution is the older one
             cycles = round(1e9 / properties.timer_resolution)
-            return dataclasses.replace(properties, timer_resolution=cycles)
+            return properties._replace(timer_resolution=cycles)
         return properties
 
     @answers
@@ -175,9 +182,7 @@ class PythonCore(Keeper, CoreApi):
         groups = live(device, Device).get_command_queue_group_properties()
         return [convert(QueueGroupProperties, entry) for entry in groups]
 
-    @results
-    def ze_device_get_status(self, device: Handle) -> None:
-        live(device, Device).get_status()
+    ze_device_get_status = method(Device, "get_status")
 
     @answers
     def ze_device_get_global_timestamps(self, device: Handle, out: bool = True) -> GlobalTimestamps:
@@ -199,13 +204,8 @@ class PythonCore(Keeper, CoreApi):
         given(desc, out)
         return self.keep(found.devices[0].create_context())
 
-    @results
-    def ze_context_destroy(self, context: Handle) -> None:
-        self.destroy("zeContextDestroy", context, Context)
-
-    @results
-    def ze_context_get_status(self, context: Handle) -> None:
-        live(context, Context).get_status()
+    ze_context_destroy = destruction("zeContextDestroy", Context)
+    ze_context_get_status = method(Context, "get_status")
 
     # ------------------------------------------------------------ memory
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
-from softnpu.driver import Context, Event, Graph
+from softnpu.driver import Context, Graph
 from softnpu.driver.build_log import BuildLog
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.device import Device
@@ -16,7 +17,6 @@ from softnpu.driver.graph_properties import ArgumentProperties3
 from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
 from softnpu.driver.query_network import QueryNetwork
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.graphs import GraphsApi, Handles
 from tests.conformance.api.structures import (
     ArgumentMetadata,
     ArgumentProperties,
@@ -31,10 +31,20 @@ from tests.conformance.api.structures import (
     StridesValue,
     TensorValue,
 )
-from tests.conformance.python_driver.results import Keeper, answers, convert, counted, given, live, results
+from tests.conformance.python_driver.results import (
+    Keeper,
+    answers,
+    convert,
+    destruction,
+    events_of,
+    given,
+    live,
+    method,
+    results,
+)
 
 
-class PythonGraphs(Keeper, GraphsApi):
+class PythonGraphs(Keeper):
     """Graphs: from a model to an inference and its profile."""
 
     # ------------------------------------------------------------ device and options
@@ -97,17 +107,9 @@ class PythonGraphs(Keeper, GraphsApi):
             return ZeResult(failure.result), GraphOutcome(None, log)
         return ZeResult.SUCCESS, GraphOutcome(graph, log)
 
-    @results
-    def ze_graph_destroy(self, graph: Handle) -> None:
-        self.destroy("pfnDestroy", graph, Graph)
-
-    @results
-    def ze_graph_initialize(self, graph: Handle) -> None:
-        live(graph, Graph).initialize()
-
-    @results
-    def ze_graph_evict(self, graph: Handle) -> None:
-        live(graph, Graph).evict()
+    ze_graph_destroy = destruction("pfnDestroy", Graph)
+    ze_graph_initialize = method(Graph, "initialize")
+    ze_graph_evict = method(Graph, "evict")
 
     # ------------------------------------------------------------ what a graph is
 
@@ -189,9 +191,7 @@ class PythonGraphs(Keeper, GraphsApi):
         found = live(log, BuildLog)
         return found.size, found.get_string()
 
-    @results
-    def ze_graph_build_log_destroy(self, log: Handle) -> None:
-        live(log, BuildLog).destroy()
+    ze_graph_build_log_destroy = method(BuildLog, "destroy")
 
     @answers
     def ze_graph_query_network_create2(
@@ -201,9 +201,7 @@ class PythonGraphs(Keeper, GraphsApi):
         given(out)
         return self.keep(extension.query_network_create(found, _desc(desc)))
 
-    @results
-    def ze_graph_query_network_destroy(self, query: Handle) -> None:
-        self.destroy("pfnQueryNetworkDestroy", query, QueryNetwork)
+    ze_graph_query_network_destroy = destruction("pfnQueryNetworkDestroy", QueryNetwork)
 
     @answers
     def ze_graph_query_network_get_supported_layers(self, query: Handle) -> str:
@@ -232,34 +230,21 @@ class PythonGraphs(Keeper, GraphsApi):
 
     @results
     def ze_command_list_append_graph_initialize(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
         if graph is None:
             # the null graph of this call has a result of its own
             raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", found="null handle")
-        waits = counted(num_wait_events, wait_events, Event)
-        signal = None if signal_event is None else live(signal_event, Event)
+        signal, waits = events_of(*events)
         found.append_graph_initialize(live(graph, Graph), signal, waits)
 
     @results
     def ze_command_list_append_graph_execute(
-        self,
-        command_list: Handle,
-        graph: Handle,
-        query: Handle = None,
-        signal_event: Handle = None,
-        num_wait_events: int = 0,
-        wait_events: Handles = None,
+        self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> None:
         found = live(command_list, CommandList)
-        waits = counted(num_wait_events, wait_events, Event)
-        signal = None if signal_event is None else live(signal_event, Event)
+        signal, waits = events_of(*events)
         profiling = None if query is None else live(query, ProfilingQuery)
         found.append_graph_execute(live(graph, Graph), profiling, signal, waits)
 
@@ -267,9 +252,9 @@ class PythonGraphs(Keeper, GraphsApi):
 
     @answers
     def ze_device_get_profiling_data_properties(self, device: Handle, out: bool = True) -> int:
-        live(device, Device)
+        found = live(device, Device)
         given(out)
-        return device.get_profiling_data_properties()
+        return found.get_profiling_data_properties()
 
     @answers
     def ze_graph_profiling_pool_create(self, graph: Handle, count: int, out: bool = True) -> Handle:
@@ -277,9 +262,7 @@ class PythonGraphs(Keeper, GraphsApi):
         given(out)
         return self.keep(ProfilingPool(found, count))
 
-    @results
-    def ze_graph_profiling_pool_destroy(self, pool: Handle) -> None:
-        self.destroy("pfnProfilingPoolDestroy", pool, ProfilingPool)
+    ze_graph_profiling_pool_destroy = destruction("pfnProfilingPoolDestroy", ProfilingPool)
 
     @answers
     def ze_graph_profiling_query_create(self, pool: Handle, index: int, out: bool = True) -> Handle:
@@ -287,9 +270,7 @@ class PythonGraphs(Keeper, GraphsApi):
         given(out)
         return self.keep(found.create_query(index))
 
-    @results
-    def ze_graph_profiling_query_destroy(self, query: Handle) -> None:
-        self.destroy("pfnProfilingQueryDestroy", query, ProfilingQuery)
+    ze_graph_profiling_query_destroy = destruction("pfnProfilingQueryDestroy", ProfilingQuery)
 
     @answers
     def ze_graph_profiling_query_get_data(self, query: Handle, kind: int) -> bytes:

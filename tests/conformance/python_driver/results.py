@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import msgspec
 
 from softnpu.driver import Driver
 from softnpu.driver.errors import ZeError, error
+from softnpu.driver.event import Event
 from softnpu.driver.handle import Handle
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Answer
@@ -61,6 +62,20 @@ def given(*pointers: object) -> None:
         raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", found="null pointer")
 
 
+def method(kind: type[object], name: str) -> Callable[..., ZeResult]:
+    """A call without outputs that is one method of one object."""
+
+    def call(_self: object, handle: object, *arguments: object) -> bool | None:
+        return cast("bool | None", getattr(live(handle, kind), name)(*arguments))
+
+    return results(call)
+
+
+def destruction(call: str, kind: type[Handle]) -> Callable[[Keeper, object], ZeResult]:
+    """A call that destroys an object."""
+    return results(lambda keeper, handle: keeper.destroy(call, handle, kind))
+
+
 def counted(
     count: int, array: Sequence[object] | None, kind: type[T], without: ZeResult = ZeResult.ERROR_INVALID_SIZE
 ) -> list[T]:
@@ -68,6 +83,14 @@ def counted(
     if count and array is None:
         raise error(_CALL, without, "array", found="null pointer")
     return [live(entry, kind) for entry in (array or ())[:count]]
+
+
+def events_of(
+    signal: object = None, count: int = 0, waits: Sequence[object] | None = None
+) -> tuple[Event | None, list[Event]]:
+    """The events that an append signals and waits for."""
+    waited = counted(count, waits, Event)
+    return None if signal is None else live(signal, Event), waited
 
 
 def convert(kind: type[T], record: msgspec.Struct) -> T:

@@ -1,7 +1,7 @@
 // Inferences from many threads while everything is made and destroyed all the time, often in flight: graphs,
 // queues, lists, fences, memory. Every result that is waited for is compared.
-// Arguments: XML, weights, threads, inferences of each. Prints kilobytes of memory and open descriptors after a
-// tenth of the work and after all of it.
+// Arguments: XML, weights, threads, inferences of each. Prints kilobytes of memory and open descriptors after
+// a tenth of the work and after all of it.
 #include <dirent.h>
 
 #include <algorithm>

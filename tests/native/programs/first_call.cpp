@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "entry/calls.hpp"
+#include "abi/functions.hpp"
 
 int main() {
     ze_init_driver_type_desc_t types{0x20021, nullptr, ZE_INIT_DRIVER_TYPE_FLAG_NPU};

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "entry/calls.hpp"
+#include "abi/functions.hpp"
 
 #define CHECK(call)                                                                 \
     do {                                                                            \

@@ -88,7 +88,8 @@ int main(int count, char** words) {
     const auto filed = values(size, 0.75f);
     std::ofstream(words[2], std::ios::binary)
         .write(std::string(PAGE, '\0').data(), PAGE)
-        .write(reinterpret_cast<const char*>(filed.data()), static_cast<std::streamsize>(size * sizeof(float)));
+        .write(reinterpret_cast<const char*>(filed.data()),
+               static_cast<std::streamsize>(size * sizeof(float)));
     both.npu.set_tensor(both.input, context.create_tensor(ov::element::f32, shape,
                                                           ov::intel_npu::FileDescriptor(words[2], PAGE)));
     both.compare(filed, "memory of a file");
@@ -101,8 +102,7 @@ int main(int count, char** words) {
         context.create_tensor(ov::element::f32, {PAGE / sizeof(float)}, wanted);
         check(false, "memory of the program was imported");
     } catch (const ov::Exception& refused) {
-        std::puts(std::strstr(refused.what(), "not supported with this driver") ? "refused"
-                                                                                : refused.what());
+        std::puts(std::strstr(refused.what(), "not supported with this driver") ? "refused" : refused.what());
     }
     std::memcpy(program, first.data(), size * sizeof(float));
     both.npu.set_tensor(both.input, ov::Tensor(ov::element::f32, shape, program));

@@ -36,7 +36,8 @@ int main() {
     }
     ze_command_list_desc_t list_desc{0xf, nullptr, 0, 0};
     ze_command_list_handle_t list;
-    if (zeCommandListCreate(second.context, first.device, &list_desc, &list) != ZE_RESULT_ERROR_INVALID_ARGUMENT)
+    if (zeCommandListCreate(second.context, first.device, &list_desc, &list) !=
+        ZE_RESULT_ERROR_INVALID_ARGUMENT)
         std::abort();
     first.check(zeContextDestroy(second.context), "zeContextDestroy");
     first.check(zeContextDestroy(first.context), "zeContextDestroy");

@@ -57,9 +57,7 @@ struct ze_graph_version_info_t {
     uint32_t patch;
 };
 
-struct ze_device_graph_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_graph_properties_t : ze_base_properties_t {
     uint32_t graphExtensionVersion;
     uint16_t compilerMajor;
     uint16_t compilerMinor;
@@ -73,9 +71,7 @@ struct ze_device_graph_properties_2_t {
     ze_graph_version_info_t runtimeVersion;
 };
 
-struct ze_graph_desc_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_desc_t : ze_base_properties_t {
     uint32_t format;
     size_t inputSize;
     const uint8_t* pInput;
@@ -87,36 +83,26 @@ struct ze_graph_desc_2_t {
     uint32_t flags;
 };
 
-struct ze_graph_input_hash_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_input_hash_t : ze_base_properties_t {
     uint64_t hash;
 };
 
-struct ze_graph_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_properties_t : ze_base_properties_t {
     uint32_t numGraphArgs;
 };
 
-struct ze_graph_properties_2_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_properties_2_t : ze_base_properties_t {
     uint32_t numGraphArgs;
     uint32_t initStageRequired;
 };
 
-struct ze_graph_properties_3_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_properties_3_t : ze_base_properties_t {
     uint32_t numGraphArgs;
     uint32_t initStageRequired;
     uint32_t flags;
 };
 
-struct ze_graph_argument_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_argument_properties_t : ze_base_properties_t {
     char name[ZE_MAX_GRAPH_ARGUMENT_NAME];
     uint32_t type;
     uint32_t dims[ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE];
@@ -140,15 +126,11 @@ struct ze_graph_argument_properties_3_t {
     uint32_t associated_tensor_names_count;
 };
 
-struct ze_graph_argument_property_strides_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_argument_property_strides_t : ze_base_properties_t {
     ze_bool_t supportsDynamicStrides;
 };
 
-struct ze_graph_argument_metadata_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_graph_argument_metadata_t : ze_base_properties_t {
     uint32_t type;
     char friendly_name[ZE_MAX_GRAPH_ARGUMENT_NAME];
     uint32_t data_type;
@@ -159,15 +141,11 @@ struct ze_graph_argument_metadata_t {
     char input_name[ZE_MAX_GRAPH_ARGUMENT_NAME];
 };
 
-struct ze_graph_argument_value_tensor_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_graph_argument_value_tensor_t : ze_base_properties_t {
     const void* pTensor;
 };
 
-struct ze_graph_argument_value_strides_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_graph_argument_value_strides_t : ze_base_properties_t {
     uint32_t userStrides[ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE];
 };
 
@@ -270,9 +248,7 @@ struct ze_profiling_task_info {
     uint32_t parent_layer_id;
 };
 
-struct ze_device_profiling_data_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_profiling_data_properties_t : ze_base_properties_t {
     uint32_t extensionVersion;
 };
 

@@ -3,6 +3,9 @@
 #include "abi/npu.hpp"
 #include "abi/zes.hpp"
 
+// members of a base class come first, in every ABI of a 64-bit Linux
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+
 #define SIZE_IS(type, size) static_assert(sizeof(type) == (size), #type)
 #define AT(type, field, offset) static_assert(offsetof(type, field) == (offset), #type "." #field)
 

@@ -5,35 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#define ZE_EXPORT extern "C" __attribute__((visibility("default")))
+#include "abi/ze_result.hpp"
 
-enum ze_result_t : uint32_t {
-    ZE_RESULT_SUCCESS = 0,
-    ZE_RESULT_NOT_READY = 1,
-    ZE_RESULT_ERROR_DEVICE_LOST = 0x70000001,
-    ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY = 0x70000002,
-    ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY = 0x70000003,
-    ZE_RESULT_ERROR_MODULE_BUILD_FAILURE = 0x70000004,
-    ZE_RESULT_ERROR_MODULE_LINK_FAILURE = 0x70000005,
-    ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS = 0x70010000,
-    ZE_RESULT_ERROR_NOT_AVAILABLE = 0x70010001,
-    ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE = 0x70020000,
-    ZE_RESULT_ERROR_UNINITIALIZED = 0x78000001,
-    ZE_RESULT_ERROR_UNSUPPORTED_VERSION = 0x78000002,
-    ZE_RESULT_ERROR_UNSUPPORTED_FEATURE = 0x78000003,
-    ZE_RESULT_ERROR_INVALID_ARGUMENT = 0x78000004,
-    ZE_RESULT_ERROR_INVALID_NULL_HANDLE = 0x78000005,
-    ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE = 0x78000006,
-    ZE_RESULT_ERROR_INVALID_NULL_POINTER = 0x78000007,
-    ZE_RESULT_ERROR_INVALID_SIZE = 0x78000008,
-    ZE_RESULT_ERROR_UNSUPPORTED_SIZE = 0x78000009,
-    ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT = 0x7800000a,
-    ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT = 0x7800000b,
-    ZE_RESULT_ERROR_INVALID_ENUMERATION = 0x7800000c,
-    ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION = 0x7800000d,
-    ZE_RESULT_ERROR_INVALID_NATIVE_BINARY = 0x7800000f,
-    ZE_RESULT_ERROR_UNKNOWN = 0x7ffffffe,
-};
+#define ZE_EXPORT extern "C" __attribute__((visibility("default")))
 
 constexpr uint32_t ze_make_version(uint32_t major, uint32_t minor) { return major << 16 | minor; }
 constexpr uint32_t ZE_API_VERSION = ze_make_version(1, 15);
@@ -61,34 +35,52 @@ enum ze_structure_type_t : uint32_t {
     ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC = 0x20020,
 };
 
-// What every extensible structure begins with.
+// What every extensible structure begins with: a link of the chain that `pNext` makes.
 struct ze_base_properties_t {
     uint32_t stype;
     void* pNext;
 };
 
+// The structures that have flags alone.
+struct ze_flags_t : ze_base_properties_t {
+    uint32_t flags;
+};
+
+// The links of a chain, for range-based loops.
+template <class Link>
+struct ze_chain_t {
+    struct iterator {
+        Link* link;
+        Link& operator*() const { return *link; }
+        iterator& operator++() {
+            link = static_cast<Link*>(link->pNext);
+            return *this;
+        }
+        bool operator!=(const iterator& other) const { return link != other.link; }
+    };
+    Link* first;
+    iterator begin() const { return {first}; }
+    iterator end() const { return {nullptr}; }
+};
+inline ze_chain_t<ze_base_properties_t> ze_chain(void* next) {
+    return {static_cast<ze_base_properties_t*>(next)};
+}
+inline ze_chain_t<const ze_base_properties_t> ze_chain(const void* next) {
+    return {static_cast<const ze_base_properties_t*>(next)};
+}
+
 // ---------------------------------------------------------------- driver
 
 enum : uint32_t { ZE_INIT_FLAG_VPU_ONLY = 2, ZE_INIT_DRIVER_TYPE_FLAG_NPU = 2 };
 
-struct ze_init_driver_type_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_init_driver_type_desc_t = ze_flags_t;
 
-struct ze_driver_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_driver_properties_t : ze_base_properties_t {
     uint8_t uuid[16];
     uint32_t driverVersion;
 };
 
-struct ze_driver_ipc_properties_t {
-    uint32_t stype;
-    void* pNext;
-    uint32_t flags;
-};
+using ze_driver_ipc_properties_t = ze_flags_t;
 
 struct ze_driver_extension_properties_t {
     char name[256];
@@ -99,9 +91,7 @@ struct ze_driver_extension_properties_t {
 
 enum : uint32_t { ZE_DEVICE_TYPE_VPU = 5, ZE_DEVICE_PROPERTY_FLAG_INTEGRATED = 1 };
 
-struct ze_device_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_properties_t : ze_base_properties_t {
     uint32_t type;
     uint32_t vendorId;
     uint32_t deviceId;
@@ -123,22 +113,16 @@ struct ze_device_properties_t {
     char name[256];
 };
 
-struct ze_device_ip_version_ext_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_ip_version_ext_t : ze_base_properties_t {
     uint32_t ipVersion;
 };
 
-struct ze_mutable_command_list_exp_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_mutable_command_list_exp_properties_t : ze_base_properties_t {
     uint32_t mutableCommandListFlags;
     uint32_t mutableCommandFlags;
 };
 
-struct ze_device_compute_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_compute_properties_t : ze_base_properties_t {
     uint32_t maxTotalGroupSize;
     uint32_t maxGroupSize[3];
     uint32_t maxGroupCount[3];
@@ -147,9 +131,7 @@ struct ze_device_compute_properties_t {
     uint32_t subGroupSizes[8];
 };
 
-struct ze_device_image_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_image_properties_t : ze_base_properties_t {
     uint32_t maxImageDims1D;
     uint32_t maxImageDims2D;
     uint32_t maxImageDims3D;
@@ -160,9 +142,7 @@ struct ze_device_image_properties_t {
     uint32_t maxWriteImageArgs;
 };
 
-struct ze_device_memory_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_memory_properties_t : ze_base_properties_t {
     uint32_t flags;
     uint32_t maxClockRate;
     uint32_t maxBusWidth;
@@ -172,9 +152,7 @@ struct ze_device_memory_properties_t {
 
 enum : uint32_t { ZE_MEMORY_ACCESS_CAP_FLAG_RW = 1, ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC = 2 };
 
-struct ze_device_memory_access_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_memory_access_properties_t : ze_base_properties_t {
     uint32_t hostAllocCapabilities;
     uint32_t deviceAllocCapabilities;
     uint32_t sharedSingleDeviceAllocCapabilities;
@@ -184,37 +162,27 @@ struct ze_device_memory_access_properties_t {
 
 enum : uint32_t { ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF = 2 };
 
-struct ze_device_external_memory_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_device_external_memory_properties_t : ze_base_properties_t {
     uint32_t memoryAllocationImportTypes;
     uint32_t memoryAllocationExportTypes;
     uint32_t imageImportTypes;
     uint32_t imageExportTypes;
 };
 
-struct ze_device_p2p_properties_t {
-    uint32_t stype;
-    void* pNext;
-    uint32_t flags;
-};
+using ze_device_p2p_properties_t = ze_flags_t;
 
 enum : uint32_t {
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE = 1,
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY = 2,
 };
 
-struct ze_command_queue_group_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_command_queue_group_properties_t : ze_base_properties_t {
     uint32_t flags;
     size_t maxMemoryFillPatternSize;
     uint32_t numQueues;
 };
 
-struct ze_pci_ext_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_pci_ext_properties_t : ze_base_properties_t {
     uint32_t domain;
     uint32_t bus;
     uint32_t device;
@@ -226,38 +194,22 @@ struct ze_pci_ext_properties_t {
 
 // ---------------------------------------------------------------- context and memory
 
-struct ze_context_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_context_desc_t = ze_flags_t;
 
-struct ze_device_mem_alloc_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_device_mem_alloc_desc_t : ze_base_properties_t {
     uint32_t flags;
     uint32_t ordinal;
 };
 
-struct ze_host_mem_alloc_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_host_mem_alloc_desc_t = ze_flags_t;
 
 // The import structure, and the export structure, whose `fd` is an output.
-struct ze_external_memory_fd_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_external_memory_fd_t : ze_base_properties_t {
     uint32_t flags;
     int fd;
 };
 
-struct ze_external_memory_export_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_external_memory_export_desc_t = ze_flags_t;
 
 enum ze_memory_type_t : uint32_t {
     ZE_MEMORY_TYPE_UNKNOWN = 0,
@@ -266,9 +218,7 @@ enum ze_memory_type_t : uint32_t {
     ZE_MEMORY_TYPE_SHARED = 3,
 };
 
-struct ze_memory_allocation_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct ze_memory_allocation_properties_t : ze_base_properties_t {
     uint32_t type;
     uint64_t id;
     uint64_t pageSize;
@@ -285,9 +235,7 @@ enum : uint32_t {
     ZE_COMMAND_QUEUE_PRIORITY_HIGH = 2,
 };
 
-struct ze_command_queue_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_command_queue_desc_t : ze_base_properties_t {
     uint32_t ordinal;
     uint32_t index;
     uint32_t flags;
@@ -295,9 +243,7 @@ struct ze_command_queue_desc_t {
     uint32_t priority;
 };
 
-struct ze_command_list_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_command_list_desc_t : ze_base_properties_t {
     uint32_t commandQueueGroupOrdinal;
     uint32_t flags;
 };
@@ -311,23 +257,15 @@ struct ze_copy_region_t {
     uint32_t depth;
 };
 
-struct ze_fence_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_fence_desc_t = ze_flags_t;
 enum : uint32_t { ZE_FENCE_FLAG_SIGNALED = 1 };
 
-struct ze_event_pool_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_event_pool_desc_t : ze_base_properties_t {
     uint32_t flags;
     uint32_t count;
 };
 
-struct ze_event_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_event_desc_t : ze_base_properties_t {
     uint32_t index;
     uint32_t signal;
     uint32_t wait;
@@ -340,16 +278,9 @@ enum : uint32_t {
     ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS = 128,
 };
 
-// The id, commands and list descriptors have the same form.
-struct ze_mutable_exp_desc_t {
-    uint32_t stype;
-    const void* pNext;
-    uint32_t flags;
-};
+using ze_mutable_exp_desc_t = ze_flags_t;
 
-struct ze_mutable_graph_argument_exp_desc_t {
-    uint32_t stype;
-    const void* pNext;
+struct ze_mutable_graph_argument_exp_desc_t : ze_base_properties_t {
     uint64_t commandId;
     uint32_t argIndex;
     const void* pArgValue;

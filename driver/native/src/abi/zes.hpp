@@ -9,9 +9,7 @@ using zes_engine_handle_t = struct _zes_engine_handle_t*;
 
 enum : uint32_t { ZES_ENGINE_GROUP_COMPUTE_ALL = 1 };
 
-struct zes_device_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct zes_device_properties_t : ze_base_properties_t {
     ze_device_properties_t core;
     uint32_t numSubdevices;
     char serialNumber[64];
@@ -22,9 +20,7 @@ struct zes_device_properties_t {
     char driverVersion[64];
 };
 
-struct zes_engine_properties_t {
-    uint32_t stype;
-    void* pNext;
+struct zes_engine_properties_t : ze_base_properties_t {
     uint32_t type;
     ze_bool_t onSubdevice;
     uint32_t subdeviceId;

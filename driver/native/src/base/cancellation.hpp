@@ -1,16 +1,15 @@
 // Cancellation of threads (pthread_cancel) in the midst of a call.
 //
-// What a call has begun to send or receive it takes to its end: a destructor that closes a descriptor must
-// not be left early, and an answer brings memory that the session has to know of. So a call is a cancellation
-// point only where it says so: where it waits for the device, or for an answer that somebody takes all the
-// same.
+// A call completes what it has begun to send or receive: destructors have to close descriptors, and an answer
+// brings memory that the session has to know of. So a call is a cancellation point only where it waits for
+// the device, or for an answer that another thread can handle.
 #pragma once
 
 #include <pthread.h>
 
 namespace softnpu {
 
-// Until it ends the thread is not cancelled. One at a time in a thread.
+// The thread is not cancelled in its scope. One at a time in a thread.
 class NotCancelled {
 public:
     NotCancelled() {
@@ -29,7 +28,7 @@ private:
     int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-// Until it ends the thread may be cancelled in what blocks, unless the program has forbidden it.
+// In its scope the thread may be cancelled where it blocks, unless the program has disabled that.
 class CancellationPoint {
 public:
     explicit CancellationPoint(bool wanted = true) : active_(wanted && NotCancelled::allowed_) {

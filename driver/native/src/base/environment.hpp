@@ -1,4 +1,4 @@
-// Environment variables, as far as whoever started the program may decide what it does.
+// Environment variables; a privileged program reads none.
 #pragma once
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 namespace softnpu {
 
-// Whether this program has rights that whoever started it does not have (setuid, setgid, capabilities).
+// Whether this program has more rights than its user (setuid, setgid, capabilities).
 inline bool is_privileged() { return getauxval(AT_SECURE) != 0; }
 
 // The value of a variable; null if it is not set, and always in a privileged program.

@@ -1,8 +1,10 @@
-// A file descriptor that is closed with its owner.
+// File descriptors: closed with their owner, read as a whole.
 #pragma once
 
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace softnpu {
@@ -28,5 +30,8 @@ public:
 private:
     int fd_ = -1;
 };
+
+// Reads `size` bytes; UNKNOWN with the name of the file if it ends before.
+void read_all(const char* name, int fd, void* data, size_t size, uint64_t offset);
 
 }  // namespace softnpu

@@ -9,9 +9,9 @@ thread_local char description[1024];
 
 }  // namespace
 
-void keep_description(const char* call, const ErrorInfo& fault) noexcept {
+void keep_description(const char* call, const ErrorInfo& info) noexcept {
     try {
-        const std::string text = std::string(call) + ": " + fault.name() + ": " + fault.text();
+        const std::string text = std::string(call) + ": " + info.line();
         const size_t length = std::min(text.size(), sizeof description - 1);
         text.copy(description, length);
         description[length] = '\0';

@@ -1,29 +1,36 @@
-// The border of the library: what a call throws becomes its result, and its description is kept.
+// The boundary of the library: an exception becomes the result of the call, and its description is kept.
 #pragma once
 
 #include <cxxabi.h>
 
 #include <new>
 #include <string>
+#include <type_traits>
 
 #include "base/cancellation.hpp"
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
-// Keeps why `call` failed, for zeDriverGetLastErrorDescription in this thread.
-void keep_description(const char* call, const ErrorInfo& fault) noexcept;
+// Keeps the reason for zeDriverGetLastErrorDescription in this thread.
+void keep_description(const char* call, const ErrorInfo& info) noexcept;
 const char* last_description() noexcept;
 
 ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept;
 
+// Runs the body of a call. A body without a result succeeds when it returns.
 template <class F>
 ze_result_t guarded(const char* call, F&& body) {
     const NotCancelled whole_call;
     try {
-        return body();
+        if constexpr (std::is_void_v<decltype(body())>) {
+            body();
+            return ZE_RESULT_SUCCESS;
+        } else {
+            return body();
+        }
     } catch (const Error& failure) {
-        keep_description(call, failure.fault());
+        keep_description(call, failure.info());
         return failure.result();
     } catch (const std::bad_alloc&) {
         return failed_unexpectedly(call, ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "no memory");
@@ -36,10 +43,9 @@ ze_result_t guarded(const char* call, F&& body) {
     }
 }
 
-// INVALID_NULL_POINTER unless the pointer is given.
-inline void given(const void* pointer, const char* name) {
+inline void require_nonnull(const void* pointer, const char* name) {
     if (pointer == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_POINTER, name, "null pointer", "an address");
+        throw invalid_null_pointer(name, "null pointer", "an address");
     }
 }
 

@@ -41,13 +41,12 @@ uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
         free_.pop_back();
     } else {
         if (slots_.size() >= MAX_SLOTS) {
-            throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "handles",
-                        format("%zu are in use", slots_.size()), "fewer",
-                        "destroy objects that are no longer used");
+            throw out_of_host_memory("handles", format("%zu are in use", slots_.size()), "fewer",
+                                     "destroy objects that are no longer used");
         }
         index = static_cast<uint32_t>(slots_.size());
         slots_.emplace_back();
-        free_.reserve(slots_.capacity());  // giving a slot back must not fail
+        free_.reserve(slots_.capacity());  // releasing a slot must not fail
     }
     Slot& slot = slots_[index];
     slot.generation++;
@@ -60,31 +59,28 @@ uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
 const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
     const char* const wanted = kind_name(kind);
     if (handle == 0) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, wanted, "null handle",
-                    format("a live %s handle", wanted));
+        throw invalid_null_handle(wanted, "null handle", format("a live %s handle", wanted));
     }
     if (is_ours(handle) && epoch_of(handle) != epoch_) {
-        // what is built upon us often says something else: OpenVINO misses a compiler of its own
+        // OpenVINO reports another reason
         log_once(format(
             "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
             "processes before the first use of the NPU, or anew (multiprocessing: spawn)",
             static_cast<int>(getpid())));
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, wanted,
-                    format("created before this process (%d) was forked off", static_cast<int>(getpid())),
-                    format("a %s of this process", wanted),
-                    "initialise the driver again in the child, with zeInitDrivers");
+        throw uninitialized(
+            wanted, format("created before this process (%d) was forked off", static_cast<int>(getpid())),
+            format("a %s of this process", wanted),
+            "initialise the driver again in the child, with zeInitDrivers");
     }
     const uint32_t index = slot_of(handle);
     if (!is_ours(handle) || static_cast<Kind>(handle >> 56 & 31) != kind || index >= slots_.size()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, wanted,
-                    format("unknown handle %#llx", static_cast<unsigned long long>(handle)),
-                    format("a live %s handle of this driver", wanted));
+        throw invalid_argument(wanted, format("unknown handle %#lx", handle),
+                               format("a live %s handle of this driver", wanted));
     }
     const Slot& slot = slots_[index];
     if (slot.object == nullptr || slot.generation != generation_of(handle)) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, wanted,
-                    "used after it, or what it was created through, was destroyed",
-                    format("a live %s", wanted));
+        throw invalid_null_handle(wanted, "used after it, or what it was created through, was destroyed",
+                                  format("a live %s", wanted));
     }
     return slot;
 }
@@ -112,7 +108,7 @@ void HandleTable::remove_owned_by(const std::shared_ptr<Object>& owner) {
         try {
             child->retire();
         } catch (const Error&) {
-            // the daemon is gone, and with it what the child had; its owner says so
+            // without a daemon there is nothing to destroy; the owner reports it
         }
     }
 }

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -64,7 +64,7 @@ public:
     std::shared_ptr<Object> get(Kind kind, uint64_t handle) const;
     // Removes the handle, and those of all objects that were created through it.
     std::shared_ptr<Object> remove(Kind kind, uint64_t handle);
-    // As `remove`, for objects of which nobody has the handle at hand.
+    // Removes the objects that were created through `owner`.
     void remove_owned_by(const std::shared_ptr<Object>& owner);
 
     // Whether this number was made by a table like this one.

@@ -15,11 +15,11 @@ void log_once(const std::string& text) {
     if (level != nullptr && std::strcmp(level, "off") == 0) return;
     // never destroyed: programs call the driver from destructors of static objects too
     static auto* const mutex = new std::mutex;
-    static auto* const said = new std::set<std::string>;
+    static auto* const logged = new std::set<std::string>;
     {
-        // not waited for: in a forked child its holder may not exist
+        // never blocks: in a forked child the holder may not exist
         std::unique_lock<std::mutex> lock(*mutex, std::try_to_lock);
-        if (lock && !said->insert(text).second) return;
+        if (lock && !logged->insert(text).second) return;
     }
     const std::string line = "softnpu: " + text + "\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

@@ -1,11 +1,11 @@
-// One line on stderr, for what a program would otherwise never learn. `SOFTNPU_LOG=off`: silent.
+// One line on stderr for what no result can express. `SOFTNPU_LOG=off`: silent.
 #pragma once
 
 #include <string>
 
 namespace softnpu {
 
-// Says `text` once in this process, however often the same happens.
+// Writes `text` once in this process.
 void log_once(const std::string& text);
 
 }  // namespace softnpu

@@ -1,4 +1,4 @@
-// How the API gives arrays and texts: a first call for the size, a second one for the content.
+// Outputs of the API with a size: a first call asks for the size, a second one for the content.
 #pragma once
 
 #include <algorithm>
@@ -11,49 +11,45 @@
 
 namespace softnpu {
 
-// `count` 0: how many there are. Else the first of them, and how many were given.
-template <class T, class Give>
-ze_result_t give_each(uint32_t* count, T* out, size_t available, Give&& give) {
-    given(count, "pCount");
+// With `*count` 0 only the number of elements; else the first of them, and how many were written.
+template <class T, class Write>
+void write_array(uint32_t* count, T* out, size_t available, Write&& write) {
+    require_nonnull(count, "pCount");
     if (*count == 0 || *count > available) *count = static_cast<uint32_t>(available);
     if (out != nullptr) {
-        for (uint32_t index = 0; index < *count; ++index) give(index, out[index]);
+        for (uint32_t index = 0; index < *count; ++index) write(index, out[index]);
     }
-    return ZE_RESULT_SUCCESS;
 }
 
 // A text with its NUL; at most `*size` bytes of it.
 template <class Size>
-ze_result_t give_text(Size* size, char* out, std::string_view text) {
-    given(size, "pSize");
+void write_text(Size* size, char* out, std::string_view text) {
+    require_nonnull(size, "pSize");
     if (out != nullptr && *size > 0) {
         const size_t length = std::min<size_t>(*size - 1, text.size());
         std::memcpy(out, text.data(), length);
         out[length] = '\0';
     }
     *size = static_cast<Size>(text.size() + 1);
-    return ZE_RESULT_SUCCESS;
 }
 
 // Bytes; fewer than there are is an error.
 template <class Size>
-ze_result_t give_bytes(Size* size, uint8_t* out, const void* data, size_t length) {
-    given(size, "pSize");
+void write_bytes(Size* size, uint8_t* out, const void* data, size_t length) {
+    require_nonnull(size, "pSize");
     if (out != nullptr) {
         if (*size < length) {
-            throw error(ZE_RESULT_ERROR_INVALID_SIZE, "output",
-                        format("room for %zu bytes", static_cast<size_t>(*size)), format("%zu bytes", length),
-                        "ask for the size first, with a null pointer");
+            throw invalid_size("output", format("room for %zu bytes", static_cast<size_t>(*size)),
+                               format("%zu bytes", length), "ask for the size first, with a null pointer");
         }
         std::memcpy(out, data, length);
     }
     *size = static_cast<Size>(length);
-    return ZE_RESULT_SUCCESS;
 }
 
 // A text into a fixed array, cut at a whole character of UTF-8.
 template <size_t N>
-void put_text(char (&out)[N], std::string_view text) {
+void copy_text(char (&out)[N], std::string_view text) {
     size_t length = std::min(text.size(), N - 1);
     if (length < text.size()) {
         while (length > 0 && (text[length] & 0xc0) == 0x80) --length;

@@ -11,21 +11,21 @@ namespace {
 
 std::atomic<Runtime*> current{nullptr};
 
-void start_again_in_child() {
+void start_in_child() {
     close_session_fds_in_child();
-    Runtime* const before = current.load();
+    Runtime* const parent = current.load();
     // the parent's runtime stays as it is: its locks may be held by threads that do not exist here
-    current.store(new Runtime(static_cast<uint8_t>(before->epoch + 1)));
+    current.store(new Runtime(static_cast<uint8_t>(parent->epoch + 1)));
 }
 
 Runtime* first_runtime() {
     auto* const made = new Runtime(0);
     current.store(made);
-    pthread_atfork(hold_session_fds, release_session_fds, start_again_in_child);
+    pthread_atfork(lock_session_fds, unlock_session_fds, start_in_child);
     return made;
 }
 
-// Numbers of the loader for its kinds of handles.
+// The loader's number of a kind of handle.
 int loader_kind(Kind kind) {
     switch (kind) {
         case Kind::driver: return 0;
@@ -40,17 +40,18 @@ int loader_kind(Kind kind) {
     }
 }
 
-uint64_t translated(Kind kind, uint64_t handle) {
+uint64_t unwrapped(Kind kind, uint64_t handle) {
     using Translate = ze_result_t (*)(int, void*, void**);
     const int number = loader_kind(kind);
     if (number < 0) return handle;
     void* const loader = dlopen("libze_loader.so.1", RTLD_NOLOAD | RTLD_LAZY);
     if (loader == nullptr) return handle;
     const auto translate = reinterpret_cast<Translate>(dlsym(loader, "zelLoaderTranslateHandle"));
-    void* found = nullptr;
+    void* original = nullptr;
     if (translate != nullptr &&
-        translate(number, reinterpret_cast<void*>(handle), &found) == ZE_RESULT_SUCCESS && found != nullptr) {
-        handle = reinterpret_cast<uint64_t>(found);
+        translate(number, reinterpret_cast<void*>(handle), &original) == ZE_RESULT_SUCCESS &&
+        original != nullptr) {
+        handle = reinterpret_cast<uint64_t>(original);
     }
     dlclose(loader);
     return handle;
@@ -65,7 +66,7 @@ Runtime& runtime() {
 }
 
 std::shared_ptr<Object> find_object(Kind kind, uint64_t handle) {
-    if (handle != 0 && !HandleTable::is_ours(handle)) handle = translated(kind, handle);
+    if (handle != 0 && !HandleTable::is_ours(handle)) handle = unwrapped(kind, handle);
     return runtime().handles.get(kind, handle);
 }
 

@@ -1,7 +1,7 @@
-// What this process has of the driver: its handles and its session.
+// The state of the driver in this process: its handles and its session.
 //
 // Never destroyed, because programs call the driver from destructors of their own static objects. A forked
-// child starts with a runtime of its own: the parent's rings, fences and socket are not its to use.
+// child starts with a new runtime: it must not use the parent's rings, fences and socket.
 #pragma once
 
 #include <atomic>
@@ -27,15 +27,15 @@ public:
     uint64_t driver_handle = 0;
 };
 
-// That of this process.
+// The runtime of this process.
 Runtime& runtime();
 
-// The object behind a handle. Handles that come through an extension table may be those of a loader that
-// wraps them; it is asked what they stand for.
+// The object of a handle. A loader that wraps handles does not unwrap them in calls of extension tables: it
+// is asked for the original.
 std::shared_ptr<Object> find_object(Kind kind, uint64_t handle);
 
 template <class T, class H>
-std::shared_ptr<T> live(H handle) {
+std::shared_ptr<T> lookup(H handle) {
     return std::static_pointer_cast<T>(find_object(T::KIND, reinterpret_cast<uint64_t>(handle)));
 }
 
@@ -45,7 +45,7 @@ H new_handle(std::shared_ptr<T> object) {
 }
 
 template <class T, class H>
-std::shared_ptr<T> take(H handle) {
+std::shared_ptr<T> remove(H handle) {
     return std::static_pointer_cast<T>(runtime().handles.remove(T::KIND, reinterpret_cast<uint64_t>(handle)));
 }
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -15,13 +15,13 @@ namespace {
 constexpr int MARK = 33;  // between the signals of the system and those of real time
 
 // Never destroyed: programs call the driver from destructors of static objects.
-struct Known {
+struct Registry {
     std::mutex mutex;
     std::map<int, SessionFd*> by_number;
 };
 
-Known& known() {
-    static auto* const made = new Known;
+Registry& registry() {
+    static auto* const made = new Registry;
     return *made;
 }
 
@@ -31,38 +31,38 @@ bool is_marked(int fd) { return fd >= 0 && fcntl(fd, F_GETSIG) == MARK; }
 
 SessionFd::SessionFd(Fd fd) : fd_(-1) {
     if (fcntl(fd.get(), F_SETSIG, MARK) != 0) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, format("descriptor %d", fd.get()),
-                    "F_SETSIG: " + errno_text(errno), "a kernel that notes a signal in any open file");
+        throw out_of_host_memory(format("descriptor %d", fd.get()), "F_SETSIG: " + errno_text(errno),
+                                 "a kernel that notes a signal in any open file");
     }
-    std::lock_guard lock(known().mutex);
-    SessionFd*& owner = known().by_number[fd.get()];
-    // the number was free: the program has closed the file that an older session had there
+    std::lock_guard lock(registry().mutex);
+    SessionFd*& owner = registry().by_number[fd.get()];
+    // the program has closed the descriptor of an older session with this number
     if (owner != nullptr) owner->fd_ = -1;
     owner = this;
     fd_ = fd.release();
 }
 
 SessionFd::~SessionFd() {
-    std::lock_guard lock(known().mutex);
+    std::lock_guard lock(registry().mutex);
     const int fd = fd_;
     if (fd < 0) return;
-    known().by_number.erase(fd);
+    registry().by_number.erase(fd);
     if (is_marked(fd)) ::close(fd);
 }
 
 bool SessionFd::is_ours() const { return is_marked(fd_); }
 
-void hold_session_fds() { known().mutex.lock(); }
+void lock_session_fds() { registry().mutex.lock(); }
 
-void release_session_fds() { known().mutex.unlock(); }
+void unlock_session_fds() { registry().mutex.unlock(); }
 
 void close_session_fds_in_child() {
-    for (const auto& [fd, owner] : known().by_number) {
+    for (const auto& [fd, owner] : registry().by_number) {
         if (is_marked(fd)) ::close(fd);
         owner->fd_ = -1;
     }
-    known().by_number.clear();
-    known().mutex.unlock();
+    registry().by_number.clear();
+    registry().mutex.unlock();
 }
 
 }  // namespace softnpu

@@ -1,9 +1,9 @@
-// A descriptor that lasts as long as a session, in a program that may close what it does not know.
+// A descriptor of a session, in a program that may close descriptors that it does not know.
 //
-// Programs that become daemons close every descriptor; the next file that they open then has a number of
-// ours. So each is marked: F_SETSIG notes a signal in the open file itself, and says it again at the price of
-// one system call. No signal is ever sent (that needs O_ASYNC and an owner), and no program has this mark:
-// the C library keeps the signal for itself. An inode would not do: all eventfds have the same one.
+// Programs that become daemons close every descriptor; the next file that they open reuses the number. So
+// each is marked: F_SETSIG stores a signal number in the open file, which one system call reads. No signal is
+// sent (that needs O_ASYNC and an owner), and no program uses this number: the C library reserves it. An
+// inode would not do: all eventfds have the same one.
 #pragma once
 
 #include <atomic>
@@ -31,10 +31,9 @@ private:
     std::atomic<int> fd_;
 };
 
-// Around a fork: nobody changes what there is meanwhile, and the child closes it all, so that the daemon
-// learns of the parent's end.
-void hold_session_fds();
-void release_session_fds();
+// Around a fork: the child closes all of them, so that the daemon learns of the parent's end.
+void lock_session_fds();
+void unlock_session_fds();
 void close_session_fds_in_child();
 
 }  // namespace softnpu

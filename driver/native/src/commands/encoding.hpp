@@ -8,22 +8,21 @@
 #include <vector>
 
 #include "memory/block.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
-constexpr size_t STRIDE_DIMS = 5;
-
 // Something that has to stay alive while a submission may use it.
-using Hold = std::shared_ptr<const void>;
+using KeepAlive = std::shared_ptr<const void>;
 
 // Strides of an argument in elements, innermost first, 0 for dimensions that it does not have.
 struct Strides {
-    uint32_t steps[STRIDE_DIMS] = {};
+    uint32_t steps[schema::command_buffer::STRIDE_DIMS] = {};
 };
 
-// An argument of an inference: a place, and strides if it is not dense.
+// An argument of an inference: memory, and strides if it is not dense.
 struct Argument {
-    Place place;
+    MemoryRef memory;
     std::optional<Strides> strides;
 };
 
@@ -32,34 +31,34 @@ struct Inference {
     uint64_t graph = 0;
     uint64_t id = 0;
     std::vector<Argument> arguments;
-    Place profile;  // no block: none
-    Hold on_device;
+    MemoryRef profile;  // no block: none
+    KeepAlive on_device;
 };
 
 // One recorded command: bytes and what they refer to, or an inference.
 struct Command {
     bool is_wait = false;
     std::string bytes;
-    std::vector<Hold> holds;
+    std::vector<KeepAlive> keep_alive;
     std::optional<Inference> inference;
 };
 
 Command barrier();
-Command timestamp(const Place& at);
-Command event_wait(const Place& at);
-Command event_signal(const Place& at);
-Command event_reset(const Place& at);
-Command fill(const Place& at, uint64_t size, const void* pattern, size_t pattern_size);
-Command copy(const Place& target, const Place& source, uint64_t size);
-Command copy_region(const Place& target, uint64_t target_pitch, const Place& source, uint64_t source_pitch,
-                    uint64_t width, uint64_t rows);
-Command graph_initialize(uint64_t graph, Hold on_device);
+Command timestamp(const MemoryRef& at);
+Command event_wait(const MemoryRef& at);
+Command event_signal(const MemoryRef& at);
+Command event_reset(const MemoryRef& at);
+Command fill(const MemoryRef& at, uint64_t size, const void* pattern, size_t pattern_size);
+Command copy(const MemoryRef& target, const MemoryRef& source, uint64_t size);
+Command copy_region(const MemoryRef& target, uint64_t target_pitch, const MemoryRef& source,
+                    uint64_t source_pitch, uint64_t width, uint64_t rows);
+Command graph_initialize(uint64_t graph, KeepAlive on_device);
 Command execute(Inference inference);
 
 // A whole command buffer, and everything that it refers to.
 struct Encoded {
     std::string bytes;
-    std::vector<Hold> holds;
+    std::vector<KeepAlive> keep_alive;
 };
 Encoded encode(const std::vector<Command>& commands);
 

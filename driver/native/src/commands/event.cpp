@@ -9,25 +9,26 @@ EventPool::EventPool(std::shared_ptr<Context> of, uint32_t count)
     : Object(of),
       context(std::move(of)),
       count_(count),
-      block_(context->memory()->allocate("control", static_cast<size_t>(count) * RECORD_SIZE)) {}
+      block_(context->memory()->allocate(schema::memory_kind::CONTROL,
+                                         static_cast<size_t>(count) * RECORD_SIZE)) {}
 
-Place EventPool::take(uint32_t index) {
+MemoryRef EventPool::acquire(uint32_t index) {
     std::lock_guard lock(mutex_);
     if (index >= count_ || !used_.insert(index).second) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "event pool",
-                    format("index %u: %s", index, index >= count_ ? "out of range" : "in use"),
-                    format("a free index from 0 to %u", count_ - 1));
+        throw invalid_argument("event pool",
+                               format("index %u: %s", index, index >= count_ ? "out of range" : "in use"),
+                               format("a free index from 0 to %u", count_ - 1));
     }
     return {block_, static_cast<size_t>(index) * RECORD_SIZE};
 }
 
-void EventPool::give(uint32_t index) {
+void EventPool::release(uint32_t index) {
     std::lock_guard lock(mutex_);
     used_.erase(index);
 }
 
 Event::Event(std::shared_ptr<EventPool> pool, uint32_t index)
-    : Object(pool), pool_(std::move(pool)), index_(index), place_(pool_->take(index)) {
+    : Object(pool), pool_(std::move(pool)), index_(index), memory_(pool_->acquire(index)) {
     record().initialize();
 }
 
@@ -61,7 +62,7 @@ bool Event::will_be_signalled() {
     return false;
 }
 
-void Event::remember(std::weak_ptr<Recording> recording) {
+void Event::add_signaller(std::weak_ptr<Recording> recording) {
     std::lock_guard lock(mutex_);
     for (auto entry = recordings_.begin(); entry != recordings_.end();) {
         entry = entry->expired() ? recordings_.erase(entry) : std::next(entry);

@@ -21,9 +21,9 @@ public:
 
     const std::shared_ptr<Context> context;
 
-    // Takes an index for an event. INVALID_ARGUMENT if it is out of range or in use.
-    Place take(uint32_t index);
-    void give(uint32_t index);
+    // Acquires the memory of an event. INVALID_ARGUMENT if it is out of range or in use.
+    MemoryRef acquire(uint32_t index);
+    void release(uint32_t index);
 
 private:
     const uint32_t count_;
@@ -37,7 +37,7 @@ public:
     static constexpr Kind KIND = Kind::event;
     Event(std::shared_ptr<EventPool> pool, uint32_t index);
 
-    void retire() override { pool_->give(index_); }
+    void retire() override { pool_->release(index_); }
 
     void host_signal();
     void host_reset();
@@ -45,19 +45,19 @@ public:
     // Waits for the commands in flight that signal this event; false when none is, or the time has passed.
     bool wait(uint64_t timeout);
 
-    const Place& place() const { return place_; }
+    const MemoryRef& memory() const { return memory_; }
     // A command of this recording signals the event.
-    void remember(std::weak_ptr<Recording> recording);
+    void add_signaller(std::weak_ptr<Recording> recording);
 
 private:
     using Recordings = std::set<std::weak_ptr<Recording>, std::owner_less<std::weak_ptr<Recording>>>;
 
-    EventRecord record() const { return EventRecord(place_.block->data() + place_.offset); }
+    EventRecord record() const { return EventRecord(memory_.data()); }
     bool will_be_signalled();
 
     const std::shared_ptr<EventPool> pool_;
     const uint32_t index_;
-    const Place place_;
+    const MemoryRef memory_;
     SpinBudget spin_;
     std::mutex mutex_;
     Recordings recordings_;

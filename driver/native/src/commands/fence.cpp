@@ -5,9 +5,9 @@
 namespace softnpu {
 
 Fence::Fence(std::shared_ptr<CommandQueue> of, bool signalled)
-    : Object(of), queue(std::move(of)), place_(queue->context->take_fence()), signalled_(signalled) {}
+    : Object(of), queue(std::move(of)), memory_(queue->context->acquire_fence()), signalled_(signalled) {}
 
-Fence::~Fence() { queue->context->give_fence(place_); }
+Fence::~Fence() { queue->context->release_fence(memory_); }
 
 bool Fence::wait(uint64_t timeout) {
     std::shared_ptr<Execution> execution;
@@ -30,16 +30,16 @@ bool Fence::wait(uint64_t timeout) {
     if (word.is_signalled(ticket)) {
         const bool succeeded = word.result() == ZE_RESULT_SUCCESS;
         // armed again by another thread meanwhile, the record may have the result of that submission already
-        if (!succeeded || execution->first != last || !stands_for(execution)) queue->throw_failure(*execution);
+        if (!succeeded || execution->first != last || !is_current(execution))
+            queue->throw_failure(*execution);
         return true;
     }
-    // over without a signal: given to another submission since, passed over in a broken ring, or the queue is
-    // destroyed
+    // over without a signal: armed again since, skipped in a lost queue, or the queue is destroyed
     queue->check_alive(last);
     return false;
 }
 
-bool Fence::stands_for(const std::shared_ptr<Execution>& execution) {
+bool Fence::is_current(const std::shared_ptr<Execution>& execution) {
     std::lock_guard lock(mutex_);
     return execution_ == execution;
 }

@@ -1,4 +1,4 @@
-// `ze_fence_handle_t`: tells when the submissions of one call have ended.
+// `ze_fence_handle_t`: signalled when the submissions of one call have ended.
 #pragma once
 
 #include <mutex>
@@ -23,16 +23,16 @@ public:
     void reset();
     // The submissions of this execution signal it when the last of them has ended.
     void arm(std::shared_ptr<Execution> execution);
-    // There was nothing to run: signalled at once, as on the real driver.
+    // Signals at once: there was nothing to run.
     void signal_now();
-    const Place& place() const { return place_; }
+    const MemoryRef& memory() const { return memory_; }
 
 private:
-    // Whether it was not given to other submissions, nor reset, since.
-    bool stands_for(const std::shared_ptr<Execution>& execution);
-    FenceRecord record() const { return FenceRecord(place_.block->data() + place_.offset); }
+    // Whether it was neither armed again nor reset since.
+    bool is_current(const std::shared_ptr<Execution>& execution);
+    FenceRecord record() const { return FenceRecord(memory_.data()); }
 
-    const Place place_;
+    const MemoryRef memory_;
     std::mutex mutex_;
     std::shared_ptr<Execution> execution_;  // what it was given to last
     bool signalled_;                        // by the host: created so, or given to lists without commands

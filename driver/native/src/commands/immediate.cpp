@@ -8,9 +8,7 @@ namespace {
 
 constexpr uint32_t SLOTS = 4;
 
-Error not_regular() {
-    return error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list");
-}
+Error not_regular() { return uninitialized("command list", "an immediate one", "a regular command list"); }
 
 }  // namespace
 
@@ -36,20 +34,20 @@ bool CommandListImmediate::host_synchronize(uint64_t timeout) {
 }
 
 void CommandListImmediate::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
-    // there is one buffer: an append keeps it from the end of the one before until its own submission
+    // one buffer: an append waits for the end of the one before
     std::lock_guard turn(appending_);
     queue_->synchronize(FOREVER);
     std::vector<Recorded> next;
-    next.push_back(take_down_alone(std::move(commands), signal));
+    next.push_back(record_alone(std::move(commands), signal));
     queue_->submit(next, nullptr);
     if (queue_->synchronous) queue_->synchronize(FOREVER);
 }
 
-Recorded CommandListImmediate::take_down_alone(std::vector<Command> commands,
-                                               const std::shared_ptr<Event>& signal) {
+Recorded CommandListImmediate::record_alone(std::vector<Command> commands,
+                                            const std::shared_ptr<Event>& signal) {
     std::lock_guard lock(mutex_);
     reset_locked();
-    take_down(std::move(commands), signal);
+    record_locked(std::move(commands), signal);
     encode_locked();
     return recorded_locked();
 }

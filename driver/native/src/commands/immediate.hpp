@@ -25,7 +25,7 @@ protected:
     void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) override;
 
 private:
-    Recorded take_down_alone(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    Recorded record_alone(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
 
     const std::shared_ptr<CommandQueue> queue_;
     std::mutex appending_;  // held while an append waits; nothing but another append takes it

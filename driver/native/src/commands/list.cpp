@@ -11,13 +11,13 @@ void CommandList::retire() {
     std::lock_guard lock(mutex_);
     commands_.clear();
     buffer_.reset();
-    holds_.reset();
+    keep_alive_.reset();
 }
 
 void CommandList::append(Command command, const Events& events) {
     check_open();
     std::vector<Command> commands;
-    for (const auto& event : events.waits) commands.push_back(event_wait(event->place()));
+    for (const auto& event : events.waits) commands.push_back(event_wait(event->memory()));
     commands.push_back(std::move(command));
     record(std::move(commands), events.signal);
 }
@@ -30,8 +30,7 @@ void CommandList::append_all(std::vector<Command> commands, const std::shared_pt
 void CommandList::check_open() const {
     std::lock_guard lock(mutex_);
     if (closed_) {
-        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "command list", "closed", "an open list",
-                    "reset it first");
+        throw not_available("command list", "closed", "an open list", "reset it first");
     }
 }
 
@@ -51,30 +50,29 @@ void CommandList::reset() {
 }
 
 bool CommandList::host_synchronize(uint64_t) {
-    throw error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "a regular one", "an immediate command list");
+    throw uninitialized("command list", "a regular one", "an immediate command list");
 }
 
 std::optional<Recorded> CommandList::recorded() {
     std::lock_guard lock(mutex_);
     if (!closed_) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it");
+        throw uninitialized("command list", "still open", "a closed list", "close it");
     }
     if (commands_.empty()) return std::nullopt;
-    // with the lock: an update by another thread takes effect with the submission that follows it
     prepare_locked();
     return recorded_locked();
 }
 
 void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     std::lock_guard lock(mutex_);
-    take_down(std::move(commands), signal);
+    record_locked(std::move(commands), signal);
 }
 
-void CommandList::take_down(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
+void CommandList::record_locked(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     for (auto& command : commands) commands_.push_back(std::move(command));
     if (signal == nullptr) return;
-    commands_.push_back(event_signal(signal->place()));
-    signal->remember(recording_);
+    commands_.push_back(event_signal(signal->memory()));
+    signal->add_signaller(recording_);
     watched_ = true;
 }
 
@@ -84,21 +82,20 @@ void CommandList::encode_locked() {
     Encoded encoded = encode(commands_);
     const size_t limit = context->driver->command_buffer_limit;
     if (limit != 0 && encoded.bytes.size() > limit) {
-        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "command list",
-                    format("%zu bytes of commands", encoded.bytes.size()), format("at most %zu", limit),
-                    "use several lists");
+        throw invalid_size("command list", format("%zu bytes of commands", encoded.bytes.size()),
+                           format("at most %zu", limit), "use several lists");
     }
     if (buffer_ == nullptr || buffer_->size < encoded.bytes.size() || recording_->in_flight()) {
-        buffer_ = context->memory()->allocate("control", encoded.bytes.size());
+        buffer_ = context->memory()->allocate(schema::memory_kind::CONTROL, encoded.bytes.size());
     }
     std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
     size_ = static_cast<uint32_t>(encoded.bytes.size());
-    holds_ = std::make_shared<const std::vector<Hold>>(std::move(encoded.holds));
+    keep_alive_ = std::make_shared<const std::vector<KeepAlive>>(std::move(encoded.keep_alive));
 }
 
 void CommandList::reset_locked() {
     commands_.clear();
-    holds_.reset();
+    keep_alive_.reset();
     if (watched_) {
         // what is in flight keeps both
         if (recording_->in_flight()) buffer_.reset();
@@ -108,6 +105,6 @@ void CommandList::reset_locked() {
     closed_ = false;
 }
 
-Recorded CommandList::recorded_locked() { return {buffer_, size_, holds_, Claim(recording_)}; }
+Recorded CommandList::recorded_locked() { return {buffer_, size_, keep_alive_, Claim(recording_)}; }
 
 }  // namespace softnpu

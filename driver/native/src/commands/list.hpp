@@ -34,7 +34,7 @@ public:
     virtual bool is_immediate() const { return false; }
     virtual bool is_mutable() const { return false; }
 
-    // Takes down one command with its events. NOT_AVAILABLE when the list is closed.
+    // Records one command with its events. NOT_AVAILABLE when the list is closed.
     void append(Command command, const Events& events);
     // Several commands that are one append: waits, a reset, a signal alone.
     void append_all(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
@@ -52,10 +52,10 @@ public:
     virtual std::optional<Recorded> recorded();
 
 protected:
-    // Takes down what one append means; an immediate list runs it.
+    // Records the commands of one append; an immediate list runs them.
     virtual void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
     // The next ones: called with the lock.
-    void take_down(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+    void record_locked(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
     // Makes the buffer of a closed list what a queue is to execute.
     virtual void prepare_locked() {}
     void encode_locked();
@@ -69,7 +69,7 @@ protected:
 private:
     std::shared_ptr<Block> buffer_;
     uint32_t size_ = 0;
-    std::shared_ptr<const std::vector<Hold>> holds_;
+    std::shared_ptr<const std::vector<KeepAlive>> keep_alive_;
     std::shared_ptr<Recording> recording_ = std::make_shared<Recording>();
     bool watched_ = false;  // an event knows the recording
 };

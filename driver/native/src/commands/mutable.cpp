@@ -7,10 +7,9 @@ uint64_t CommandListMutable::next_command_id(uint32_t flags) {
     const bool known = flags == ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS ||
                        flags == ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENT_DEPRECATED;
     if (closed_ || !known) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "command list",
-                    format("%s, flags %#x", closed_ ? "closed" : "open", flags),
-                    format("an open list and the flag GRAPH_ARGUMENTS (%#x)",
-                           ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS));
+        throw invalid_argument("command list", format("%s, flags %#x", closed_ ? "closed" : "open", flags),
+                               format("an open list and the flag GRAPH_ARGUMENTS (%#x)",
+                                      ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS));
     }
     ids_.insert(commands_.size());
     return commands_.size();
@@ -19,13 +18,14 @@ uint64_t CommandListMutable::next_command_id(uint32_t flags) {
 void CommandListMutable::update(const std::vector<Mutation>& mutations) {
     std::lock_guard lock(mutex_);
     if (!closed_ || mutations.empty()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "mutation",
-                    format("%zu changes of a list that is %s", mutations.size(), closed_ ? "closed" : "open"),
-                    "at least one change of a closed list");
+        throw invalid_argument(
+            "mutation",
+            format("%zu changes of a list that is %s", mutations.size(), closed_ ? "closed" : "open"),
+            "at least one change of a closed list");
     }
     for (const auto& mutation : mutations) find(mutation.command, mutation.argument);
     for (const auto& mutation : mutations) {
-        find(mutation.command, mutation.argument).arguments[mutation.argument] = {mutation.place,
+        find(mutation.command, mutation.argument).arguments[mutation.argument] = {mutation.memory,
                                                                                   mutation.strides};
     }
     changed_ = true;
@@ -56,10 +56,8 @@ Inference& CommandListMutable::find(uint64_t id, uint32_t argument) {
             if (!commands_[at].is_wait) break;
         }
     }
-    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT,
-                format("command id %llu, argument %u", static_cast<unsigned long long>(id), argument),
-                "not known of this list",
-                "an id from zeCommandListGetNextCommandIdExp, and an argument of its graph");
+    throw invalid_argument(format("command id %lu, argument %u", id, argument), "not known of this list",
+                           "an id from zeCommandListGetNextCommandIdExp, and an argument of its graph");
 }
 
 }  // namespace softnpu

@@ -5,11 +5,11 @@
 
 namespace softnpu {
 
-// A new place for an argument, and its strides; without any it is dense.
+// New memory of an argument, and its strides; dense without any.
 struct Mutation {
     uint64_t command = 0;
     uint32_t argument = 0;
-    Place place;
+    MemoryRef memory;
     std::optional<Strides> strides;
 };
 

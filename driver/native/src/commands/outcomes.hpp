@@ -1,4 +1,4 @@
-// How the submissions of a queue ended: each failure is kept until somebody was told of it.
+// The results of the submissions of a queue: a failure is kept until it was reported.
 #pragma once
 
 #include <cstddef>
@@ -44,18 +44,16 @@ public:
         }
     }
     bool was_read(uint64_t sequence) const { return read_ >= sequence; }
-    // Somebody was told of this failure.
-    void told(uint64_t sequence) { untold_.erase(sequence); }
-    // The oldest failure up to `last` that nobody was told of, and how many more there are. All of them count
-    // as told from now on.
-    std::optional<std::pair<Failure, size_t>> take_untold(uint64_t last);
+    void mark_reported(uint64_t sequence) { unreported_.erase(sequence); }
+    // The oldest unreported failure up to `last`, and how many more there are. All of them count as reported.
+    std::optional<std::pair<Failure, size_t>> take_unreported(uint64_t last);
 
 private:
     void note(uint64_t sequence, uint32_t result);
 
     uint64_t read_ = 0;                              // results up to here were read
     std::deque<std::shared_ptr<Execution>> unread_;  // of the submissions behind
-    std::map<uint64_t, ze_result_t> untold_;
+    std::map<uint64_t, ze_result_t> unreported_;
     size_t more_ = 0;  // failures beyond those that are kept
 };
 

@@ -1,34 +1,34 @@
-// How far a command queue has come: for those who ask about its submissions, also after its end.
+// The progress of a command queue, which may be read after its end.
 #pragma once
 
 #include <atomic>
 #include <memory>
 
-#include "commands/ring.hpp"
 #include "memory/block.hpp"
 #include "sync/words.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
-// A list, an event or a fence may ask after the queue was destroyed: until the device has confirmed that, its
-// submissions may still run.
+// Submissions of a destroyed queue may run until the device has confirmed its end.
 class Progress {
 public:
     explicit Progress(std::shared_ptr<Block> ring) : ring_(std::move(ring)) {}
 
-    // Whether submission `sequence` has ended. Not to be asked when the queue is gone: its ring is another's
-    // then.
-    bool has_ended(uint64_t sequence) const { return load64(ring_->data() + ring::COMPLETED) >= sequence; }
+    // Whether submission `sequence` has ended. Not after the end of the queue: its ring is reused then.
+    bool has_ended(uint64_t sequence) const {
+        return load64(ring_->data() + schema::ring_header::COMPLETED) >= sequence;
+    }
     // Whether it has ended or will never run.
-    bool is_over(uint64_t sequence) const { return gone_ || has_ended(sequence); }
+    bool is_over(uint64_t sequence) const { return destroyed_ || has_ended(sequence); }
 
     // Whether the device runs nothing of the queue any more.
-    bool gone() const { return gone_; }
-    void set_gone() { gone_ = true; }
+    bool is_destroyed() const { return destroyed_; }
+    void set_destroyed() { destroyed_ = true; }
 
 private:
     const std::shared_ptr<Block> ring_;
-    std::atomic<bool> gone_{false};
+    std::atomic<bool> destroyed_{false};
 };
 
 }  // namespace softnpu

@@ -6,22 +6,24 @@
 
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
-#include "commands/ring.hpp"
 #include "sync/waiting.hpp"
-#include "wire/fault_wire.hpp"
+#include "wire/error_info_wire.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
 
-const char* priority_name(uint32_t priority) {
+std::string_view priority_name(uint32_t priority) {
     switch (priority) {
-        case ZE_COMMAND_QUEUE_PRIORITY_NORMAL: return "normal";
-        case ZE_COMMAND_QUEUE_PRIORITY_LOW: return "low";
-        case ZE_COMMAND_QUEUE_PRIORITY_HIGH: return "high";
+        case ZE_COMMAND_QUEUE_PRIORITY_NORMAL: return queue_priority::NORMAL;
+        case ZE_COMMAND_QUEUE_PRIORITY_LOW: return queue_priority::LOW;
+        case ZE_COMMAND_QUEUE_PRIORITY_HIGH: return queue_priority::HIGH;
         default:
-            throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION, "command queue", format("priority %u", priority),
-                        "0 (normal), 1 (low) or 2 (high)");
+            throw invalid_enumeration("command queue", format("priority %u", priority),
+                                      "0 (normal), 1 (low) or 2 (high)");
     }
 }
 
@@ -29,11 +31,13 @@ const char* priority_name(uint32_t priority) {
 
 std::shared_ptr<CommandQueue> CommandQueue::create(const std::shared_ptr<Context>& context,
                                                    const QueueOptions& options) {
-    MapWriter request("queue_create");
-    request.put("context", context->handle()).put("slots", options.slots);
-    request.put("priority", std::string_view(priority_name(options.priority)));
-    if (options.turbo) request.put_bool("turbo", true);
-    auto [handle, ring] = context->memory()->create_queue(request, ring::size_of(options.slots));
+    MapWriter request(queue_create::TAG);
+    request.put(queue_create::CONTEXT, context->handle())
+        .put(queue_create::SLOTS, options.slots)
+        .put(queue_create::PRIORITY, priority_name(options.priority));
+    if (options.turbo) request.put_bool(queue_create::TURBO, true);
+    auto [handle, ring] =
+        context->memory()->create_queue(request, ring_header::SIZE + options.slots * sizeof(Slot));
     return std::make_shared<CommandQueue>(context, options, handle, std::move(ring));
 }
 
@@ -53,32 +57,33 @@ void CommandQueue::retire() {
         std::lock_guard lock(mutex_);
         retired_ = true;
     }
-    wake_sleepers();
+    wake_waiters();
     if (!context->retired() && !context->connection->is_lost()) {
         try {
-            // answered when the engine runs nothing of this queue any more: then everything may go
-            context->connection->request(MapWriter("queue_destroy").put("queue", handle_), "ok");
+            // answered when the engine runs nothing of this queue any more
+            context->connection->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, handle_),
+                                         ok::TAG);
         } catch (const Error&) {
-            if (!context->connection->is_lost()) keep_what_runs();
+            if (!context->connection->is_lost()) keep_submissions();
             throw;
         }
     }
-    progress_->set_gone();
-    std::deque<Flight> flight;
+    progress_->set_destroyed();
+    std::deque<Submission> flight;
     {
         std::lock_guard lock(mutex_);
-        flight.swap(flight_);
+        flight.swap(in_flight_);
     }
     flight.clear();
     context->memory()->flush();
 }
 
-// The daemon could not be asked: the queue runs on, so what it uses stays until the context ends.
-void CommandQueue::keep_what_runs() {
+// The queue could not be destroyed and runs on: what it uses stays until the context ends.
+void CommandQueue::keep_submissions() {
     std::lock_guard lock(mutex_);
     context->keep(ring_);
-    context->keep(std::make_shared<std::deque<Flight>>(std::move(flight_)));
-    flight_.clear();
+    context->keep(std::make_shared<std::deque<Submission>>(std::move(in_flight_)));
+    in_flight_.clear();
 }
 
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
@@ -91,8 +96,8 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
         if (auto entry = list->recorded()) recorded.push_back(std::move(*entry));
     }
     if (recorded.size() > slots_) {
-        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "command lists", format("%zu", recorded.size()),
-                    format("at most the %u slots of the queue", slots_));
+        throw invalid_size("command lists", format("%zu", recorded.size()),
+                           format("at most the %u slots of the queue", slots_));
     }
     if (!recorded.empty()) {
         submit(recorded, own);
@@ -100,15 +105,14 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
         own->signal_now();
     }
     if (fence.get() != own) {
-        throw error(ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT, "fence", "created for another queue",
-                    "a fence of this queue");
+        throw invalid_synchronization_object("fence", "created for another queue", "a fence of this queue");
     }
     if (synchronous) synchronize(FOREVER);
 }
 
 void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
     for (;;) {
-        std::vector<Flight> ended;
+        std::vector<Submission> ended;
         {
             std::lock_guard lock(mutex_);
             check_not_retired();
@@ -121,46 +125,45 @@ void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
         ended.clear();
         wait_for_room(recorded.size());
     }
-    // the tail is stored before we look whether the engine sleeps; it stores `asleep` before it looks at the
-    // tail
+    // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
-    if (load32(ring() + ring::ASLEEP) != 0) context->ring_doorbell();
+    if (load32(ring() + ring_header::ASLEEP) != 0) context->ring_doorbell();
 }
 
 bool CommandQueue::synchronize(uint64_t timeout) {
     const uint64_t tail = tail_;
     const auto over = [&] { return is_over(tail); };
-    const auto doze = [&](uint64_t ns) { sleep(tail, ns); };
-    if (!wait_until(over, doze, timeout, *context->connection, spin)) return false;
-    std::vector<Flight> ended;
-    std::optional<std::pair<Failure, size_t>> untold;
+    const auto sleep_once = [&](uint64_t ns) { sleep(tail, ns); };
+    if (!wait_until(over, sleep_once, timeout, *context->connection, spin)) return false;
+    std::vector<Submission> ended;
+    std::optional<std::pair<Failure, size_t>> unreported;
     {
         std::lock_guard lock(mutex_);
         check_not_retired();
         ended = take_ended();
-        untold = outcomes_.take_untold(tail);
+        unreported = outcomes_.take_unreported(tail);
     }
     ended.clear();
     context->memory()->flush();
     check_alive(tail);
-    if (untold) throw failure(untold->first, untold->second);
+    if (unreported) throw failure(unreported->first, unreported->second);
     return true;
 }
 
 void CommandQueue::set_workload(bool background) {
-    MapWriter request("queue_workload");
-    request.put("queue", handle_).put_bool("background", background);
-    context->connection->request(request, "ok");
+    MapWriter request(queue_workload::TAG);
+    request.put(queue_workload::QUEUE, handle_).put_bool(queue_workload::BACKGROUND, background);
+    context->connection->request(request, ok::TAG);
 }
 
 void CommandQueue::check_not_retired() const {
     if (!retired_) return;
-    throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "command queue", "destroyed meanwhile", "a live queue");
+    throw invalid_null_handle("command queue", "destroyed meanwhile", "a live queue");
 }
 
 void CommandQueue::check_alive(uint64_t sequence) const {
     check_not_retired();
-    if (load32(ring() + ring::LOST) != 0) throw failure({sequence, ZE_RESULT_ERROR_DEVICE_LOST});
+    if (load32(ring() + ring_header::LOST) != 0) throw failure({sequence, ZE_RESULT_ERROR_DEVICE_LOST});
 }
 
 void CommandQueue::throw_failure(const Execution& execution) {
@@ -172,30 +175,26 @@ void CommandQueue::throw_failure(const Execution& execution) {
         read_results(execution.last);
     }
     if (!execution.failure) return;
-    outcomes_.told(execution.failure->sequence);
+    outcomes_.mark_reported(execution.failure->sequence);
     throw failure(*execution.failure);
 }
 
 Error CommandQueue::failure(Failure failed, size_t more) const {
-    ErrorInfo fault{failed.result,
-                format("submission %llu", static_cast<unsigned long long>(failed.sequence)),
-                "it failed",
-                {},
-                {}};
+    ErrorInfo info{failed.result, format("submission %lu", failed.sequence), "it failed", {}, {}};
     // the ring has the reason of the last failure only; but a lost queue has one reason for all
-    const bool has_reason = load64(ring() + ring::FAILED) == failed.sequence;
+    const bool has_reason = load64(ring() + ring_header::FAILED) == failed.sequence;
     if (!retired_ && (has_reason || failed.result == ZE_RESULT_ERROR_DEVICE_LOST)) {
-        const size_t size = std::min<size_t>(load32(ring() + ring::TEXT_SIZE), ring::TEXT_MAX);
-        const std::string text(reinterpret_cast<const char*>(ring() + ring::TEXT), size);
+        const size_t size = std::min<size_t>(load32(ring() + ring_header::TEXT_SIZE), ring_header::MAX_TEXT);
+        const std::string text(reinterpret_cast<const char*>(ring() + ring_header::TEXT), size);
         try {
-            const ErrorInfo left = decode_fault(unpack(text, "fault in the ring"));
-            if (left.result == fault.result) fault = left;
+            const ErrorInfo left = decode_error_info(unpack(text, "error info in the ring"));
+            if (left.result == info.result) info = left;
         } catch (const Error&) {
             // cut by a newer failure: the result alone has to do
         }
     }
-    if (more > 0) fault.found += format(" (and %zu more failed)", more);
-    return Error(std::move(fault));
+    if (more > 0) info.found += format(" (and %zu more failed)", more);
+    return Error(std::move(info));
 }
 
 bool CommandQueue::has_room(size_t count) const {
@@ -204,12 +203,12 @@ bool CommandQueue::has_room(size_t count) const {
     return needed <= slots_ || outcomes_.was_read(needed - slots_);
 }
 
-// Waits until so many slots are free, however long: the device ends every submission some day.
+// Waits until so many slots are free: the device ends every submission.
 void CommandQueue::wait_for_room(size_t count) {
     const uint64_t sequence = tail_ + count - slots_;
     const auto over = [&] { return is_over(sequence); };
-    const auto doze = [&](uint64_t ns) { sleep(sequence, ns); };
-    wait_until(over, doze, FOREVER, *context->connection, spin);
+    const auto sleep_once = [&](uint64_t ns) { sleep(sequence, ns); };
+    wait_until(over, sleep_once, FOREVER, *context->connection, spin);
 }
 
 void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fence) {
@@ -218,81 +217,80 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
     if (fence != nullptr) {
         execution = std::make_shared<Execution>(Execution{context->next_ticket(), first, last, {}});
     }
-    take_down(recorded, execution);
+    track(recorded, execution);
     // from here on nothing fails
     if (fence != nullptr) fence->arm(execution);
     uint64_t sequence = first;
     for (const auto& entry : recorded) {
-        ring::Slot made{};
+        Slot made{};
         made.sequence = sequence;
         made.buffer = entry.buffer->handle;
         made.size = entry.size;
         if (fence != nullptr && sequence == last) {
-            made.fence = fence->place().block->handle;
-            made.fence_offset = fence->place().offset;
+            made.fence = fence->memory().block->handle;
+            made.fence_offset = fence->memory().offset;
             made.ticket = execution->ticket;
         }
         std::memcpy(slot(sequence++), &made, sizeof made);
     }
     tail_ = last;
-    store64(ring() + ring::TAIL, last);
+    store64(ring() + ring_header::TAIL, last);
 }
 
-// Notes what the next submissions use, and who asks for their results: all of it or nothing.
-void CommandQueue::take_down(const std::vector<Recorded>& recorded,
-                             const std::shared_ptr<Execution>& execution) {
-    const size_t before = flight_.size();
+// Records what the next submissions use and who waits for them: all of it or nothing.
+void CommandQueue::track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution) {
+    const size_t before = in_flight_.size();
     size_t expected = 0;
     try {
         for (const auto& entry : recorded) {
             const uint64_t sequence = tail_ + expected + 1;
             outcomes_.expect(execution);
             ++expected;
-            flight_.push_back({sequence, entry.buffer, entry.holds, entry.claim.recording()});
+            in_flight_.push_back({sequence, entry.buffer, entry.keep_alive, entry.claim.recording()});
             entry.claim.recording()->submitted(progress_, sequence);
         }
     } catch (const std::bad_alloc&) {
-        flight_.erase(flight_.begin() + static_cast<ptrdiff_t>(before), flight_.end());
+        in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(before), in_flight_.end());
         outcomes_.expect_less(expected);
         throw;
     }
 }
 
 void CommandQueue::read_results(uint64_t last) {
-    outcomes_.read(last,
-                   [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(ring::Slot, result)); });
+    outcomes_.read(last, [&](uint64_t sequence) { return load32(slot(sequence) + offsetof(Slot, result)); });
 }
 
-std::vector<CommandQueue::Flight> CommandQueue::take_ended() {
-    std::vector<Flight> ended;
-    const uint64_t done = load64(ring() + ring::COMPLETED);
+std::vector<CommandQueue::Submission> CommandQueue::take_ended() {
+    std::vector<Submission> ended;
+    const uint64_t done = load64(ring() + ring_header::COMPLETED);
     read_results(done);
-    while (!flight_.empty() && flight_.front().sequence <= done) {
-        ended.push_back(std::move(flight_.front()));
-        flight_.pop_front();
+    while (!in_flight_.empty() && in_flight_.front().sequence <= done) {
+        ended.push_back(std::move(in_flight_.front()));
+        in_flight_.pop_front();
     }
     return ended;
 }
 
 uint8_t* CommandQueue::slot(uint64_t sequence) const {
-    return ring() + ring::HEADER + ((sequence - 1) & (slots_ - 1)) * sizeof(ring::Slot);
+    return ring() + ring_header::SIZE + ((sequence - 1) & (slots_ - 1)) * sizeof(Slot);
 }
 
 void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {
-    ++sleepers_;
+    ++waiters_;
     if (!retired_) {
-        add32(ring() + ring::WAITERS, 1);
+        add32(ring() + ring_header::WAITERS, 1);
         full_fence();
-        const uint64_t done = load64(ring() + ring::COMPLETED);
-        if (done < sequence) futex_wait(ring() + ring::COMPLETED, static_cast<uint32_t>(done), timeout);
-        add32(ring() + ring::WAITERS, -1);
+        const uint64_t done = load64(ring() + ring_header::COMPLETED);
+        if (done < sequence)
+            futex_wait(ring() + ring_header::COMPLETED, static_cast<uint32_t>(done), timeout);
+        add32(ring() + ring_header::WAITERS, -1);
     }
-    --sleepers_;
+    --waiters_;
 }
 
-void CommandQueue::wake_sleepers() {
-    while (sleepers_ != 0) {
-        futex_wake(ring() + ring::COMPLETED);
+void CommandQueue::wake_waiters() {
+    while (waiters_ != 0) {
+        futex_wake(ring() + ring_header::COMPLETED);
         sched_yield();
     }
 }

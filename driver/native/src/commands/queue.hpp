@@ -22,7 +22,7 @@ class Fence;
 struct Recorded {
     std::shared_ptr<Block> buffer;
     uint32_t size = 0;
-    std::shared_ptr<const std::vector<Hold>> holds;
+    std::shared_ptr<const std::vector<KeepAlive>> keep_alive;
     Claim claim;
 };
 
@@ -50,8 +50,7 @@ public:
     void execute(const std::vector<std::shared_ptr<CommandList>>& lists, const std::shared_ptr<Fence>& fence);
     // Submits what is recorded; the fence is signalled after the last one.
     void submit(const std::vector<Recorded>& recorded, Fence* fence);
-    // Waits for all submissions; false when the time has passed. Throws the oldest failure that nobody was
-    // told of.
+    // Waits for all submissions; false after the time-out. Throws the oldest unreported failure.
     bool synchronize(uint64_t timeout);
     void set_workload(bool background);
 
@@ -65,29 +64,29 @@ public:
     void throw_failure(const Execution& execution);
 
 private:
-    struct Flight {
+    struct Submission {
         uint64_t sequence;
         std::shared_ptr<Block> buffer;
-        std::shared_ptr<const std::vector<Hold>> holds;
+        std::shared_ptr<const std::vector<KeepAlive>> keep_alive;
         std::shared_ptr<Recording> recording;
     };
 
     bool has_room(size_t count) const;
     void wait_for_room(size_t count);
     void check_not_retired() const;
-    void keep_what_runs();
+    void keep_submissions();
     // The next ones: called with the lock.
     void fill_slots(const std::vector<Recorded>& recorded, Fence* fence);
-    void take_down(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution);
+    void track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution);
     void read_results(uint64_t last);
-    // What ended submissions used; to be let go of without a lock.
-    std::vector<Flight> take_ended();
+    // What ended submissions used; released without a lock.
+    std::vector<Submission> take_ended();
     // The error of a failed submission, with the reason that the engine left in the ring.
     Error failure(Failure failed, size_t more = 0) const;
     uint8_t* slot(uint64_t sequence) const;
     void sleep(uint64_t sequence, uint64_t timeout);
-    // Lets go of those who sleep on the ring: its memory may be another's soon.
-    void wake_sleepers();
+    // Wakes who sleeps on the ring before its memory is reused.
+    void wake_waiters();
     uint8_t* ring() const { return ring_->data(); }
 
     const uint64_t handle_;
@@ -95,11 +94,11 @@ private:
     const uint32_t slots_;
     const std::shared_ptr<Progress> progress_;
     std::atomic<bool> retired_{false};
-    std::atomic<uint32_t> sleepers_{0};
+    std::atomic<uint32_t> waiters_{0};
 
     std::mutex mutex_;
     std::atomic<uint64_t> tail_{0};
-    std::deque<Flight> flight_;
+    std::deque<Submission> in_flight_;
     Outcomes outcomes_;
 };
 

@@ -8,7 +8,7 @@ namespace softnpu {
 
 void Recording::submitted(const std::shared_ptr<Progress>& progress, uint64_t sequence) {
     std::lock_guard lock(mutex_);
-    const auto of_gone = [](const auto& entry) { return entry.first->gone(); };
+    const auto of_gone = [](const auto& entry) { return entry.first->is_destroyed(); };
     last_.erase(std::remove_if(last_.begin(), last_.end(), of_gone), last_.end());
     for (auto& [known, last] : last_) {
         if (known == progress) {

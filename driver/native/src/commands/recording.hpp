@@ -1,4 +1,4 @@
-// Where the commands between two resets of a list were submitted last, for those who wait for their end.
+// The last submissions of the commands between two resets of a list, as seen by waiters.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ private:
     std::vector<std::pair<std::shared_ptr<Progress>, uint64_t>> last_;  // of each queue
 };
 
-// From the moment when a queue has taken a list's buffer until it has submitted it: nobody may write over it.
+// Protects the buffer of a list while a queue is submitting it.
 class Claim {
 public:
     Claim() = default;

@@ -5,8 +5,11 @@
 #include <cstring>
 
 #include "sync/records.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -16,10 +19,10 @@ constexpr size_t FENCES_AT_ONCE = 64;
 
 std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) {
     if (driver->devices.empty()) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "driver", "the daemon has no device", "a device");
+        throw uninitialized("driver", "the daemon has no device", "a device");
     }
     auto context = std::make_shared<Context>(driver);
-    // nothing to choose: what keeps the daemon from making one is said here
+    // with one device there is nothing to choose
     if (driver->devices.size() == 1) context->make(driver->devices[0]);
     return context;
 }
@@ -30,17 +33,16 @@ Context::Context(std::shared_ptr<Driver> of)
 const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) const {
     std::lock_guard lock(on_device_mutex_);
     if (on_device_ != nullptr) return *on_device_;
-    if (retired_)
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context", "destroyed meanwhile", "a live one");
-    MapWriter request("context_create");
-    request.put("device", device->info.index);
-    Answer answer = connection->request(request, "context_created", 1);
-    const uint64_t number = answer.fields.integer("context");
+    if (retired_) throw invalid_argument("context", "destroyed meanwhile", "a live one");
+    MapWriter request(context_create::TAG);
+    request.put(context_create::DEVICE, device->info.index);
+    Answer answer = connection->request(request, context_created::TAG, 1);
+    const uint64_t number = answer.fields.integer(context_created::CONTEXT);
     try {
         on_device_.reset(new OnDevice{device, number, std::make_shared<MemoryPool>(connection, number),
                                       SessionFd(std::move(answer.fds[0]))});
     } catch (...) {
-        connection->request(MapWriter("context_destroy").put("context", number), "ok");
+        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, number), ok::TAG);
         throw;
     }
     made_.store(on_device_.get(), std::memory_order_release);
@@ -59,7 +61,7 @@ void Context::retire() {
     }
     memory()->close();
     if (!connection->is_lost())
-        connection->request(MapWriter("context_destroy").put("context", handle()), "ok");
+        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, handle()), ok::TAG);
     std::lock_guard lock(fences_mutex_);
     kept_.clear();
 }
@@ -76,10 +78,10 @@ void Context::check_device(const Device& other) const {
         if (made_.load(std::memory_order_acquire) == nullptr) make(known);
     }
     if (&other == device().get()) return;
-    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context",
-                format("of device %u, used with device %u", device()->info.index, other.info.index),
-                "the device that the context was used with first (without naming one: the first one)",
-                "make a context for each device, and its queue before host memory");
+    throw invalid_argument(
+        "context", format("of device %u, used with device %u", device()->info.index, other.info.index),
+        "the device that the context was used with first (without naming one: the first one)",
+        "make a context for each device, and its queue before host memory");
 }
 
 void Context::ring_doorbell() const {
@@ -92,22 +94,23 @@ void Context::ring_doorbell() const {
 
 std::pair<uint64_t, uint64_t> Context::query_memory() const {
     memory()->flush();
-    const Answer answer =
-        connection->request(MapWriter("context_memory").put("context", handle()), "context_memory_is");
-    return {answer.fields.integer("total"), answer.fields.integer("allocated")};
+    const Answer answer = connection->request(
+        MapWriter(context_memory::TAG).put(context_memory::CONTEXT, handle()), context_memory_is::TAG);
+    return {answer.fields.integer(context_memory_is::TOTAL),
+            answer.fields.integer(context_memory_is::ALLOCATED)};
 }
 
-Place Context::take_fence() {
+MemoryRef Context::acquire_fence() {
     {
         std::lock_guard lock(fences_mutex_);
         if (!free_fences_.empty()) {
-            Place place = std::move(free_fences_.back());
+            MemoryRef memory = std::move(free_fences_.back());
             free_fences_.pop_back();
-            return place;
+            return memory;
         }
     }
-    const auto block = memory()->allocate("control", FENCES_AT_ONCE * RECORD_SIZE);
-    // what lay here before must not be taken for a ticket
+    const auto block = memory()->allocate(memory_kind::CONTROL, FENCES_AT_ONCE * RECORD_SIZE);
+    // old content must not look like a ticket
     std::memset(block->data(), 0, FENCES_AT_ONCE * RECORD_SIZE);
     std::lock_guard lock(fences_mutex_);
     for (size_t index = 1; index < FENCES_AT_ONCE; ++index)
@@ -115,10 +118,10 @@ Place Context::take_fence() {
     return {block, 0};
 }
 
-void Context::give_fence(Place place) {
-    FenceRecord(place.block->data() + place.offset).arm(0);
+void Context::release_fence(MemoryRef memory) {
+    FenceRecord(memory.data()).arm(0);
     std::lock_guard lock(fences_mutex_);
-    if (!retired_) free_fences_.push_back(std::move(place));
+    if (!retired_) free_fences_.push_back(std::move(memory));
 }
 
 void Context::keep(std::shared_ptr<const void> kept) {

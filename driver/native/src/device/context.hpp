@@ -1,7 +1,7 @@
 // `ze_context_handle_t`: owns memory, queues, command lists, graphs and events on one device.
 //
-// A context of Level Zero is made without a device, one of the daemon is on a device: with several devices it
-// is the first call that says which. A call that names none means the first device.
+// Level Zero creates a context without a device, the daemon on a device: the first call that names a device
+// decides. A call that names none means the first device.
 #pragma once
 
 #include <atomic>
@@ -33,17 +33,17 @@ public:
     void retire() override;
     bool retired() const { return retired_; }
 
-    // Says which device is meant. INVALID_ARGUMENT for another one than that of this context.
+    // Decides the device. INVALID_ARGUMENT for another one than that of this context.
     void check_device(const Device& other) const;
     void ring_doorbell() const;
-    // Bytes of device memory in all, and bytes that this context has asked for.
+    // Total bytes of device memory, and bytes allocated by this context.
     std::pair<uint64_t, uint64_t> query_memory() const;
 
-    // 64 bytes for a fence; many share one allocation. They may hold an old ticket, which is nobody's.
-    Place take_fence();
-    // What still runs does not signal it any more.
-    void give_fence(Place place);
-    // The name of one submission with a fence: never the same again in this context, whatever the queue.
+    // 64 bytes for a fence; many share one allocation.
+    MemoryRef acquire_fence();
+    // What still runs no longer signals it.
+    void release_fence(MemoryRef memory);
+    // A number for one submission with a fence, never used again in this context.
     uint64_t next_ticket() { return ++last_ticket_; }
     // Keeps something alive as long as the context.
     void keep(std::shared_ptr<const void> kept);
@@ -69,7 +69,7 @@ private:
     std::atomic<bool> retired_{false};
     std::atomic<uint64_t> last_ticket_{0};
     std::mutex fences_mutex_;
-    std::vector<Place> free_fences_;
+    std::vector<MemoryRef> free_fences_;
     std::vector<std::shared_ptr<const void>> kept_;
 };
 

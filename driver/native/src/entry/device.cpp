@@ -5,7 +5,6 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "entry/calls.hpp"
-#include "entry/device_properties.hpp"
 #include "session/driver.hpp"
 
 using namespace softnpu;
@@ -52,7 +51,7 @@ void fill_properties(const DeviceInfo& info, ze_device_properties_t& out) {
     out.timestampValidBits = 64;
     out.kernelTimestampValidBits = 64;
     std::memcpy(out.uuid, info.uuid.data(), std::min(info.uuid.size(), sizeof out.uuid));
-    put_text(out.name, info.name);
+    copy_text(out.name, info.name);
 }
 
 }  // namespace softnpu
@@ -60,20 +59,18 @@ void fill_properties(const DeviceInfo& info, ze_device_properties_t& out) {
 namespace {
 
 void fill_chain(void* next) {
-    for (auto* link = static_cast<ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_DEVICE_IP_VERSION_EXT) {
+    for (auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_DEVICE_IP_VERSION_EXT) {
             // type of the platform: 0 is silicon, which this device claims to be
-            reinterpret_cast<ze_device_ip_version_ext_t*>(link)->ipVersion = 0;
-        } else if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_PROPERTIES) {
-            auto& out = *reinterpret_cast<ze_mutable_command_list_exp_properties_t*>(link);
+            static_cast<ze_device_ip_version_ext_t&>(link).ipVersion = 0;
+        } else if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_PROPERTIES) {
+            auto& out = static_cast<ze_mutable_command_list_exp_properties_t&>(link);
             out.mutableCommandListFlags = 0;
             out.mutableCommandFlags = ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENT_DEPRECATED |
                                       ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS;
         } else {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "device properties",
-                        format("structure type %#x in pNext", link->stype),
-                        "the IP version or the mutable command list properties");
+            throw invalid_argument("device properties", format("structure type %#x in pNext", link.stype),
+                                   "the IP version or the mutable command list properties");
         }
     }
 }
@@ -83,9 +80,9 @@ void fill_chain(void* next) {
 ZE_EXPORT ze_result_t zeDeviceGet(ze_driver_handle_t hDriver, uint32_t* pCount,
                                   ze_device_handle_t* phDevices) {
     return guarded(__func__, [&] {
-        const auto driver = live<Driver>(hDriver);
+        const auto driver = lookup<Driver>(hDriver);
         const auto& handles = driver->device_handles;
-        return give_each(pCount, phDevices, handles.size(), [&](uint32_t index, ze_device_handle_t& out) {
+        return write_array(pCount, phDevices, handles.size(), [&](uint32_t index, ze_device_handle_t& out) {
             out = reinterpret_cast<ze_device_handle_t>(handles[index]);
         });
     });
@@ -94,50 +91,46 @@ ZE_EXPORT ze_result_t zeDeviceGet(ze_driver_handle_t hDriver, uint32_t* pCount,
 ZE_EXPORT ze_result_t zeDeviceGetSubDevices(ze_device_handle_t hDevice, uint32_t* pCount,
                                             ze_device_handle_t*) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        given(pCount, "pCount");
+        lookup<Device>(hDevice);
+        require_nonnull(pCount, "pCount");
         *pCount = 0;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetProperties(ze_device_handle_t hDevice, ze_device_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        const auto device = live<Device>(hDevice);
-        given(pProperties, "pDeviceProperties");
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pDeviceProperties");
         fill_chain(pProperties->pNext);
         fill_properties(device->info, *pProperties);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetComputeProperties(ze_device_handle_t hDevice,
                                                    ze_device_compute_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        given(pProperties, "pComputeProperties");
+        lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pComputeProperties");
         clear_body(*pProperties);  // an NPU runs no kernels of the user
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetImageProperties(ze_device_handle_t hDevice,
                                                  ze_device_image_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        given(pProperties, "pImageProperties");
+        lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pImageProperties");
         clear_body(*pProperties);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetMemoryProperties(ze_device_handle_t hDevice, uint32_t* pCount,
                                                   ze_device_memory_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        return give_each(pCount, pProperties, 1, [&](uint32_t, ze_device_memory_properties_t& out) {
+        lookup<Device>(hDevice);
+        return write_array(pCount, pProperties, 1, [&](uint32_t, ze_device_memory_properties_t& out) {
             clear_body(out);
-            put_text(out.name, "DDR");
+            copy_text(out.name, "DDR");
         });
     });
 }
@@ -145,44 +138,41 @@ ZE_EXPORT ze_result_t zeDeviceGetMemoryProperties(ze_device_handle_t hDevice, ui
 ZE_EXPORT ze_result_t zeDeviceGetMemoryAccessProperties(ze_device_handle_t hDevice,
                                                         ze_device_memory_access_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        given(pProperties, "pMemAccessProperties");
+        lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pMemAccessProperties");
         clear_body(*pProperties);
         pProperties->hostAllocCapabilities = ZE_MEMORY_ACCESS_CAP_FLAG_RW | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC;
         pProperties->deviceAllocCapabilities =
             ZE_MEMORY_ACCESS_CAP_FLAG_RW | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetExternalMemoryProperties(
     ze_device_handle_t hDevice, ze_device_external_memory_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        given(pProperties, "pExternalMemoryProperties");
+        lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pExternalMemoryProperties");
         clear_body(*pProperties);
         pProperties->memoryAllocationImportTypes = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
         pProperties->memoryAllocationExportTypes = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetP2PProperties(ze_device_handle_t hDevice, ze_device_handle_t hPeerDevice,
                                                ze_device_p2p_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        live<Device>(hPeerDevice);
-        given(pProperties, "pP2PProperties");
+        lookup<Device>(hDevice);
+        lookup<Device>(hPeerDevice);
+        require_nonnull(pProperties, "pP2PProperties");
         pProperties->flags = 0;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetCommandQueueGroupProperties(
     ze_device_handle_t hDevice, uint32_t* pCount, ze_command_queue_group_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Device>(hDevice);
-        return give_each(pCount, pProperties, 1, [&](uint32_t, ze_command_queue_group_properties_t& out) {
+        lookup<Device>(hDevice);
+        return write_array(pCount, pProperties, 1, [&](uint32_t, ze_command_queue_group_properties_t& out) {
             out.flags =
                 ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY;
             out.maxMemoryFillPatternSize = FILL_PATTERN;
@@ -192,37 +182,33 @@ ZE_EXPORT ze_result_t zeDeviceGetCommandQueueGroupProperties(
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetStatus(ze_device_handle_t hDevice) {
-    return guarded(__func__, [&] {
-        live<Device>(hDevice)->state();
-        return ZE_RESULT_SUCCESS;
-    });
+    // DEVICE_LOST without a daemon
+    return guarded(__func__, [&] { lookup<Device>(hDevice)->busy_ns(); });
 }
 
 ZE_EXPORT ze_result_t zeDeviceGetGlobalTimestamps(ze_device_handle_t hDevice, uint64_t* hostTimestamp,
                                                   uint64_t* deviceTimestamp) {
     return guarded(__func__, [&] {
-        const auto device = live<Device>(hDevice);
-        given(hostTimestamp, "hostTimestamp");
-        given(deviceTimestamp, "deviceTimestamp");
-        device->state();
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(hostTimestamp, "hostTimestamp");
+        require_nonnull(deviceTimestamp, "deviceTimestamp");
+        device->busy_ns();  // DEVICE_LOST without a daemon
         const uint64_t now = now_ns();
         *hostTimestamp = now;
         *deviceTimestamp = static_cast<uint64_t>(static_cast<double>(now) / device->info.timer_ns_per_tick);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeDevicePciGetPropertiesExt(ze_device_handle_t hDevice,
                                                   ze_pci_ext_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        const auto device = live<Device>(hDevice);
-        given(pProperties, "pPciProperties");
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pPciProperties");
         clear_body(*pProperties);
         pProperties->bus = device->info.index;
         pProperties->device = PCI_DEVICE;
         pProperties->genVersion = -1;
         pProperties->width = -1;
         pProperties->maxBandwidth = -1;
-        return ZE_RESULT_SUCCESS;
     });
 }

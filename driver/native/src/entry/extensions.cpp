@@ -1,5 +1,3 @@
-#include "entry/extensions.hpp"
-
 #include "base/runtime.hpp"
 #include "device/context.hpp"
 #include "base/guard.hpp"
@@ -30,46 +28,39 @@ std::vector<Extension> all_extensions() {
 
 ze_result_t set_workload_type(ze_command_queue_handle_t queue, uint32_t type) {
     return guarded("pfnSetWorkloadType", [&] {
-        const auto found = live<CommandQueue>(queue);
+        const auto command_queue = lookup<CommandQueue>(queue);
         if (type != ZE_WORKLOAD_TYPE_DEFAULT && type != ZE_WORKLOAD_TYPE_BACKGROUND) {
-            throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION, "workload type", format("%u", type),
-                        "0 (default) or 1 (background)");
+            throw invalid_enumeration("workload type", format("%u", type), "0 (default) or 1 (background)");
         }
-        found->set_workload(type == ZE_WORKLOAD_TYPE_BACKGROUND);
-        return ZE_RESULT_SUCCESS;
+        command_queue->set_workload(type == ZE_WORKLOAD_TYPE_BACKGROUND);
     });
 }
 
-// Nothing idle is pruned behind a program's back, so there is nothing to opt out of.
+// Idle memory is never pruned: there is nothing to opt out of.
 ze_result_t set_context_properties(ze_context_handle_t context, ze_context_properties_npu_ext_t* properties) {
     return guarded("pfnSetProperties", [&] {
-        live<Context>(context);
-        given(properties, "ContextProperties");
-        return ZE_RESULT_SUCCESS;
+        lookup<Context>(context);
+        require_nonnull(properties, "ContextProperties");
     });
 }
 
 ze_result_t release_memory(ze_context_handle_t context) {
-    return guarded("pfnReleaseMemory", [&] {
-        live<Context>(context)->memory()->flush();
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnReleaseMemory", [&] { lookup<Context>(context)->memory()->flush(); });
 }
 
 ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext_t* extension) {
     return guarded("pfnGetExtension", [&] {
-        live<Driver>(driver);
-        given(extension, "pExtension");
-        given(extension->name, "name");
-        given(extension->ppFunctionAddress, "ppFunctionAddress");
+        lookup<Driver>(driver);
+        require_nonnull(extension, "pExtension");
+        require_nonnull(extension->name, "name");
+        require_nonnull(extension->ppFunctionAddress, "ppFunctionAddress");
         *extension->ppFunctionAddress = find_extension(extension->name);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
-// Tables are handed out as pointers that nobody writes through.
+// The API takes tables as pointers to non-const.
 template <class Table>
-void* handed_out(const Table& table) {
+void* mutable_pointer(const Table& table) {
     return const_cast<Table*>(&table);
 }
 
@@ -96,11 +87,11 @@ const std::vector<Extension>& extensions() {
 }
 
 void* find_extension(const std::string& name) {
-    if (name.find(GRAPH) != std::string::npos) return handed_out(graph_table());
-    if (name == PROFILING) return handed_out(profiling_table());
-    if (name == COMMAND_QUEUE) return handed_out(command_queue_table());
-    if (name == CONTEXT) return handed_out(context_table());
-    if (name == DRIVER) return handed_out(driver_table());
+    if (name.find(GRAPH) != std::string::npos) return mutable_pointer(graph_table());
+    if (name == PROFILING) return mutable_pointer(profiling_table());
+    if (name == COMMAND_QUEUE) return mutable_pointer(command_queue_table());
+    if (name == CONTEXT) return mutable_pointer(context_table());
+    if (name == DRIVER) return mutable_pointer(driver_table());
     if (name == "zeCommandListGetNextCommandIdExp")
         return reinterpret_cast<void*>(zeCommandListGetNextCommandIdExp);
     if (name == "zeCommandListUpdateMutableCommandsExp") {
@@ -108,8 +99,7 @@ void* find_extension(const std::string& name) {
     }
     std::string known;
     for (const auto& extension : extensions()) known += (known.empty() ? "" : ", ") + extension.name;
-    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "extension", "'" + name + "'",
-                "one with functions of its own: " + known);
+    throw invalid_argument("extension", "'" + name + "'", "one with functions of its own: " + known);
 }
 
 }  // namespace softnpu

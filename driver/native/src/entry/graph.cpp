@@ -18,27 +18,26 @@ namespace {
 
 // ---------------------------------------------------------------- creation
 
-ze_result_t create(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_t* desc,
-                   ze_graph_handle_t* phGraph) {
-    return guarded("pfnCreate", [&] {
+uint32_t flags_of(const ze_graph_desc_2_t* desc) { return desc == nullptr ? 0 : desc->flags; }
+
+ze_result_t create_with(const char* call, ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                        const ze_graph_desc_t* desc, uint32_t flags, ze_graph_handle_t* phGraph) {
+    return guarded(call, [&] {
         const auto context = context_on(hContext, hDevice);
-        given(phGraph, "phGraph");
-        *phGraph = new_handle<ze_graph_handle_t>(create_graph(context, desc, 0));
-        return ZE_RESULT_SUCCESS;
+        require_nonnull(phGraph, "phGraph");
+        *phGraph = new_handle<ze_graph_handle_t>(create_graph(context, desc, flags));
     });
 }
 
-uint32_t flags_of(const ze_graph_desc_2_t* desc) { return desc == nullptr ? 0 : desc->flags; }
+ze_result_t create(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_t* desc,
+                   ze_graph_handle_t* phGraph) {
+    return create_with("pfnCreate", hContext, hDevice, desc, 0, phGraph);
+}
 
 ze_result_t create2(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_2_t* desc,
                     ze_graph_handle_t* phGraph) {
-    return guarded("pfnCreate2", [&] {
-        const auto context = context_on(hContext, hDevice);
-        given(phGraph, "phGraph");
-        *phGraph = new_handle<ze_graph_handle_t>(
-            create_graph(context, reinterpret_cast<const ze_graph_desc_t*>(desc), flags_of(desc)));
-        return ZE_RESULT_SUCCESS;
-    });
+    return create_with("pfnCreate2", hContext, hDevice, reinterpret_cast<const ze_graph_desc_t*>(desc),
+                       flags_of(desc), phGraph);
 }
 
 ze_result_t create3(ze_context_handle_t hContext, ze_device_handle_t hDevice, const ze_graph_desc_2_t* desc,
@@ -51,72 +50,60 @@ ze_result_t create3(ze_context_handle_t hContext, ze_device_handle_t hDevice, co
         };
         try {
             const auto context = context_on(hContext, hDevice);
-            given(phGraph, "phGraph");
+            require_nonnull(phGraph, "phGraph");
             const auto graph =
                 create_graph(context, reinterpret_cast<const ze_graph_desc_t*>(desc), flags_of(desc));
             *phGraph = new_handle<ze_graph_handle_t>(graph);
             give_log(graph->build_log);
         } catch (const Error& failure) {
-            give_log(failure.fault().name() + ": " + failure.fault().text() + "\n");
+            give_log(failure.info().line() + "\n");
             throw;
         }
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t destroy(ze_graph_handle_t hGraph) {
     return guarded("pfnDestroy", [&] {
-        const auto context = take<Graph>(hGraph)->context;
+        const auto context = remove<Graph>(hGraph)->context;
         context->memory()->flush();
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t initialize(ze_graph_handle_t hGraph) {
     return guarded("pfnGraphInitialize", [&] {
-        const auto graph = live<Graph>(hGraph);
+        const auto graph = lookup<Graph>(hGraph);
         with_build_failure([&] { graph->initialize(); });
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 // The device keeps what it has room for.
 ze_result_t evict(ze_graph_handle_t hGraph) {
-    return guarded("pfnEvict", [&] {
-        live<Graph>(hGraph);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnEvict", [&] { lookup<Graph>(hGraph); });
 }
 
 // ---------------------------------------------------------------- what a graph is
 
-ze_result_t get_properties(ze_graph_handle_t hGraph, ze_graph_properties_t* out) {
+void describe(const Graph& graph, ze_graph_properties_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+}
+
+void describe(const Graph& graph, ze_graph_properties_2_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+    out.initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
+}
+
+void describe(const Graph& graph, ze_graph_properties_3_t& out) {
+    out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());
+    out.initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
+    out.flags = graph.property_flags();
+}
+
+template <class Properties>
+ze_result_t get_properties(ze_graph_handle_t hGraph, Properties* out) {
     return guarded("pfnGetProperties", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-        return ZE_RESULT_SUCCESS;
-    });
-}
-
-ze_result_t get_properties2(ze_graph_handle_t hGraph, ze_graph_properties_2_t* out) {
-    return guarded("pfnGetProperties2", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-        out->initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
-        return ZE_RESULT_SUCCESS;
-    });
-}
-
-ze_result_t get_properties3(ze_graph_handle_t hGraph, ze_graph_properties_3_t* out) {
-    return guarded("pfnGetProperties3", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(out, "pGraphProperties");
-        out->numGraphArgs = static_cast<uint32_t>(graph->meta.arguments.size());
-        out->initStageRequired = ZE_GRAPH_STAGE_INITIALIZE;
-        out->flags = graph->property_flags();
-        return ZE_RESULT_SUCCESS;
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(out, "pGraphProperties");
+        describe(*graph, *out);
     });
 }
 
@@ -124,18 +111,16 @@ template <class Properties>
 ze_result_t argument_properties(const char* call, ze_graph_handle_t hGraph, uint32_t index, Properties* out,
                                 void* next) {
     return guarded(call, [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(out, "pGraphArgumentProperties");
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(out, "pGraphArgumentProperties");
         const ArgumentMeta& meta = graph->argument(index);
         describe(meta, *out);
-        for (auto* link = static_cast<ze_base_properties_t*>(next); link != nullptr;
-             link = static_cast<ze_base_properties_t*>(link->pNext)) {
-            if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
-                reinterpret_cast<ze_graph_argument_property_strides_t*>(link)->supportsDynamicStrides =
+        for (auto& link : ze_chain(next)) {
+            if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
+                static_cast<ze_graph_argument_property_strides_t&>(link).supportsDynamicStrides =
                     meta.strides;
             }
         }
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -151,7 +136,7 @@ ze_result_t get_argument_properties2(ze_graph_handle_t hGraph, uint32_t index,
 
 ze_result_t get_argument_properties3(ze_graph_handle_t hGraph, uint32_t index,
                                      ze_graph_argument_properties_3_t* out) {
-    // OpenVINO 2025.2 gives a record that it has not initialised: its pNext leads nowhere
+    // the pNext of OpenVINO 2025.2 is not initialised
     const bool chained =
         out != nullptr && out->base.base.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES_3;
     return argument_properties("pfnGetArgumentProperties3", hGraph, index, out,
@@ -161,76 +146,69 @@ ze_result_t get_argument_properties3(ze_graph_handle_t hGraph, uint32_t index,
 ze_result_t get_argument_metadata(ze_graph_handle_t hGraph, uint32_t index,
                                   ze_graph_argument_metadata_t* out) {
     return guarded("pfnGraphGetArgumentMetadata", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(out, "pGraphArgumentMetadata");
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(out, "pGraphArgumentMetadata");
         describe(graph->argument(index), *out);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t get_native_binary(ze_graph_handle_t hGraph, size_t* pSize, uint8_t* pBinary) {
     return guarded("pfnGetNativeBinary", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(pSize, "pSize");
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(pSize, "pSize");
         const auto [data, size] = with_build_failure([&] { return graph->native_binary(); });
-        return give_bytes(pSize, pBinary, data, size);
+        return write_bytes(pSize, pBinary, data, size);
     });
 }
 
 ze_result_t get_native_binary2(ze_graph_handle_t hGraph, size_t* pSize, const uint8_t** pBinary) {
     return guarded("pfnGetNativeBinary2", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(pSize, "pSize");
-        given(pBinary, "pGraphNativeBinary");
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(pSize, "pSize");
+        require_nonnull(pBinary, "pGraphNativeBinary");
         std::tie(*pBinary, *pSize) = with_build_failure([&] { return graph->native_binary(); });
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 // ---------------------------------------------------------------- arguments and execution
 
 ze_result_t set_argument_value(ze_graph_handle_t hGraph, uint32_t index, const void* value) {
-    return guarded("pfnSetArgumentValue", [&] {
-        live<Graph>(hGraph)->set_argument(index, &value, nullptr);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnSetArgumentValue",
+                   [&] { lookup<Graph>(hGraph)->set_argument(index, &value, nullptr); });
 }
 
 ze_result_t set_argument_value2(ze_graph_handle_t hGraph, uint32_t index, const void* value) {
     return guarded("pfnSetArgumentValue2", [&] {
-        const auto graph = live<Graph>(hGraph);
+        const auto graph = lookup<Graph>(hGraph);
         const void* const* pointer = nullptr;
         const uint32_t* strides = nullptr;
-        for (auto* link = static_cast<const ze_base_properties_t*>(value); link != nullptr;
-             link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-            if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_TENSOR) {
-                pointer = &reinterpret_cast<const ze_graph_argument_value_tensor_t*>(link)->pTensor;
-            } else if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES) {
-                strides = reinterpret_cast<const ze_graph_argument_value_strides_t*>(link)->userStrides;
+        for (const auto& link : ze_chain(value)) {
+            if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_TENSOR) {
+                pointer = &static_cast<const ze_graph_argument_value_tensor_t&>(link).pTensor;
+            } else if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES) {
+                strides = static_cast<const ze_graph_argument_value_strides_t&>(link).userStrides;
             } else {
-                throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, format("argument %u", index),
-                            format("structure type %#x", link->stype), "a tensor (0xa) or strides (0xb)");
+                throw invalid_argument(format("argument %u", index), format("structure type %#x", link.stype),
+                                       "a tensor (0xa) or strides (0xb)");
             }
         }
         graph->set_argument(index, pointer, strides);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t append_initialize(ze_command_list_handle_t hCommandList, ze_graph_handle_t hGraph,
                               ze_event_handle_t hSignal, uint32_t numWaits, ze_event_handle_t* phWaits) {
     return guarded("pfnAppendGraphInitialize", [&] {
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         if (hGraph == nullptr) {
             // the null graph of this call has a result of its own
-            throw error(ZE_RESULT_ERROR_UNINITIALIZED, "graph", "null handle", "a live graph handle");
+            throw uninitialized("graph", "null handle", "a live graph handle");
         }
         const Events events = events_of(hSignal, numWaits, phWaits);
-        const auto graph = live<Graph>(hGraph);
+        const auto graph = lookup<Graph>(hGraph);
         list->check_open();
         with_build_failure([&] { graph->initialize(); });
         list->append(graph_initialize(graph->on_device->handle, graph->on_device), events);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -239,25 +217,23 @@ ze_result_t append_execute(ze_command_list_handle_t hCommandList, ze_graph_handl
                            uint32_t numWaits, ze_event_handle_t* phWaits) {
     return guarded("pfnAppendGraphExecute", [&] {
         static std::atomic<uint64_t> inferences{0};
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         const Events events = events_of(hSignal, numWaits, phWaits);
-        const auto query = hQuery == nullptr ? nullptr : live<ProfilingQuery>(hQuery);
-        const auto graph = live<Graph>(hGraph);
+        const auto query = hQuery == nullptr ? nullptr : lookup<ProfilingQuery>(hQuery);
+        const auto graph = lookup<Graph>(hGraph);
         list->check_open();
         Inference inference;
         inference.arguments = graph->arguments();
         if (graph->meta.profiled) {
             if (query == nullptr) {
-                throw error(ZE_RESULT_ERROR_INVALID_NULL_HANDLE, "profiling query", "none",
-                            "a query: the graph is profiled");
+                throw invalid_null_handle("profiling query", "none", "a query: the graph is profiled");
             }
-            inference.profile = query->place(*graph);
+            inference.profile = query->memory(*graph);
         }
         inference.graph = graph->on_device->handle;
         inference.id = ++inferences;
         inference.on_device = graph->on_device;
         list->append(execute(std::move(inference)), events);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -288,12 +264,12 @@ const ze_graph_dditable_ext_t& graph_table() {
         query_context_memory,
         device_get_graph_properties2,
         get_native_binary2,
-        get_properties2,
+        get_properties,
         initialize,
         get_supported_options,
         is_option_supported,
         create3,
-        get_properties3,
+        get_properties,
         build_log_get_string2,
         build_log_destroy,
         set_argument_value2,

@@ -6,39 +6,38 @@
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
 #include "session/driver.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 // ---------------------------------------------------------------- logs and queries
 
 ze_result_t build_log_get_string(ze_graph_handle_t hGraph, uint32_t* pSize, char* pBuildLog) {
     return guarded("pfnBuildLogGetString", [&] {
-        if (hGraph == nullptr) return give_text(pSize, pBuildLog, last_build_failure());
-        live<Graph>(hGraph);
-        return give_text(pSize, pBuildLog, "");
+        if (hGraph == nullptr) return write_text(pSize, pBuildLog, last_build_failure());
+        lookup<Graph>(hGraph);
+        return write_text(pSize, pBuildLog, "");
     });
 }
 
 ze_result_t build_log_get_string2(ze_graph_build_log_handle_t hLog, uint32_t* pSize, char* pBuildLog) {
     return guarded("pfnBuildLogGetString2",
-                   [&] { return give_text(pSize, pBuildLog, live<BuildLog>(hLog)->text); });
+                   [&] { return write_text(pSize, pBuildLog, lookup<BuildLog>(hLog)->text); });
 }
 
 ze_result_t build_log_destroy(ze_graph_build_log_handle_t hLog) {
-    return guarded("pfnBuildLogDestroy", [&] {
-        take<BuildLog>(hLog);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnBuildLogDestroy", [&] { remove<BuildLog>(hLog); });
 }
 
 ze_result_t query_network_create(ze_context_handle_t hContext, ze_device_handle_t hDevice,
                                  const ze_graph_desc_t* desc, ze_graph_query_network_handle_t* phQuery) {
     return guarded("pfnQueryNetworkCreate", [&] {
         const auto context = context_on(hContext, hDevice);
-        given(phQuery, "phGraphQueryNetwork");
+        require_nonnull(phQuery, "phGraphQueryNetwork");
         *phQuery = new_handle<ze_graph_query_network_handle_t>(
             with_build_failure([&] { return query_network(context, desc); }));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -48,35 +47,31 @@ ze_result_t query_network_create2(ze_context_handle_t hContext, ze_device_handle
 }
 
 ze_result_t query_network_destroy(ze_graph_query_network_handle_t hQuery) {
-    return guarded("pfnQueryNetworkDestroy", [&] {
-        take<QueryNetwork>(hQuery);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnQueryNetworkDestroy", [&] { remove<QueryNetwork>(hQuery); });
 }
 
 ze_result_t query_network_layers(ze_graph_query_network_handle_t hQuery, size_t* pSize, char* pLayers) {
     return guarded("pfnQueryNetworkGetSupportedLayers",
-                   [&] { return give_text(pSize, pLayers, live<QueryNetwork>(hQuery)->layers); });
+                   [&] { return write_text(pSize, pLayers, lookup<QueryNetwork>(hQuery)->layers); });
 }
 
 ze_result_t query_context_memory(ze_context_handle_t hContext, uint32_t type,
                                  ze_graph_memory_query_t* query) {
     return guarded("pfnQueryContextMemory", [&] {
-        const auto context = live<Context>(hContext);
-        given(query, "query");
+        const auto context = lookup<Context>(hContext);
+        require_nonnull(query, "query");
         if (type == ZE_GRAPH_QUERY_MEMORY_DDR) {
             std::tie(query->total, query->allocated) = context->query_memory();
         } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE) {
-            const auto options = cache_options();
+            const auto options = softnpu::cache_options();
             query->total = options ? options->limit : 0;
             query->allocated = options ? bytes_in(*options) : 0;
         } else if (type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
             *query = {0, 0};  // the device has no cache of programs
         } else {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "context memory", format("type %u", type),
-                        "1 (DDR), 2 (DRIVER_CACHE) or 3 (PROGRAM_CACHE)");
+            throw invalid_argument("context memory", format("type %u", type),
+                                   "1 (DDR), 2 (DRIVER_CACHE) or 3 (PROGRAM_CACHE)");
         }
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -93,56 +88,53 @@ static void device_properties(Device& device, ze_device_graph_properties_t& out)
 
 ze_result_t device_get_graph_properties(ze_device_handle_t hDevice, ze_device_graph_properties_t* out) {
     return guarded("pfnDeviceGetGraphProperties", [&] {
-        const auto device = live<Device>(hDevice);
-        given(out, "pDeviceGraphProperties");
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, *out);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t device_get_graph_properties2(ze_device_handle_t hDevice, ze_device_graph_properties_2_t* out) {
     return guarded("pfnDeviceGetGraphProperties2", [&] {
-        const auto device = live<Device>(hDevice);
-        given(out, "pDeviceGraphProperties");
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, out->base);
         out->elfVersion = {1, 1, 0};  // of our container
         out->runtimeVersion = device->info.platform == "3720" ? ze_graph_version_info_t{7, 0, 0}
                                                               : ze_graph_version_info_t{11, 13, 0};
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 static void check_type(uint32_t type) {
     if (type == ZE_NPU_COMPILER_OPTIONS || type == ZE_NPU_DRIVER_OPTIONS) return;
-    throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "options", format("type %u", type),
-                "1 (COMPILER) or 2 (DRIVER)");
+    throw invalid_argument("options", format("type %u", type), "1 (COMPILER) or 2 (DRIVER)");
 }
 
 ze_result_t get_supported_options(ze_device_handle_t hDevice, uint32_t type, size_t* pSize, char* pOptions) {
     return guarded("pfnCompilerGetSupportedOptions", [&] {
-        const auto device = live<Device>(hDevice);
+        const auto device = lookup<Device>(hDevice);
         check_type(type);
-        return give_text(pSize, pOptions,
-                         type == ZE_NPU_DRIVER_OPTIONS ? std::string() : device->compiler().options);
+        return write_text(pSize, pOptions,
+                          type == ZE_NPU_DRIVER_OPTIONS ? std::string() : device->compiler().options);
     });
 }
 
 ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const char* pOption,
                                 const char* pValue) {
     return guarded("pfnCompilerIsOptionSupported", [&] {
-        const auto device = live<Device>(hDevice);
+        const auto device = lookup<Device>(hDevice);
         check_type(type);
-        given(pOption, "pOption");
+        require_nonnull(pOption, "pOption");
         if (type == ZE_NPU_COMPILER_OPTIONS) {
-            MapWriter question("compiler_options");
-            question.put("device", device->info.index).put("option", std::string_view(pOption));
-            if (pValue != nullptr) question.put("value", std::string_view(pValue));
+            MapWriter request(compiler_options::TAG);
+            request.put(compiler_options::DEVICE, device->info.index).put(compiler_options::OPTION, pOption);
+            if (pValue != nullptr) request.put(compiler_options::VALUE, pValue);
             const Answer answer =
-                device->connection->request(question, "compiler_options_are", 0, {}, Patience::compiler);
-            if (answer.fields.flag("supported")) return ZE_RESULT_SUCCESS;
+                device->connection->request(request, compiler_options_are::TAG, 0, {}, Patience::compiler);
+            if (answer.fields.flag(compiler_options_are::SUPPORTED)) return ZE_RESULT_SUCCESS;
         }
-        throw error(
-            ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, std::string("option ") + pOption,
+        throw unsupported_feature(
+            std::string("option ") + pOption,
             pValue == nullptr ? "not supported" : "value '" + std::string(pValue) + "' is not supported",
             "an option of the compiler");
     });

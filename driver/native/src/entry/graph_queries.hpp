@@ -9,8 +9,8 @@ namespace softnpu {
 
 // The context, which has to be one of this device.
 inline std::shared_ptr<Context> context_on(ze_context_handle_t hContext, ze_device_handle_t hDevice) {
-    auto context = live<Context>(hContext);
-    context->check_device(*live<Device>(hDevice));
+    auto context = lookup<Context>(hContext);
+    context->check_device(*lookup<Device>(hDevice));
     return context;
 }
 

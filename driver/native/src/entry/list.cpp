@@ -5,25 +5,23 @@
 #include "commands/mutable.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
-#include "entry/queue_options.hpp"
 
 using namespace softnpu;
 
 namespace {
 
 bool wants_mutable(const ze_command_list_desc_t& desc) {
-    for (auto* link = static_cast<const ze_base_properties_t*>(desc.pNext); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC) return true;
+    for (const auto& link : ze_chain(desc.pNext)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC) return true;
     }
     return false;
 }
 
 std::shared_ptr<CommandListMutable> mutable_list(ze_command_list_handle_t handle) {
-    const auto list = live<CommandList>(handle);
+    const auto list = lookup<CommandList>(handle);
     if (!list->is_mutable()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "command list", "an ordinary one",
-                    "a list that was created with the mutable descriptor");
+        throw invalid_argument("command list", "an ordinary one",
+                               "a list that was created with the mutable descriptor");
     }
     return std::static_pointer_cast<CommandListMutable>(list);
 }
@@ -31,23 +29,21 @@ std::shared_ptr<CommandListMutable> mutable_list(ze_command_list_handle_t handle
 // The chain of a mutation: an argument, and after it its strides if it has any.
 std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
     std::vector<Mutation> mutations;
-    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC ||
-            link->stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC_DEPRECATED) {
-            const auto& argument = *reinterpret_cast<const ze_mutable_graph_argument_exp_desc_t*>(link);
+    for (const auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC ||
+            link.stype == ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC_DEPRECATED) {
+            const auto& argument = static_cast<const ze_mutable_graph_argument_exp_desc_t&>(link);
             mutations.push_back({argument.commandId, argument.argIndex,
-                                 memory.place(argument.pArgValue, ZE_RESULT_ERROR_INVALID_ARGUMENT),
+                                 memory.resolve(argument.pArgValue, ZE_RESULT_ERROR_INVALID_ARGUMENT),
                                  std::nullopt});
-        } else if (link->stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES && !mutations.empty()) {
-            const auto& strides = *reinterpret_cast<const ze_graph_argument_value_strides_t*>(link);
+        } else if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_STRIDES && !mutations.empty()) {
+            const auto& strides = static_cast<const ze_graph_argument_value_strides_t&>(link);
             mutations.back().strides.emplace();
             std::copy(std::begin(strides.userStrides), std::end(strides.userStrides),
                       mutations.back().strides->steps);
         } else {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "mutation",
-                        format("structure type %#x", link->stype),
-                        "a graph argument, followed by its strides if it has any");
+            throw invalid_argument("mutation", format("structure type %#x", link.stype),
+                                   "a graph argument, followed by its strides if it has any");
         }
     }
     return mutations;
@@ -57,25 +53,26 @@ std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
 void check_regions(const ze_copy_region_t& target, const ze_copy_region_t& source, bool slices) {
     for (const auto* region : {&target, &source}) {
         if (region->depth != 1 || region->originZ != 0 || slices) {
-            throw error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "copy region",
-                        format("depth %u, slice %u%s", region->depth, region->originZ,
-                               slices ? ", a slice pitch" : ""),
-                        "two dimensions: depth 1, no slice pitch");
+            throw unsupported_feature("copy region",
+                                      format("depth %u, slice %u%s", region->depth, region->originZ,
+                                             slices ? ", a slice pitch" : ""),
+                                      "two dimensions: depth 1, no slice pitch");
         }
     }
     if (target.width == 0 || target.height == 0 || target.width != source.width ||
         target.height != source.height) {
-        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "copy region",
-                    format("target %u x %u, source %u x %u", target.width, target.height, source.width,
-                           source.height),
-                    "two regions of one size that is not empty");
+        throw invalid_size("copy region",
+                           format("target %u x %u, source %u x %u", target.width, target.height, source.width,
+                                  source.height),
+                           "two regions of one size that is not empty");
     }
 }
 
-Place start_of(const CommandList& list, const void* address, const ze_copy_region_t& region, uint32_t pitch) {
-    Place place = list.context->memory()->place(address, ZE_RESULT_ERROR_UNINITIALIZED);
-    place.offset += static_cast<size_t>(region.originY) * pitch + region.originX;
-    return place;
+MemoryRef start_of(const CommandList& list, const void* address, const ze_copy_region_t& region,
+                   uint32_t pitch) {
+    MemoryRef start = list.context->memory()->resolve(address, ZE_RESULT_ERROR_UNINITIALIZED);
+    start.offset += static_cast<size_t>(region.originY) * pitch + region.originX;
+    return start;
 }
 
 }  // namespace
@@ -84,14 +81,14 @@ ZE_EXPORT ze_result_t zeCommandListCreate(ze_context_handle_t hContext, ze_devic
                                           const ze_command_list_desc_t* desc,
                                           ze_command_list_handle_t* phCommandList) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
-        const auto device = live<Device>(hDevice);
-        given(desc, "desc");
-        given(phCommandList, "phCommandList");
+        const auto context = lookup<Context>(hContext);
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(desc, "desc");
+        require_nonnull(phCommandList, "phCommandList");
         context->check_device(*device);
         if (desc->commandQueueGroupOrdinal != 0) {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "command queue group",
-                        format("ordinal %u", desc->commandQueueGroupOrdinal), "0");
+            throw invalid_argument("command queue group",
+                                   format("ordinal %u", desc->commandQueueGroupOrdinal), "0");
         }
         std::shared_ptr<CommandList> list;
         if (wants_mutable(*desc)) {
@@ -100,7 +97,6 @@ ZE_EXPORT ze_result_t zeCommandListCreate(ze_context_handle_t hContext, ze_devic
             list = std::make_shared<CommandList>(context);
         }
         *phCommandList = new_handle<ze_command_list_handle_t>(list);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -108,53 +104,44 @@ ZE_EXPORT ze_result_t zeCommandListCreateImmediate(ze_context_handle_t hContext,
                                                    const ze_command_queue_desc_t* altdesc,
                                                    ze_command_list_handle_t* phCommandList) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
-        const auto device = live<Device>(hDevice);
-        given(altdesc, "altdesc");
-        given(phCommandList, "phCommandList");
+        const auto context = lookup<Context>(hContext);
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(altdesc, "altdesc");
+        require_nonnull(phCommandList, "phCommandList");
         context->check_device(*device);
         *phCommandList = new_handle<ze_command_list_handle_t>(std::static_pointer_cast<CommandList>(
             CommandListImmediate::create(context, queue_options(*altdesc))));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListDestroy(ze_command_list_handle_t hCommandList) {
     return guarded(__func__, [&] {
-        const auto context = take<CommandList>(hCommandList)->context;
+        const auto context = remove<CommandList>(hCommandList)->context;
         context->memory()->flush();
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListClose(ze_command_list_handle_t hCommandList) {
-    return guarded(__func__, [&] {
-        live<CommandList>(hCommandList)->close();
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded(__func__, [&] { lookup<CommandList>(hCommandList)->close(); });
 }
 
 ZE_EXPORT ze_result_t zeCommandListReset(ze_command_list_handle_t hCommandList) {
-    return guarded(__func__, [&] {
-        live<CommandList>(hCommandList)->reset();
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded(__func__, [&] { lookup<CommandList>(hCommandList)->reset(); });
 }
 
 ZE_EXPORT ze_result_t zeCommandListIsImmediate(ze_command_list_handle_t hCommandList,
                                                ze_bool_t* pIsImmediate) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
-        given(pIsImmediate, "pIsImmediate");
+        const auto list = lookup<CommandList>(hCommandList);
+        require_nonnull(pIsImmediate, "pIsImmediate");
         *pIsImmediate = list->is_immediate();
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListHostSynchronize(ze_command_list_handle_t hCommandList, uint64_t timeout) {
     return guarded(__func__, [&] {
-        return live<CommandList>(hCommandList)->host_synchronize(timeout) ? ZE_RESULT_SUCCESS
-                                                                          : ZE_RESULT_NOT_READY;
+        return lookup<CommandList>(hCommandList)->host_synchronize(timeout) ? ZE_RESULT_SUCCESS
+                                                                            : ZE_RESULT_NOT_READY;
     });
 }
 
@@ -162,9 +149,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendBarrier(ze_command_list_handle_t hComma
                                                  ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
                                                  ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         list->append(barrier(), events_of(hSignalEvent, numWaitEvents, phWaitEvents));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -173,13 +159,12 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopy(ze_command_list_handle_t hCo
                                                     ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
                                                     ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
-        const Place target = list->context->memory()->place(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
-        const Place source = list->context->memory()->place(srcptr, ZE_RESULT_ERROR_UNINITIALIZED);
+        const MemoryRef target = list->context->memory()->resolve(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
+        const MemoryRef source = list->context->memory()->resolve(srcptr, ZE_RESULT_ERROR_UNINITIALIZED);
         list->append(copy(target, source, size), events);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -189,17 +174,16 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopyRegion(
     uint32_t srcSlicePitch, ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
     ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
-        given(dstRegion, "dstRegion");
-        given(srcRegion, "srcRegion");
+        const auto list = lookup<CommandList>(hCommandList);
+        require_nonnull(dstRegion, "dstRegion");
+        require_nonnull(srcRegion, "srcRegion");
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
-        const Place target = start_of(*list, dstptr, *dstRegion, dstPitch);
-        const Place source = start_of(*list, srcptr, *srcRegion, srcPitch);
+        const MemoryRef target = start_of(*list, dstptr, *dstRegion, dstPitch);
+        const MemoryRef source = start_of(*list, srcptr, *srcRegion, srcPitch);
         check_regions(*dstRegion, *srcRegion, dstSlicePitch != 0 || srcSlicePitch != 0);
         list->append(copy_region(target, dstPitch, source, srcPitch, dstRegion->width, dstRegion->height),
                      events);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -208,23 +192,20 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryFill(ze_command_list_handle_t hCo
                                                     ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
                                                     ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
-        given(pattern, "pattern");
+        const auto list = lookup<CommandList>(hCommandList);
+        require_nonnull(pattern, "pattern");
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
         if ((pattern_size != 1 && pattern_size != 2 && pattern_size != 4) || size % pattern_size != 0) {
-            throw error(ZE_RESULT_ERROR_INVALID_SIZE, "fill pattern",
-                        format("%zu bytes over %zu", pattern_size, size),
-                        "1, 2 or 4 bytes that divide the size");
+            throw invalid_size("fill pattern", format("%zu bytes over %zu", pattern_size, size),
+                               "1, 2 or 4 bytes that divide the size");
         }
-        const Place target = list->context->memory()->place(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
+        const MemoryRef target = list->context->memory()->resolve(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
         if (size > target.block->size - target.offset) {
-            throw error(ZE_RESULT_ERROR_UNINITIALIZED, "fill",
-                        format("%zu bytes at offset %zu", size, target.offset),
-                        format("a range inside the %zu bytes of the allocation", target.block->size));
+            throw uninitialized("fill", format("%zu bytes at offset %zu", size, target.offset),
+                                format("a range inside the %zu bytes of the allocation", target.block->size));
         }
         list->append(fill(target, size, pattern, pattern_size), events);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -234,47 +215,44 @@ ZE_EXPORT ze_result_t zeCommandListAppendWriteGlobalTimestamp(ze_command_list_ha
                                                               uint32_t numWaitEvents,
                                                               ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
-        list->append(timestamp(list->context->memory()->place(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
-                     events);
-        return ZE_RESULT_SUCCESS;
+        list->append(
+            timestamp(list->context->memory()->resolve(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
+            events);
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListAppendSignalEvent(ze_command_list_handle_t hCommandList,
                                                      ze_event_handle_t hEvent) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
-        list->append_all({}, live<Event>(hEvent));
-        return ZE_RESULT_SUCCESS;
+        const auto list = lookup<CommandList>(hCommandList);
+        list->append_all({}, lookup<Event>(hEvent));
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListAppendWaitOnEvents(ze_command_list_handle_t hCommandList,
                                                       uint32_t numEvents, ze_event_handle_t* phEvents) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
-        given(phEvents, "phEvents");
+        const auto list = lookup<CommandList>(hCommandList);
+        require_nonnull(phEvents, "phEvents");
         list->check_open();
-        if (numEvents == 0) throw error(ZE_RESULT_ERROR_INVALID_SIZE, "events", "none", "at least one");
+        if (numEvents == 0) throw invalid_size("events", "none", "at least one");
         std::vector<Command> waits;
         for (const auto& event : wait_events(numEvents, phEvents))
-            waits.push_back(event_wait(event->place()));
+            waits.push_back(event_wait(event->memory()));
         list->append_all(std::move(waits), nullptr);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeCommandListAppendEventReset(ze_command_list_handle_t hCommandList,
                                                     ze_event_handle_t hEvent) {
     return guarded(__func__, [&] {
-        const auto list = live<CommandList>(hCommandList);
+        const auto list = lookup<CommandList>(hCommandList);
         std::vector<Command> commands;
-        commands.push_back(event_reset(live<Event>(hEvent)->place()));
+        commands.push_back(event_reset(lookup<Event>(hEvent)->memory()));
         list->append_all(std::move(commands), nullptr);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -283,10 +261,9 @@ ZE_EXPORT ze_result_t zeCommandListGetNextCommandIdExp(ze_command_list_handle_t 
                                                        uint64_t* pCommandId) {
     return guarded(__func__, [&] {
         const auto list = mutable_list(hCommandList);
-        given(desc, "desc");
-        given(pCommandId, "pCommandId");
+        require_nonnull(desc, "desc");
+        require_nonnull(pCommandId, "pCommandId");
         *pCommandId = list->next_command_id(desc->flags);
-        return ZE_RESULT_SUCCESS;
     });
 }
 
@@ -294,11 +271,10 @@ ZE_EXPORT ze_result_t zeCommandListUpdateMutableCommandsExp(ze_command_list_hand
                                                             const ze_mutable_exp_desc_t* desc) {
     return guarded(__func__, [&] {
         const auto list = mutable_list(hCommandList);
-        given(desc, "desc");
+        require_nonnull(desc, "desc");
         if (desc->flags != 0) {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "mutation", format("flags %#x", desc->flags), "0");
+            throw invalid_argument("mutation", format("flags %#x", desc->flags), "0");
         }
         list->update(mutations_of(desc->pNext, *list->context->memory()));
-        return ZE_RESULT_SUCCESS;
     });
 }

@@ -1,4 +1,4 @@
-// What a program expects of the loader itself, where this library takes its place.
+// Functions of the loader, which this library replaces.
 #include <cstring>
 
 #include "base/guard.hpp"
@@ -25,8 +25,8 @@ struct ComponentVersion {
 };
 static_assert(sizeof(ComponentVersion) == 80);
 
-void tell(ComponentVersion& out) {
-    put_text(out.component_name, "loader");
+void describe(ComponentVersion& out) {
+    copy_text(out.component_name, "loader");
     out.spec_version = ZE_API_VERSION;
     out.component_lib_version = {MAJOR, MINOR, PATCH};
 }
@@ -35,27 +35,24 @@ void tell(ComponentVersion& out) {
 
 ZE_EXPORT ze_result_t zelGetLoaderVersion(ComponentVersion* version) {
     return guarded(__func__, [&] {
-        given(version, "version");
-        tell(*version);
-        return ZE_RESULT_SUCCESS;
+        require_nonnull(version, "version");
+        describe(*version);
     });
 }
 
 ZE_EXPORT ze_result_t zelLoaderGetVersions(size_t* num_elems, ComponentVersion* versions) {
     return guarded(__func__, [&] {
-        given(num_elems, "num_elems");
-        if (versions != nullptr && *num_elems > 0) tell(*versions);
+        require_nonnull(num_elems, "num_elems");
+        if (versions != nullptr && *num_elems > 0) describe(*versions);
         *num_elems = 1;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 // Handles are not wrapped here.
 ZE_EXPORT ze_result_t zelLoaderTranslateHandle(uint32_t, void* handleIn, void** handleOut) {
     return guarded(__func__, [&] {
-        given(handleOut, "handleOut");
+        require_nonnull(handleOut, "handleOut");
         *handleOut = handleIn;
-        return ZE_RESULT_SUCCESS;
     });
 }
 

@@ -2,12 +2,11 @@
 #include "base/runtime.hpp"
 #include "device/context.hpp"
 #include "entry/calls.hpp"
+#include "wire/schema.hpp"
 
 using namespace softnpu;
 
 namespace {
-
-constexpr uint64_t PAGE = 4096;
 
 // What hangs on the descriptor of an allocation.
 struct Extras {
@@ -16,37 +15,37 @@ struct Extras {
 };
 
 Error wrong_type(const char* object, uint32_t flags) {
-    return error(ZE_RESULT_ERROR_INVALID_ENUMERATION, object, format("types %#x", flags), "2 (DMA_BUF)");
+    return invalid_enumeration(object, format("types %#x", flags), "2 (DMA_BUF)");
 }
 
 Extras extras_of(const void* next) {
     Extras extras;
-    for (auto* link = static_cast<const ze_base_properties_t*>(next); link != nullptr;
-         link = static_cast<const ze_base_properties_t*>(link->pNext)) {
-        if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC) {
-            const uint32_t flags = reinterpret_cast<const ze_external_memory_export_desc_t*>(link)->flags;
+    for (const auto& link : ze_chain(next)) {
+        if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC) {
+            const uint32_t flags = static_cast<const ze_external_memory_export_desc_t&>(link).flags;
             if (flags != 0 && flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
                 throw wrong_type("export descriptor", flags);
             extras.exportable = flags != 0;
-        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD) {
-            extras.import = reinterpret_cast<const ze_external_memory_fd_t*>(link);
+        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD) {
+            extras.import = static_cast<const ze_external_memory_fd_t*>(&link);
             if (extras.import->flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF) {
                 throw wrong_type("import descriptor", extras.import->flags);
             }
-        } else if (link->stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
-            throw error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "import descriptor", "memory of the system",
-                        "a DMA_BUF descriptor", "the device cannot reach memory that it did not allocate");
+        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
+            throw unsupported_feature("import descriptor", "memory of the system", "a DMA_BUF descriptor",
+                                      "the device cannot reach memory that it did not allocate");
         }
     }
     return extras;
 }
 
-void* allocate(const Context& context, const char* kind, ze_memory_type_t type, const Extras& extras,
+void* allocate(const Context& context, std::string_view kind, ze_memory_type_t type, const Extras& extras,
                size_t size, size_t alignment) {
     if (extras.import != nullptr) {
         return context.memory()->publish(context.memory()->import_segment(extras.import->fd, kind), type);
     }
-    return context.memory()->publish(context.memory()->allocate(kind, size, alignment, extras.exportable), type);
+    return context.memory()->publish(context.memory()->allocate(kind, size, alignment, extras.exportable),
+                                     type);
 }
 
 }  // namespace
@@ -54,36 +53,30 @@ void* allocate(const Context& context, const char* kind, ze_memory_type_t type, 
 ZE_EXPORT ze_result_t zeContextCreate(ze_driver_handle_t hDriver, const ze_context_desc_t* desc,
                                       ze_context_handle_t* phContext) {
     return guarded(__func__, [&] {
-        const auto driver = live<Driver>(hDriver);
-        given(desc, "desc");
-        given(phContext, "phContext");
+        const auto driver = lookup<Driver>(hDriver);
+        require_nonnull(desc, "desc");
+        require_nonnull(phContext, "phContext");
         *phContext = new_handle<ze_context_handle_t>(Context::create(driver));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeContextDestroy(ze_context_handle_t hContext) {
-    return guarded(__func__, [&] {
-        take<Context>(hContext);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded(__func__, [&] { remove<Context>(hContext); });
 }
 
 ZE_EXPORT ze_result_t zeContextGetStatus(ze_context_handle_t hContext) {
-    return guarded(__func__, [&] {
-        live<Context>(hContext)->device()->state();
-        return ZE_RESULT_SUCCESS;
-    });
+    // DEVICE_LOST without a daemon
+    return guarded(__func__, [&] { lookup<Context>(hContext)->device()->busy_ns(); });
 }
 
 ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host_mem_alloc_desc_t* desc,
                                      size_t size, size_t alignment, void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
-        given(desc, "host_desc");
-        given(pptr, "pptr");
-        *pptr = allocate(*context, "host", ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext), size, alignment);
-        return ZE_RESULT_SUCCESS;
+        const auto context = lookup<Context>(hContext);
+        require_nonnull(desc, "host_desc");
+        require_nonnull(pptr, "pptr");
+        *pptr = allocate(*context, schema::memory_kind::HOST, ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext),
+                         size, alignment);
     });
 }
 
@@ -91,12 +84,12 @@ ZE_EXPORT ze_result_t zeMemAllocDevice(ze_context_handle_t hContext, const ze_de
                                        size_t size, size_t alignment, ze_device_handle_t hDevice,
                                        void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
-        context->check_device(*live<Device>(hDevice));
-        given(desc, "device_desc");
-        given(pptr, "pptr");
-        *pptr = allocate(*context, "device", ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext), size, alignment);
-        return ZE_RESULT_SUCCESS;
+        const auto context = lookup<Context>(hContext);
+        context->check_device(*lookup<Device>(hDevice));
+        require_nonnull(desc, "device_desc");
+        require_nonnull(pptr, "pptr");
+        *pptr = allocate(*context, schema::memory_kind::DEVICE, ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext),
+                         size, alignment);
     });
 }
 
@@ -105,55 +98,49 @@ ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
                                        const ze_host_mem_alloc_desc_t* host_desc, size_t size,
                                        size_t alignment, ze_device_handle_t hDevice, void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
+        const auto context = lookup<Context>(hContext);
         // may be null: then the memory belongs to no device
-        if (hDevice != nullptr) context->check_device(*live<Device>(hDevice));
-        given(device_desc, "device_desc");
-        given(host_desc, "host_desc");
-        given(pptr, "pptr");
-        *pptr = allocate(*context, "shared", ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
-        return ZE_RESULT_SUCCESS;
+        if (hDevice != nullptr) context->check_device(*lookup<Device>(hDevice));
+        require_nonnull(device_desc, "device_desc");
+        require_nonnull(host_desc, "host_desc");
+        require_nonnull(pptr, "pptr");
+        *pptr = allocate(*context, schema::memory_kind::SHARED, ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
     });
 }
 
 ZE_EXPORT ze_result_t zeMemFree(ze_context_handle_t hContext, void* ptr) {
-    return guarded(__func__, [&] {
-        live<Context>(hContext)->memory()->free(ptr);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded(__func__, [&] { lookup<Context>(hContext)->memory()->free(ptr); });
 }
 
 ZE_EXPORT ze_result_t zeMemGetAllocProperties(ze_context_handle_t hContext, const void* ptr,
                                               ze_memory_allocation_properties_t* pProperties,
                                               ze_device_handle_t* phDevice) {
     return guarded(__func__, [&] {
-        const auto context = live<Context>(hContext);
-        given(pProperties, "pMemAllocProperties");
-        const Allocation found = context->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
-        for (auto* link = static_cast<ze_base_properties_t*>(pProperties->pNext); link != nullptr;
-             link = static_cast<ze_base_properties_t*>(link->pNext)) {
-            if (link->stype != ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD) continue;
-            auto& out = *reinterpret_cast<ze_external_memory_fd_t*>(link);
+        const auto context = lookup<Context>(hContext);
+        require_nonnull(pProperties, "pMemAllocProperties");
+        const Allocation allocation = context->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
+        for (auto& link : ze_chain(pProperties->pNext)) {
+            if (link.stype != ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD) continue;
+            auto& out = static_cast<ze_external_memory_fd_t&>(link);
             if (out.flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF)
                 throw wrong_type("export structure", out.flags);
-            out.fd = context->memory()->export_segment(*found.block).release();
+            out.fd = context->memory()->export_segment(*allocation.block).release();
         }
-        pProperties->type = found.type;
-        pProperties->id = found.id;
-        pProperties->pageSize = PAGE;
+        pProperties->type = allocation.type;
+        pProperties->id = allocation.id;
+        pProperties->pageSize = schema::blob::PAGE;
         if (phDevice != nullptr) {
             *phDevice = reinterpret_cast<ze_device_handle_t>(context->device_handle());
         }
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zeMemGetAddressRange(ze_context_handle_t hContext, const void* ptr, void** pBase,
                                            size_t* pSize) {
     return guarded(__func__, [&] {
-        const Allocation found = live<Context>(hContext)->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
-        if (pBase != nullptr) *pBase = reinterpret_cast<void*>(found.block->device_address());
-        if (pSize != nullptr) *pSize = found.block->size;
-        return ZE_RESULT_SUCCESS;
+        const Allocation allocation =
+            lookup<Context>(hContext)->memory()->find(ptr, ZE_RESULT_ERROR_NOT_AVAILABLE);
+        if (pBase != nullptr) *pBase = reinterpret_cast<void*>(allocation.block->device_address());
+        if (pSize != nullptr) *pSize = allocation.block->size;
     });
 }

@@ -11,62 +11,55 @@ namespace {
 
 ze_result_t pool_create(ze_graph_handle_t hGraph, uint32_t count, ze_graph_profiling_pool_handle_t* phPool) {
     return guarded("pfnProfilingPoolCreate", [&] {
-        const auto graph = live<Graph>(hGraph);
-        given(phPool, "phProfilingPool");
+        const auto graph = lookup<Graph>(hGraph);
+        require_nonnull(phPool, "phProfilingPool");
         *phPool = new_handle<ze_graph_profiling_pool_handle_t>(std::make_shared<ProfilingPool>(graph, count));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t pool_destroy(ze_graph_profiling_pool_handle_t hPool) {
     return guarded("pfnProfilingPoolDestroy", [&] {
-        live<ProfilingPool>(hPool)->check_unused();
-        const auto context = take<ProfilingPool>(hPool)->graph->context;
+        lookup<ProfilingPool>(hPool)->check_unused();
+        const auto context = remove<ProfilingPool>(hPool)->graph->context;
         context->memory()->flush();
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t query_create(ze_graph_profiling_pool_handle_t hPool, uint32_t index,
                          ze_graph_profiling_query_handle_t* phQuery) {
     return guarded("pfnProfilingQueryCreate", [&] {
-        const auto pool = live<ProfilingPool>(hPool);
-        given(phQuery, "phProfilingQuery");
+        const auto pool = lookup<ProfilingPool>(hPool);
+        require_nonnull(phQuery, "phProfilingQuery");
         *phQuery =
             new_handle<ze_graph_profiling_query_handle_t>(std::make_shared<ProfilingQuery>(pool, index));
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ze_result_t query_destroy(ze_graph_profiling_query_handle_t hQuery) {
-    return guarded("pfnProfilingQueryDestroy", [&] {
-        take<ProfilingQuery>(hQuery);
-        return ZE_RESULT_SUCCESS;
-    });
+    return guarded("pfnProfilingQueryDestroy", [&] { remove<ProfilingQuery>(hQuery); });
 }
 
 ze_result_t query_get_data(ze_graph_profiling_query_handle_t hQuery, uint32_t type, uint32_t* pSize,
                            uint8_t* pData) {
     return guarded("pfnProfilingQueryGetData", [&] {
-        const std::string data = live<ProfilingQuery>(hQuery)->data(type);
-        return give_bytes(pSize, pData, data.data(), data.size());
+        const std::string data = lookup<ProfilingQuery>(hQuery)->data(type);
+        return write_bytes(pSize, pData, data.data(), data.size());
     });
 }
 
 ze_result_t get_properties(ze_device_handle_t hDevice, ze_device_profiling_data_properties_t* out) {
     return guarded("pfnDeviceGetProfilingDataProperties", [&] {
-        live<Device>(hDevice);
-        given(out, "pDeviceProfilingDataProperties");
+        lookup<Device>(hDevice);
+        require_nonnull(out, "pDeviceProfilingDataProperties");
         out->extensionVersion = ZE_PROFILING_DATA_EXT_VERSION;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 // Decoding leaves no log.
 ze_result_t log_get_string(ze_graph_profiling_query_handle_t hQuery, uint32_t* pSize, char* pLog) {
     return guarded("pfnProfilingLogGetString", [&] {
-        live<ProfilingQuery>(hQuery);
-        return give_text(pSize, pLog, "");
+        lookup<ProfilingQuery>(hQuery);
+        return write_text(pSize, pLog, "");
     });
 }
 

@@ -2,7 +2,6 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "entry/calls.hpp"
-#include "entry/device_properties.hpp"
 #include "session/driver.hpp"
 
 using namespace softnpu;
@@ -35,26 +34,25 @@ ZE_EXPORT ze_result_t zesDeviceGet(zes_driver_handle_t hDriver, uint32_t* pCount
 ZE_EXPORT ze_result_t zesDeviceGetProperties(zes_device_handle_t hDevice,
                                              zes_device_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        const auto device = live<Device>(hDevice);
-        given(pProperties, "pProperties");
+        const auto device = lookup<Device>(hDevice);
+        require_nonnull(pProperties, "pProperties");
         pProperties->core.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
         fill_properties(device->info, pProperties->core);
         pProperties->numSubdevices = 0;
-        put_text(pProperties->serialNumber, "unknown");
-        put_text(pProperties->boardNumber, "unknown");
-        put_text(pProperties->brandName, "NPU");
-        put_text(pProperties->modelName, device->info.name);
-        put_text(pProperties->vendorName, "INTEL");
-        put_text(pProperties->driverVersion, DRIVER_VERSION);
-        return ZE_RESULT_SUCCESS;
+        copy_text(pProperties->serialNumber, "unknown");
+        copy_text(pProperties->boardNumber, "unknown");
+        copy_text(pProperties->brandName, "NPU");
+        copy_text(pProperties->modelName, device->info.name);
+        copy_text(pProperties->vendorName, "INTEL");
+        copy_text(pProperties->driverVersion, DRIVER_VERSION);
     });
 }
 
 ZE_EXPORT ze_result_t zesDeviceEnumEngineGroups(zes_device_handle_t hDevice, uint32_t* pCount,
                                                 zes_engine_handle_t* phEngine) {
     return guarded(__func__, [&] {
-        const auto device = live<Device>(hDevice);
-        return give_each(pCount, phEngine, 1, [&](uint32_t, zes_engine_handle_t& out) {
+        const auto device = lookup<Device>(hDevice);
+        return write_array(pCount, phEngine, 1, [&](uint32_t, zes_engine_handle_t& out) {
             out = reinterpret_cast<zes_engine_handle_t>(device->engine_handle(
                 [&] { return runtime().handles.add(Kind::engine, std::make_shared<Engine>(device)); }));
         });
@@ -64,21 +62,19 @@ ZE_EXPORT ze_result_t zesDeviceEnumEngineGroups(zes_device_handle_t hDevice, uin
 ZE_EXPORT ze_result_t zesEngineGetProperties(zes_engine_handle_t hEngine,
                                              zes_engine_properties_t* pProperties) {
     return guarded(__func__, [&] {
-        live<Engine>(hEngine);
-        given(pProperties, "pProperties");
+        lookup<Engine>(hEngine);
+        require_nonnull(pProperties, "pProperties");
         pProperties->type = ZES_ENGINE_GROUP_COMPUTE_ALL;
         pProperties->onSubdevice = 0;
         pProperties->subdeviceId = 0;
-        return ZE_RESULT_SUCCESS;
     });
 }
 
 ZE_EXPORT ze_result_t zesEngineGetActivity(zes_engine_handle_t hEngine, zes_engine_stats_t* pStats) {
     return guarded(__func__, [&] {
-        const auto engine = live<Engine>(hEngine);
-        given(pStats, "pStats");
-        pStats->activeTime = engine->device->state().busy_ns / 1000;
+        const auto engine = lookup<Engine>(hEngine);
+        require_nonnull(pStats, "pStats");
+        pStats->activeTime = engine->device->busy_ns() / 1000;
         pStats->timestamp = now_ns() / 1000;
-        return ZE_RESULT_SUCCESS;
     });
 }

@@ -1,11 +1,11 @@
 // The getters through which the official loader finds this driver's functions.
 //
-// A table only ever grows at its end, so each entry says with which version of the API it came: an older
-// loader has a shorter table. Entries of functions that an NPU does not have stay as the loader made them.
+// An older loader has a shorter table, so each entry has the version of the API that added it. Entries of
+// functions that an NPU does not have stay as the loader made them.
 #include <cstdint>
 
+#include "abi/functions.hpp"
 #include "base/guard.hpp"
-#include "entry/calls.hpp"
 
 #define UNSUPPORTED(name) extern "C" ze_result_t name();
 #include "entry/unsupported.inc"
@@ -30,18 +30,16 @@ constexpr Entry absent(uint32_t minor = 0) { return {nullptr, minor}; }
 template <size_t N>
 ze_result_t fill(const char* call, uint32_t version, void* table, const Entry (&entries)[N]) {
     return softnpu::guarded(call, [&] {
-        softnpu::given(table, "pDdiTable");
+        softnpu::require_nonnull(table, "pDdiTable");
         if (version >> 16 != ZE_API_VERSION >> 16) {
-            throw softnpu::error(ZE_RESULT_ERROR_UNSUPPORTED_VERSION, call,
-                                 softnpu::format("version %u.%u", version >> 16, version & 0xffff),
-                                 "version 1.x");
+            throw softnpu::unsupported_version(
+                call, softnpu::format("version %u.%u", version >> 16, version & 0xffff), "version 1.x");
         }
         auto* const slots = static_cast<Function*>(table);
         for (size_t index = 0; index < N; ++index) {
             if (entries[index].minor > (version & 0xffff)) break;
             if (entries[index].function != nullptr) slots[index] = entries[index].function;
         }
-        return ZE_RESULT_SUCCESS;
     });
 }
 

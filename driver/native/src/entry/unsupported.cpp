@@ -2,11 +2,11 @@
 #include "base/guard.hpp"
 #include "entry/calls.hpp"
 
-// One function stands for all: it looks at no argument, and the caller cleans them up.
+// One function for all: it reads no argument.
 extern "C" ze_result_t softnpu_unsupported() {
     return softnpu::guarded("function", []() -> ze_result_t {
-        throw softnpu::error(ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "function", "an NPU does not have it",
-                             "a function of docs/level-zero.md that is supported");
+        throw softnpu::unsupported_feature("function", "an NPU does not have it",
+                                           "a function of docs/level-zero.md that is supported");
     });
 }
 

@@ -7,8 +7,11 @@
 #include "base/guard.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/serialized.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -17,9 +20,9 @@ constexpr int CHAIN_LIMIT = 20;
 thread_local std::string last_failure;
 
 void check_input(const ze_graph_desc_t* desc) {
-    given(desc, "desc");
-    given(desc->pInput, "pInput");
-    if (desc->inputSize == 0) throw error(ZE_RESULT_ERROR_INVALID_SIZE, "graph", "inputSize is 0", "a model");
+    require_nonnull(desc, "desc");
+    require_nonnull(desc->pInput, "pInput");
+    if (desc->inputSize == 0) throw invalid_size("graph", "inputSize is 0", "a model");
 }
 
 std::string_view build_flags(const ze_graph_desc_t& desc) {
@@ -39,40 +42,41 @@ std::optional<uint64_t> input_hash(const ze_graph_desc_t& desc) {
 
 Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {
     const Fd blob = sealed_copy("softnpu-native", desc.pInput, desc.inputSize);
-    MapWriter request("graph_import");
-    request.put("context", context.handle()).put("blob_length", desc.inputSize);
-    if (flags != 0) request.put("flags", flags);
-    return context.connection->request(request, "graph_created", 1, {blob.get()}, Patience::compiler);
+    MapWriter request(graph_import::TAG);
+    request.put(graph_import::CONTEXT, context.handle()).put(graph_import::BLOB_LENGTH, desc.inputSize);
+    if (flags != 0) request.put(graph_import::FLAGS, flags);
+    return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Patience::compiler);
 }
 
 Answer compile(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {
     const GraphSource source = parse_model(desc.pInput, desc.inputSize, context.device()->compiler());
-    MapWriter request("graph_create");
-    request.put("context", context.handle());
+    MapWriter request(graph_create::TAG);
+    request.put(graph_create::CONTEXT, context.handle());
     source.describe(request);
-    request.put("build_flags", build_flags(desc));
-    if (flags != 0) request.put("flags", flags);
-    if (const auto hash = input_hash(desc)) request.put("input_hash", *hash);
-    if (const auto options = cache_options()) {
+    request.put(graph_create::BUILD_FLAGS, build_flags(desc));
+    if (flags != 0) request.put(graph_create::FLAGS, flags);
+    if (const auto hash = input_hash(desc)) request.put(graph_create::INPUT_HASH, *hash);
+    if (const auto options = softnpu::cache_options()) {
         MapWriter cache = MapWriter::untagged();
-        cache.put("directory", std::string_view(options->directory)).put("limit", options->limit);
-        request.put("cache", cache);
+        cache.put(schema::cache_options::DIRECTORY, options->directory)
+            .put(schema::cache_options::LIMIT, options->limit);
+        request.put(graph_create::CACHE, cache);
     }
-    return context.connection->request(request, "graph_created", 1, source.fds(), Patience::compiler);
+    return context.connection->request(request, graph_created::TAG, 1, source.fds(), Patience::compiler);
 }
 
 Answer create(const Context& context, const ze_graph_desc_t* desc, uint32_t flags) {
     check_input(desc);
     if (flags & ~ZE_GRAPH_FLAGS_ALL) {
-        throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION, "graph", format("flags %#x", flags),
-                    format("bits of %#x", ZE_GRAPH_FLAGS_ALL));
+        throw invalid_enumeration("graph", format("flags %#x", flags),
+                                  format("bits of %#x", ZE_GRAPH_FLAGS_ALL));
     }
     switch (desc->format) {
         case ZE_GRAPH_FORMAT_NATIVE: return import_blob(context, *desc, flags);
         case ZE_GRAPH_FORMAT_NGRAPH_LITE: return compile(context, *desc, flags);
         default:
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "graph", format("format %u", desc->format),
-                        "1 (NATIVE) or 2 (NGRAPH_LITE)");
+            throw invalid_argument("graph", format("format %u", desc->format),
+                                   "1 (NATIVE) or 2 (NGRAPH_LITE)");
     }
 }
 
@@ -80,8 +84,7 @@ Answer create(const Context& context, const ze_graph_desc_t* desc, uint32_t flag
 void check_ranks(const GraphMeta& meta) {
     for (const ArgumentMeta& argument : meta.arguments) {
         if (argument.shape.size() <= ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE) continue;
-        throw error(
-            ZE_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        throw unsupported_feature(
             "graph '" + meta.name + "', " + (argument.input ? "input '" : "output '") + argument.name + "'",
             format("%zu dimensions", argument.shape.size()),
             format("at most %zu", ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE), "reshape it inside the model");
@@ -103,30 +106,22 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
                                             const ze_graph_desc_t* desc) {
     check_input(desc);
     if (desc->format != ZE_GRAPH_FORMAT_NGRAPH_LITE) {
-        throw error(ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION, "query network",
-                    format("format %u", desc->format), "2 (NGRAPH_LITE)");
+        throw unsupported_enumeration("query network", format("format %u", desc->format), "2 (NGRAPH_LITE)");
     }
     const GraphSource source = parse_model(desc->pInput, desc->inputSize, context->device()->compiler());
-    MapWriter request("graph_query");
-    request.put("context", context->handle());
+    MapWriter request(graph_query::TAG);
+    request.put(graph_query::CONTEXT, context->handle());
     source.describe(request);
-    request.put("build_flags", build_flags(*desc));
-    const Answer told =
-        context->connection->request(request, "graph_queried", 1, source.fds(), Patience::compiler);
-    std::string layers(told.fields.integer("length"), '\0');
-    for (size_t done = 0; done < layers.size();) {
-        const ssize_t size =
-            pread(told.fds[0].get(), layers.data() + done, layers.size() - done, static_cast<off_t>(done));
-        if (size < 0 && errno == EINTR) continue;
-        if (size <= 0)
-            throw error(ZE_RESULT_ERROR_UNKNOWN, "query network", "its text ends too early", "all layers");
-        done += static_cast<size_t>(size);
-    }
+    request.put(graph_query::BUILD_FLAGS, build_flags(*desc));
+    const Answer answer =
+        context->connection->request(request, graph_queried::TAG, 1, source.fds(), Patience::compiler);
+    std::string layers(answer.fields.integer(graph_queried::LENGTH), '\0');
+    read_all("query network", answer.fds[0].get(), layers.data(), layers.size(), 0);
     return std::make_shared<QueryNetwork>(context, std::move(layers));
 }
 
 const std::string& last_build_failure() { return last_failure; }
 
-void keep_build_failure(const ErrorInfo& fault) { last_failure = fault.name() + ": " + fault.text() + "\n"; }
+void keep_build_failure(const ErrorInfo& info) { last_failure = info.line() + "\n"; }
 
 }  // namespace softnpu

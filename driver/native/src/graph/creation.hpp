@@ -9,7 +9,7 @@
 
 namespace softnpu {
 
-// `ze_graph_build_log_handle_t`: what the compiler said of a graph, or why there is none.
+// `ze_graph_build_log_handle_t`: the output of the compiler, or the reason of its failure.
 class BuildLog : public Object {
 public:
     static constexpr Kind KIND = Kind::build_log;
@@ -26,8 +26,7 @@ public:
     const std::string layers;  // <name><name>...
 };
 
-// What the descriptor says, with the cache that the environment asks for. Refuses a graph with an argument of
-// more dimensions than the extension can tell.
+// Compiles or imports, with the cache of the environment. Refuses arguments of more than 5 dimensions.
 std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, const ze_graph_desc_t* desc,
                                     uint32_t flags);
 std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& context,
@@ -35,15 +34,15 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
 
 // The log of what failed last in this thread under `with_build_failure`; empty when nothing did.
 const std::string& last_build_failure();
-void keep_build_failure(const ErrorInfo& fault);
+void keep_build_failure(const ErrorInfo& info);
 
-// Runs what programs ask that log about: whatever makes, loads or exports a graph.
+// Runs what makes, loads or exports a graph, and keeps the log of a failure.
 template <class F>
 auto with_build_failure(F&& body) {
     try {
         return body();
     } catch (const Error& failure) {
-        keep_build_failure(failure.fault());
+        keep_build_failure(failure.info());
         throw;
     }
 }

@@ -5,15 +5,13 @@
 #include <functional>
 
 #include "base/output.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
 
 constexpr uint32_t UNBOUNDED = UINT32_MAX;
-constexpr std::string_view READ_VALUE = "vpux_ie_read_value_";
-constexpr std::string_view ASSIGN = "vpux_ie_assign_";
-constexpr std::string_view SHAPE = "vpux_ie_shape_";
 
 struct Numbered {
     const char* name;
@@ -47,16 +45,16 @@ uint32_t layout_of_rank(size_t rank) {
 }
 
 uint32_t layout_of(const ArgumentMeta& meta) {
-    std::string said;
+    std::string letters;
     for (const char letter : meta.layout) {
         if (std::strchr("[],", letter) == nullptr)
-            said.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
+            letters.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
     }
-    const uint32_t number = number_in(LAYOUTS, said);
-    return number != 0 && said.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
+    const uint32_t number = number_in(LAYOUTS, letters);
+    return number != 0 && letters.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
 }
 
-// Upper bounds of the dimensions; those without one are the largest number that there is.
+// Upper bounds of the dimensions; UNBOUNDED without one.
 std::vector<uint32_t> dims_of(const ArgumentMeta& meta) {
     std::vector<uint32_t> dims;
     if (!meta.is_dynamic()) {
@@ -92,24 +90,25 @@ const std::string& model_type(const ArgumentMeta& meta) {
 uint32_t put_names(const ArgumentMeta& meta,
                    char (&out)[ZE_MAX_GRAPH_TENSOR_NAMES_SIZE][ZE_MAX_GRAPH_ARGUMENT_NAME]) {
     const size_t count = std::min(meta.names.size(), ZE_MAX_GRAPH_TENSOR_NAMES_SIZE);
-    for (size_t index = 0; index < count; ++index) put_text(out[index], meta.names[index]);
+    for (size_t index = 0; index < count; ++index) copy_text(out[index], meta.names[index]);
     return static_cast<uint32_t>(count);
 }
 
-// Programs pair the two arguments of a state, and an argument and its shape, by what follows the prefixes.
-// All are cut at the same place, and end in a hash of what they were: several may begin with the same text.
+// Programs pair the two arguments of a state, and an argument and its shape, by the text after the prefix.
+// Long names are cut there and end in a hash of the whole text: several may begin alike.
 void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME]) {
     std::string_view name = meta.name, prefix;
-    for (const std::string_view known : {READ_VALUE, ASSIGN, SHAPE}) {
+    for (const std::string_view known :
+         {schema::blob::READ_VALUE, schema::blob::ASSIGN, schema::blob::SHAPE_TENSOR}) {
         if (name.substr(0, known.size()) == known) prefix = known;
     }
     name.remove_prefix(prefix.size());
-    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - READ_VALUE.size(), hashed = 9;
-    if (name.size() <= room) return put_text(out, meta.name);
+    constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - schema::blob::READ_VALUE.size(), hashed = 9;
+    if (name.size() <= room) return copy_text(out, meta.name);
     char begin[room - hashed + 1];
-    put_text(begin, name);
+    copy_text(begin, name);
     const auto hash = static_cast<unsigned>(std::hash<std::string_view>()(name));
-    put_text(out, std::string(prefix) + begin + format("~%08x", hash));
+    copy_text(out, std::string(prefix) + begin + format("~%08x", hash));
 }
 
 }  // namespace
@@ -136,13 +135,13 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
 void describe(const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
     describe(meta, out.base);
     out.dims_count = static_cast<uint32_t>(meta.shape.size());  // at most 5: see creation.cpp
-    put_text(out.debug_friendly_name, friendly_name(meta));
+    copy_text(out.debug_friendly_name, friendly_name(meta));
     out.associated_tensor_names_count = put_names(meta, out.associated_tensor_names);
 }
 
 void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
-    put_text(out.friendly_name, friendly_name(meta));
+    copy_text(out.friendly_name, friendly_name(meta));
     out.data_type = number_in(METADATA_TYPES, model_type(meta));
     const size_t rank = std::min(meta.model_shape.size(), ZE_MAX_GRAPH_TENSOR_REF_DIMS);
     for (size_t index = 0; index < ZE_MAX_GRAPH_TENSOR_REF_DIMS; ++index) {
@@ -151,7 +150,7 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     }
     out.shape_size = static_cast<uint32_t>(rank);
     out.tensor_names_count = put_names(meta, out.tensor_names);
-    put_text(out.input_name, friendly_name(meta));
+    copy_text(out.input_name, friendly_name(meta));
 }
 
 }  // namespace softnpu

@@ -1,4 +1,4 @@
-// Arguments of a graph as the structures of the graph extension tell them.
+// Arguments of a graph in the structures of the graph extension.
 #pragma once
 
 #include "abi/graph.hpp"

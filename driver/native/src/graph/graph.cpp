@@ -4,21 +4,29 @@
 
 #include <cerrno>
 
+#include "wire/schema.hpp"
+
 namespace softnpu {
 
+using namespace schema;
+
 DeviceGraph::~DeviceGraph() {
-    // a destroyed context has taken its graphs with it; else it is told at the next occasion
-    if (const auto pool = pool_.lock()) pool->later(MapWriter("graph_destroy").put("graph", handle));
+    // a destroyed context has taken its graphs with it; else the daemon learns of it with the next request
+    if (const auto pool = pool_.lock())
+        pool->defer(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, handle));
 }
 
 Graph::Graph(std::shared_ptr<Context> of, Answer created, uint32_t flags)
     : Object(of),
       context(std::move(of)),
-      on_device(std::make_shared<DeviceGraph>(context->memory(), created.fields.integer("graph"))),
-      build_log(created.fields.string("log")),
-      meta(read_meta(created.fds.at(0).get(), created.fields.integer("blob_length"))),
+      on_device(
+          std::make_shared<DeviceGraph>(context->memory(), created.fields.integer(graph_created::GRAPH))),
+      build_log(created.fields.string(graph_created::LOG)),
+      meta(read_meta(created.fds.at(0).get(), created.fields.integer(graph_created::BLOB_LENGTH))),
       flags_(flags),
-      origin_(created.fields.find("origin") == nullptr ? "compiled" : created.fields.string("origin")),
+      origin_(created.fields.find(graph_created::ORIGIN) == nullptr
+                  ? std::string(graph_origin::COMPILED)
+                  : created.fields.string(graph_created::ORIGIN)),
       arguments_(meta.arguments.size()) {}
 
 Graph::~Graph() {
@@ -34,18 +42,19 @@ void Graph::retire() {
 }
 
 void Graph::initialize() {
-    // two threads may ask at once: the daemon takes it for one
+    // two threads may send it at once: the daemon initializes once
     if (initialized_) return;
-    context->connection->request(MapWriter("graph_initialize").put("graph", on_device->handle),
-                                 "graph_initialized", 0, {}, Patience::loader);
+    context->connection->request(
+        MapWriter(schema::graph_initialize::TAG).put(schema::graph_initialize::GRAPH, on_device->handle),
+        graph_initialized::TAG, 0, {}, Patience::loader);
     initialized_ = true;
 }
 
 uint32_t Graph::property_flags() const {
     uint32_t flags = 0;
-    if (origin_ == "compiled") flags |= ZE_GRAPH_PROPERTIES_FLAG_COMPILED;
-    if (origin_ == "cache") flags |= ZE_GRAPH_PROPERTIES_FLAG_LOADED_FROM_CACHE;
-    if (origin_ == "native") flags |= ZE_GRAPH_PROPERTIES_FLAG_PRE_COMPILED;
+    if (origin_ == graph_origin::COMPILED) flags |= ZE_GRAPH_PROPERTIES_FLAG_COMPILED;
+    if (origin_ == graph_origin::CACHE) flags |= ZE_GRAPH_PROPERTIES_FLAG_LOADED_FROM_CACHE;
+    if (origin_ == graph_origin::NATIVE) flags |= ZE_GRAPH_PROPERTIES_FLAG_PRE_COMPILED;
     // what the program gave was copied all the same: it need not keep it
     if (flags_ & ZE_GRAPH_FLAG_INPUT_GRAPH_PERSISTENT)
         flags |= ZE_GRAPH_PROPERTIES_FLAG_NO_STANDARD_ALLOCATION;
@@ -55,8 +64,8 @@ uint32_t Graph::property_flags() const {
 
 const ArgumentMeta& Graph::argument(uint32_t index) const {
     if (index >= meta.arguments.size()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "graph '" + meta.name + "'",
-                    format("argument %u", index), format("0 to %zu", meta.arguments.size() - 1));
+        throw invalid_argument("graph '" + meta.name + "'", format("argument %u", index),
+                               format("0 to %zu", meta.arguments.size() - 1));
     }
     return meta.arguments[index];
 }
@@ -66,13 +75,13 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
         std::lock_guard lock(mutex_);
         if (native_ != nullptr) return {native_, native_size_};
     }
-    const Answer told =
-        context->connection->request(MapWriter("graph_export").put("graph", on_device->handle),
-                                     "graph_exported", 1, {}, Patience::compiler);
-    const size_t size = told.fields.integer("blob_length");
-    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, told.fds[0].get(), 0);
+    const Answer answer =
+        context->connection->request(MapWriter(graph_export::TAG).put(graph_export::GRAPH, on_device->handle),
+                                     graph_exported::TAG, 1, {}, Patience::compiler);
+    const size_t size = answer.fields.integer(graph_exported::BLOB_LENGTH);
+    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, answer.fds[0].get(), 0);
     if (mapped == MAP_FAILED) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "native binary", errno_text(errno), "room to map it");
+        throw out_of_host_memory("native binary", errno_text(errno), "room to map it");
     }
     std::lock_guard lock(mutex_);
     if (native_ != nullptr) {
@@ -87,25 +96,24 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
 void Graph::set_argument(uint32_t index, const void* const* pointer, const uint32_t* strides) {
     argument(index);
     if (pointer == nullptr && strides == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, name_of(index), "nothing to set", "memory or strides");
+        throw invalid_argument(name_of(index), "nothing to set", "memory or strides");
     }
     std::optional<Strides> chosen;
     if (strides != nullptr) chosen = checked_strides(index, strides);
-    Place place;
-    if (pointer != nullptr) place = context->memory()->place(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+    MemoryRef memory;
+    if (pointer != nullptr) memory = context->memory()->resolve(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT);
     std::lock_guard lock(mutex_);
     if (index >= arguments_.size()) return;  // destroyed meanwhile
     auto& now = arguments_[index];
     if (!chosen && now && (flags_ & ZE_GRAPH_FLAG_OPTIMIZE_FOR_DYNAMIC_SHAPES)) chosen = now->strides;
     if (pointer == nullptr) {
         if (!now) {
-            throw error(ZE_RESULT_ERROR_UNINITIALIZED, name_of(index), "strides only",
-                        "memory that was set before");
+            throw uninitialized(name_of(index), "strides only", "memory that was set before");
         }
-        place = now->place;
+        memory = now->memory;
     }
-    check_room(index, place.block->size - place.offset, chosen);
-    now = Argument{std::move(place), chosen};
+    check_room(index, memory.block->size - memory.offset, chosen);
+    now = Argument{std::move(memory), chosen};
 }
 
 std::vector<Argument> Graph::arguments() const {
@@ -113,8 +121,7 @@ std::vector<Argument> Graph::arguments() const {
     std::vector<Argument> all;
     for (uint32_t index = 0; index < arguments_.size(); ++index) {
         if (!arguments_[index]) {
-            throw error(ZE_RESULT_ERROR_UNINITIALIZED, name_of(index), "not set", "memory",
-                        "call pfnSetArgumentValue first");
+            throw uninitialized(name_of(index), "not set", "memory", "call pfnSetArgumentValue first");
         }
         all.push_back(*arguments_[index]);
     }
@@ -129,17 +136,18 @@ std::string Graph::name_of(uint32_t index) const {
 Strides Graph::checked_strides(uint32_t index, const uint32_t* strides) const {
     const ArgumentMeta& of = meta.arguments[index];
     if (!of.strides) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, name_of(index), "strides",
-                    "an argument that the graph was compiled to take strides for",
-                    "add NPU_ENABLE_STRIDES_FOR=\"" + of.name + "\" to the build flags");
+        throw invalid_argument(name_of(index), "strides",
+                               "an argument that the graph was compiled to take strides for",
+                               "add NPU_ENABLE_STRIDES_FOR=\"" + of.name + "\" to the build flags");
     }
     Strides checked;
     const size_t rank = of.shape.size();
     for (size_t dim = 0; dim < rank; ++dim) {
-        if (rank > STRIDE_DIMS || strides[dim] == 0) {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, name_of(index),
-                        format("stride %zu of %u", dim, rank > STRIDE_DIMS ? 0 : strides[dim]),
-                        format("%zu strides of at least 1, innermost first", rank));
+        if (rank > command_buffer::STRIDE_DIMS || strides[dim] == 0) {
+            throw invalid_argument(
+                name_of(index),
+                format("stride %zu of %u", dim, rank > command_buffer::STRIDE_DIMS ? 0 : strides[dim]),
+                format("%zu strides of at least 1, innermost first", rank));
         }
         checked.steps[dim] = strides[dim];
     }
@@ -159,9 +167,8 @@ void Graph::check_room(uint32_t index, uint64_t room, const std::optional<Stride
         needed = (last + 1) * of.element_size();
     }
     if (room < needed) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, name_of(index),
-                    format("%llu bytes of memory", static_cast<unsigned long long>(room)),
-                    format("%llu bytes at least", static_cast<unsigned long long>(needed)));
+        throw invalid_argument(name_of(index), format("%lu bytes of memory", room),
+                               format("%lu bytes at least", needed));
     }
 }
 

@@ -33,11 +33,12 @@ bool starts_with(std::string_view xml, size_t at, std::string_view text) {
 std::optional<Span> next_value(std::string_view xml, size_t at, size_t end, std::string_view name) {
     const std::string wanted = std::string(name) + "=\"";
     for (;;) {
-        const size_t found = xml.find(wanted, at);
-        if (found == NONE || found + wanted.size() > end) return std::nullopt;
-        const size_t begin = found + wanted.size();
+        const size_t name_at = xml.find(wanted, at);
+        if (name_at == NONE || name_at + wanted.size() > end) return std::nullopt;
+        const size_t begin = name_at + wanted.size();
         const size_t close = xml.find('"', begin);
-        if (found > 0 && is_blank(xml[found - 1]) && close != NONE && close < end) return Span{begin, close};
+        if (name_at > 0 && is_blank(xml[name_at - 1]) && close != NONE && close < end)
+            return Span{begin, close};
         at = begin;
     }
 }
@@ -112,12 +113,12 @@ std::optional<ConstLayer> read_layer(std::string_view xml, size_t& at) {
 }  // namespace
 
 std::vector<ConstLayer> find_constants(std::string_view xml) {
-    std::vector<ConstLayer> found;
+    std::vector<ConstLayer> layers;
     for (size_t at = xml.find("<layer"); at != NONE; at = xml.find("<layer", at)) {
         at += 6;
-        if (auto layer = read_layer(xml, at)) found.push_back(std::move(*layer));
+        if (auto layer = read_layer(xml, at)) layers.push_back(std::move(*layer));
     }
-    return found;
+    return layers;
 }
 
 std::optional<Span> find_number(std::string_view xml, Span within, std::string_view name) {

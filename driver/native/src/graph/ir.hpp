@@ -1,4 +1,4 @@
-// What a driver has to know of the XML of an OpenVINO IR: where its constants are named.
+// The constants of an OpenVINO IR, found in its XML.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct Span {
     size_t end = 0;
 };
 
-// A `Const` layer. `data` holds the attributes of its <data>; `pointer` those of its WeightsPointerAttribute,
-// and `pointer_tag` the whole tag with the blanks before it.
+// A `Const` layer. `data` keep_alive the attributes of its <data>; `pointer` those of its
+// WeightsPointerAttribute, and `pointer_tag` the whole tag with the blanks before it.
 struct ConstLayer {
     std::string name;
     Span data;

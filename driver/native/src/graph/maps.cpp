@@ -11,7 +11,7 @@
 #include <fstream>
 #include <memory>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -59,7 +59,7 @@ std::vector<Area> read_areas() {
 }
 
 std::set<uint64_t> areas_with_private_pages() {
-    std::set<uint64_t> found;
+    std::set<uint64_t> starts;
     std::ifstream file("/proc/self/smaps");
     uint64_t start = 0;
     for (std::string line; std::getline(file, line);) {
@@ -67,10 +67,10 @@ std::set<uint64_t> areas_with_private_pages() {
         if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " ", &first, &end) == 2) {
             start = first;
         } else if (std::sscanf(line.c_str(), "Anonymous: %" SCNu64, &pages) == 1 && pages != 0) {
-            found.insert(start);
+            starts.insert(start);
         }
     }
-    return found;
+    return starts;
 }
 
 Fd open_mapped_file(const Area& area) {

@@ -1,70 +1,43 @@
 #include "graph/meta.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <algorithm>
 #include <cstring>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
+#include "base/fd.hpp"
 #include "wire/msgpack.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
 
-constexpr size_t HEADER_SIZE = 64;
-constexpr uint32_t METADATA = 1;
-constexpr uint32_t MAX_SECTIONS = 32;
-
-struct Section {
-    uint32_t type;
-    uint32_t flags;
-    uint64_t offset;
-    uint64_t size;
-    uint64_t reserved;
-    uint8_t digest[32];
-};
-static_assert(sizeof(Section) == 64);
-
 Error bad_blob(const std::string& found, const std::string& expected) {
-    return error(ZE_RESULT_ERROR_INVALID_NATIVE_BINARY, "blob from the daemon", found, expected);
+    return invalid_native_binary("blob from the daemon", found, expected);
 }
 
-void read_all(int fd, void* data, size_t size, uint64_t offset) {
-    for (size_t done = 0; done < size;) {
-        const ssize_t part =
-            pread(fd, static_cast<char*>(data) + done, size - done, static_cast<off_t>(offset + done));
-        if (part < 0 && errno == EINTR) continue;
-        if (part <= 0) throw bad_blob(part < 0 ? errno_text(errno) : "it ends too early", "a whole blob");
-        done += static_cast<size_t>(part);
-    }
+std::vector<int64_t> integers(const std::vector<Value>& items) {
+    std::vector<int64_t> numbers;
+    for (const Value& item : items) numbers.push_back(item.as_signed());
+    return numbers;
 }
 
-std::vector<int64_t> integers(const Value* value) {
-    std::vector<int64_t> made;
-    if (value != nullptr) {
-        for (const Value& item : value->items) made.push_back(item.as_signed());
-    }
-    return made;
-}
-
-ArgumentMeta argument_meta(const Value& value) {
+ArgumentMeta read_argument(const Value& value) {
     ArgumentMeta meta;
-    meta.name = value.string("name");
-    if (const Value* const names = value.find("names")) {
-        for (const Value& name : names->items) meta.names.push_back(name.text);
-    }
-    meta.input = value.flag("input");
-    meta.element_type = value.string("element_type");
-    meta.shape = integers(value.find("shape"));
-    meta.layout = value.string("layout");
-    meta.byte_size = value.integer("byte_size");
-    meta.friendly_name = value.string("friendly_name");
-    meta.model_type = value.string("model_type");
-    meta.model_shape = integers(value.find("model_shape"));
-    meta.strides = value.flag("strides");
-    meta.partial_shape = value.string("partial_shape");
+    meta.name = value.string(argument_meta::NAME);
+    for (const Value& name : value.array(argument_meta::NAMES)) meta.names.push_back(name.text);
+    meta.input = value.flag(argument_meta::INPUT);
+    meta.element_type = value.string(argument_meta::ELEMENT_TYPE);
+    meta.shape = integers(value.array(argument_meta::SHAPE));
+    meta.layout = value.string(argument_meta::LAYOUT);
+    meta.byte_size = value.integer(argument_meta::BYTE_SIZE);
+    meta.friendly_name = value.string(argument_meta::FRIENDLY_NAME);
+    meta.model_type = value.string(argument_meta::MODEL_TYPE);
+    meta.model_shape = integers(value.array(argument_meta::MODEL_SHAPE));
+    meta.strides = value.flag(argument_meta::STRIDES);
+    meta.partial_shape = value.string(argument_meta::PARTIAL_SHAPE);
     return meta;
 }
 
@@ -77,30 +50,30 @@ uint64_t ArgumentMeta::element_size() const {
 }
 
 GraphMeta read_meta(int fd, uint64_t length) {
-    char header[HEADER_SIZE];
-    read_all(fd, header, sizeof header, 0);
-    uint32_t count;
-    std::memcpy(&count, header + 12, sizeof count);
-    if (std::memcmp(header, "SNPUBLOB", 8) != 0 || count == 0 || count > MAX_SECTIONS) {
+    BlobHeader header;
+    read_all("blob from the daemon", fd, &header, sizeof header, 0);
+    if (blob::MAGIC != std::string_view(header.magic, sizeof header.magic) || header.sections == 0 ||
+        header.sections > blob::MAX_SECTIONS) {
         throw bad_blob("another header", "'SNPUBLOB' and 1 to 32 sections");
     }
-    std::vector<Section> sections(count);
-    read_all(fd, sections.data(), sections.size() * sizeof(Section), HEADER_SIZE);
-    for (const Section& section : sections) {
-        if (section.type != METADATA) continue;
+    std::vector<BlobSection> sections(header.sections);
+    read_all("blob from the daemon", fd, sections.data(), sections.size() * sizeof(BlobSection),
+             sizeof header);
+    for (const BlobSection& section : sections) {
+        if (section.type != blob_section::METADATA) continue;
         if (section.offset > length || section.size > length - section.offset) {
             throw bad_blob("metadata outside of it", "a section inside the blob");
         }
         std::string data(section.size, '\0');
-        read_all(fd, data.data(), data.size(), section.offset);
+        read_all("blob from the daemon", fd, data.data(), data.size(), section.offset);
         const Value value = unpack(data, "metadata of the blob");
         GraphMeta meta;
-        meta.name = value.string("name");
-        meta.operations = value.integer("operations");
-        if (const Value* const config = value.find("config"))
+        meta.name = value.string(graph_meta::NAME);
+        meta.operations = value.integer(graph_meta::OPERATIONS);
+        if (const Value* const config = value.find(graph_meta::CONFIG))
             meta.profiled = config->string("PERF_COUNT") == "YES";
-        if (const Value* const arguments = value.find("arguments")) {
-            for (const Value& argument : arguments->items) meta.arguments.push_back(argument_meta(argument));
+        for (const Value& argument : value.array(graph_meta::ARGUMENTS)) {
+            meta.arguments.push_back(read_argument(argument));
         }
         return meta;
     }

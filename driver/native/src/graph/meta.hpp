@@ -1,4 +1,4 @@
-// What a blob says of its graph: the metadata section of the container.
+// The metadata section of a blob.
 #pragma once
 
 #include <cstdint>

@@ -10,16 +10,17 @@
 #include <optional>
 #include <set>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 #include "graph/maps.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
 
-constexpr uint64_t PAGE = 4096;
-constexpr uint64_t CONSTANT_ALIGNMENT = 64;
-constexpr size_t MAX_SOURCES = 14;
+using schema::blob::PAGE;
+using schema::weights::CONSTANT_ALIGNMENT;
+using schema::weights::MAX_SOURCES;
 constexpr size_t CHUNK = size_t{1} << 30;
 
 uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
@@ -31,20 +32,17 @@ struct InFile {
 };
 
 using Opened = std::map<FileId, Fd>;
-using Found = std::vector<std::optional<InFile>>;
+using FileLocations = std::vector<std::optional<InFile>>;
 
 Error no_room(const std::string& name, uint64_t length, int code) {
-    return error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, name,
-                 format("its %llu bytes cannot be copied: ", static_cast<unsigned long long>(length)) +
-                     errno_text(code),
-                 "memory for a copy of the weights");
+    return out_of_host_memory(name, format("its %lu bytes cannot be copied: ", length) + errno_text(code),
+                              "memory for a copy of the weights");
 }
 
 Fd memory_file(const char* name) {
     Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd.valid()) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "memory file", errno_text(errno),
-                    "a free descriptor");
+        throw out_of_host_memory("memory file", errno_text(errno), "a free descriptor");
     }
     return fd;
 }
@@ -77,19 +75,17 @@ std::vector<const Area*> covering(const std::vector<Area>& areas, const Piece& p
         at = area->end;
     }
     if (at < end) {
-        throw error(
-            ZE_RESULT_ERROR_INVALID_ARGUMENT, "constant '" + piece.name + "'",
-            format("%llu bytes at address %#llx, of which %#llx is no readable memory",
-                   static_cast<unsigned long long>(piece.length),
-                   static_cast<unsigned long long>(piece.address), static_cast<unsigned long long>(at)),
-            "memory of this process that stays valid during the call");
+        throw invalid_argument("constant '" + piece.name + "'",
+                               format("%lu bytes at address %#lx, of which %#lx is no readable memory",
+                                      piece.length, piece.address, at),
+                               "memory of this process that stays valid during the call");
     }
     return cover;
 }
 
 class Locator {
 public:
-    // Where in a file a piece lies, if it does and can go as a descriptor.
+    // The range of a file that a piece maps, if its descriptor can be sent.
     std::optional<InFile> locate(const Piece& piece, const std::vector<const Area*>& cover) {
         if (cover.size() != 1 || piece.length == 0) return std::nullopt;
         const Area& area = *cover[0];
@@ -125,19 +121,19 @@ private:
     std::optional<std::set<uint64_t>> private_;
 };
 
-// Leaves as many files as a message carries, the largest; what lies in others is copied.
-void keep_largest(Found& found, const std::vector<Piece>& pieces) {
+// Keeps the largest files, as many as a message carries; pieces of the others are copied.
+void keep_largest(FileLocations& locations, const std::vector<Piece>& pieces) {
     std::map<FileId, uint64_t> sizes;
     for (size_t index = 0; index < pieces.size(); ++index) {
-        if (found[index]) sizes[found[index]->file] += pieces[index].length;
+        if (locations[index]) sizes[locations[index]->file] += pieces[index].length;
     }
     if (sizes.size() < MAX_SOURCES) return;
     std::vector<std::pair<uint64_t, FileId>> order;
     for (const auto& [file, size] : sizes) order.emplace_back(size, file);
     std::sort(order.rbegin(), order.rend());
     for (size_t index = MAX_SOURCES - 1; index < order.size(); ++index) sizes.erase(order[index].second);
-    for (auto& place : found) {
-        if (place && sizes.count(place->file) == 0) place.reset();
+    for (auto& location : locations) {
+        if (location && sizes.count(location->file) == 0) location.reset();
     }
 }
 
@@ -155,10 +151,10 @@ Gathered gather(const std::vector<Piece>& pieces) {
     std::vector<std::vector<const Area*>> covers;
     for (const auto& piece : pieces) covers.push_back(covering(areas, piece));
     Locator locator;
-    Found found;
+    FileLocations locations;
     for (size_t index = 0; index < pieces.size(); ++index)
-        found.push_back(locator.locate(pieces[index], covers[index]));
-    keep_largest(found, pieces);
+        locations.push_back(locator.locate(pieces[index], covers[index]));
+    keep_largest(locations, pieces);
 
     // ranges of the files, in the order in which they are met
     std::vector<FileId> order;
@@ -169,11 +165,11 @@ Gathered gather(const std::vector<Piece>& pieces) {
     uint64_t copied_size = 0;
     for (size_t index = 0; index < pieces.size(); ++index) {
         const Piece& piece = pieces[index];
-        if (const auto& place = found[index]) {
-            const uint64_t end = place->offset + piece.length;
-            const auto [entry, fresh] = ranges.try_emplace(place->file, place->offset, end);
-            if (fresh) order.push_back(place->file);
-            entry->second = {std::min(entry->second.first, place->offset),
+        if (const auto& location = locations[index]) {
+            const uint64_t end = location->offset + piece.length;
+            const auto [entry, fresh] = ranges.try_emplace(location->file, location->offset, end);
+            if (fresh) order.push_back(location->file);
+            entry->second = {std::min(entry->second.first, location->offset),
                              std::max(entry->second.second, end)};
         } else if (piece.length != 0 && copied.count({piece.address, piece.length}) == 0) {
             copied_size = round_up(copied_size, CONSTANT_ALIGNMENT);
@@ -207,10 +203,10 @@ Gathered gather(const std::vector<Piece>& pieces) {
     }
     for (size_t index = 0; index < pieces.size(); ++index) {
         const Piece& piece = pieces[index];
-        if (const auto& place = found[index]) {
+        if (const auto& location = locations[index]) {
             const size_t number =
-                static_cast<size_t>(std::find(order.begin(), order.end(), place->file) - order.begin());
-            gathered.offsets.push_back(starts[number] + place->offset - gathered.files[number].offset);
+                static_cast<size_t>(std::find(order.begin(), order.end(), location->file) - order.begin());
+            gathered.offsets.push_back(starts[number] + location->offset - gathered.files[number].offset);
         } else {
             gathered.offsets.push_back(
                 piece.length == 0 ? 0 : starts.back() + copied[{piece.address, piece.length}]);

@@ -1,8 +1,7 @@
 // Memory of this process as descriptors, for weights that a program names by their address.
 //
-// What maps a file read-only goes as the descriptor of that file and is not copied. Everything else is copied
-// once, into a sealed memory file: heap memory, and what the program could still change, because the device
-// may use the weights long after the call.
+// For a read-only mapping of a file the descriptor of that file is sent. Everything else is copied once into
+// a sealed memory file, because the device may use the weights long after the call.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace softnpu {
 
-// A memory file with this content that nobody can change any more.
+// A sealed memory file with this content.
 Fd sealed_copy(const char* name, const void* data, size_t size);
 
 // `length` bytes at `address`, called `name` in errors.
@@ -37,7 +36,7 @@ struct Gathered {
 };
 
 // INVALID_ARGUMENT for a piece that is not mapped readable, by its name; nothing of any piece is read before.
-// OUT_OF_HOST_MEMORY when there is no room for the copies.
+// OUT_OF_HOST_MEMORY without room for the copies.
 Gathered gather(const std::vector<Piece>& pieces);
 
 }  // namespace softnpu

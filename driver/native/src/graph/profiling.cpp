@@ -4,67 +4,46 @@
 #include <cstring>
 
 #include "base/output.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
 constexpr size_t LAYERS_PER_OPERATION = 2;
 constexpr size_t LAYERS_MORE = 64;
 
-struct Header {
-    char magic[4];
-    uint32_t version;
-    uint32_t count;
-    uint32_t missing;
-    uint64_t start;
-    uint64_t end;
-    uint8_t reserved[32];
-};
-static_assert(sizeof(Header) == 64);
-
-struct Record {
-    char name[256];
-    char type[64];
-    uint32_t unit;
-    uint32_t status;
-    uint64_t start;
-    uint64_t duration;
-    uint64_t cpu;
-    uint32_t layer;
-    uint8_t reserved[28];
-};
-static_assert(sizeof(Record) == 384);
-
 size_t size_for(const Graph& graph) {
     const size_t layers = graph.meta.operations * LAYERS_PER_OPERATION + LAYERS_MORE;
-    return (sizeof(Header) + layers * sizeof(Record) + 63) / 64 * 64;
+    return (sizeof(ProfileHeader) + layers * sizeof(LayerRecord) + 63) / 64 * 64;
 }
 
 std::string_view text_in(const char* field, size_t size) { return {field, strnlen(field, size)}; }
 
 template <class Info>
-Info named(const Record& record) {
+Info named(const LayerRecord& record) {
     Info info;
     std::memset(&info, 0, sizeof info);  // the gaps travel too
-    put_text(info.name, text_in(record.name, sizeof record.name));
-    put_text(info.layer_type, text_in(record.type, sizeof record.type));
+    copy_text(info.name, text_in(record.name, sizeof record.name));
+    copy_text(info.layer_type, text_in(record.type, sizeof record.type));
     return info;
 }
 
-ze_profiling_layer_info layer_info(const Header& header, const Record& record) {
+ze_profiling_layer_info layer_info(const ProfileHeader& header, const LayerRecord& record) {
     auto info = named<ze_profiling_layer_info>(record);
     info.status = record.status;
     info.start_time_ns = header.start + record.start;
     info.duration_ns = record.duration;
     info.layer_id = record.layer;
-    info.dpu_ns = record.unit == ZE_TASK_EXECUTE_DPU ? record.duration : 0;
-    info.sw_ns = record.unit == ZE_TASK_EXECUTE_SW ? record.duration : 0;
-    info.dma_ns = record.unit == ZE_TASK_EXECUTE_DMA ? record.duration : 0;
+    info.dpu_ns = record.unit == task_type::DPU ? record.duration : 0;
+    info.sw_ns = record.unit == task_type::SW ? record.duration : 0;
+    info.dma_ns = record.unit == task_type::DMA ? record.duration : 0;
     return info;
 }
 
-ze_profiling_task_info task_info(const Header& header, const Record& record, uint32_t number,
+ze_profiling_task_info task_info(const ProfileHeader& header, const LayerRecord& record, uint32_t number,
                                  uint64_t clock_mhz) {
     auto info = named<ze_profiling_task_info>(record);
     const uint64_t stalled = record.duration > record.cpu ? record.duration - record.cpu : 0;
@@ -88,27 +67,26 @@ void append(std::string& out, const T& value) {
 ProfilingPool::ProfilingPool(std::shared_ptr<Graph> of, uint32_t count)
     : Object(of->context), graph(std::move(of)), query_size(size_for(*graph)), count_(count) {
     if (!graph->meta.profiled) {
-        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "graph '" + graph->meta.name + "'",
-                    "compiled without profiling", "a graph created with the profiling flag");
+        throw not_available("graph '" + graph->meta.name + "'", "compiled without profiling",
+                            "a graph created with the profiling flag");
     }
-    if (count == 0) throw error(ZE_RESULT_ERROR_INVALID_SIZE, "profiling pool", "0 queries", "at least 1");
-    block_ = graph->context->memory()->allocate("control", query_size * count);
+    if (count == 0) throw invalid_size("profiling pool", "0 queries", "at least 1");
+    block_ = graph->context->memory()->allocate(memory_kind::CONTROL, query_size * count);
 }
 
-Place ProfilingPool::take(uint32_t index) {
+MemoryRef ProfilingPool::acquire(uint32_t index) {
     std::lock_guard lock(mutex_);
     if (index >= count_) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling pool", format("index %u", index),
-                    format("0 to %u", count_ - 1));
+        throw invalid_argument("profiling pool", format("index %u", index), format("0 to %u", count_ - 1));
     }
     if (!used_.insert(index).second) {
-        throw error(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE, "profiling pool",
-                    format("index %u has a query", index), "a free index", "destroy its query first");
+        throw object_in_use("profiling pool", format("index %u has a query", index), "a free index",
+                            "destroy its query first");
     }
     return {block_, index * query_size};
 }
 
-void ProfilingPool::give(uint32_t index) {
+void ProfilingPool::release(uint32_t index) {
     std::lock_guard lock(mutex_);
     used_.erase(index);
 }
@@ -116,52 +94,52 @@ void ProfilingPool::give(uint32_t index) {
 void ProfilingPool::check_unused() {
     std::lock_guard lock(mutex_);
     if (!used_.empty()) {
-        throw error(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE, "profiling pool",
-                    format("%zu live queries", used_.size()), "none", "destroy its queries first");
+        throw object_in_use("profiling pool", format("%zu live queries", used_.size()), "none",
+                            "destroy its queries first");
     }
 }
 
 ProfilingQuery::ProfilingQuery(std::shared_ptr<ProfilingPool> pool, uint32_t index)
-    : Object(pool), pool_(std::move(pool)), index_(index), place_(pool_->take(index)) {
-    std::memset(place_.block->data() + place_.offset, 0,
-                sizeof(Header::magic));  // what an earlier query has left
+    : Object(pool), pool_(std::move(pool)), index_(index), memory_(pool_->acquire(index)) {
+    std::memset(memory_.data(), 0,
+                sizeof(ProfileHeader::magic));  // what an earlier query has left
 }
 
-const Place& ProfilingQuery::place(const Graph& graph) const {
+const MemoryRef& ProfilingQuery::memory(const Graph& graph) const {
     if (&graph != pool_->graph.get()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling query",
-                    "of graph '" + pool_->graph->meta.name + "'",
-                    "a query of graph '" + graph.meta.name + "'");
+        throw invalid_argument("profiling query", "of graph '" + pool_->graph->meta.name + "'",
+                               "a query of graph '" + graph.meta.name + "'");
     }
-    return place_;
+    return memory_;
 }
 
 std::string ProfilingQuery::data(uint32_t type) const {
     if (type != ZE_GRAPH_PROFILING_LAYER_LEVEL && type != ZE_GRAPH_PROFILING_TASK_LEVEL &&
         type != ZE_GRAPH_PROFILING_RAW) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "profiling type", format("%u", type),
-                    "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)");
+        throw invalid_argument("profiling type", format("%u", type),
+                               "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)");
     }
-    const uint8_t* const at = place_.block->data() + place_.offset;
-    Header header;
+    const uint8_t* const at = memory_.data();
+    ProfileHeader header;
     std::memcpy(&header, at, sizeof header);
-    if (std::memcmp(header.magic, "SNPP", 4) != 0 || header.version != 1) {
-        throw error(ZE_RESULT_ERROR_NOT_AVAILABLE, "profiling query", "no inference has ended with it",
-                    "an inference that was executed with this query");
+    if (profile::MAGIC != std::string_view(header.magic, sizeof header.magic) ||
+        header.version != profile::VERSION) {
+        throw not_available("profiling query", "no inference has ended with it",
+                            "an inference that was executed with this query");
     }
-    const size_t room = (pool_->query_size - sizeof header) / sizeof(Record);
+    const size_t room = (pool_->query_size - sizeof header) / sizeof(LayerRecord);
     const auto count = static_cast<uint32_t>(std::min<size_t>(header.count, room));
     if (type == ZE_GRAPH_PROFILING_RAW) {
-        return {reinterpret_cast<const char*>(at), sizeof header + count * sizeof(Record)};
+        return {reinterpret_cast<const char*>(at), sizeof header + count * sizeof(LayerRecord)};
     }
     const uint64_t clock = pool_->graph->context->device()->info.core_clock_mhz;
     std::string out;
     for (uint32_t index = 0; index < count; ++index) {
-        Record record;
+        LayerRecord record;
         std::memcpy(&record, at + sizeof header + index * sizeof record, sizeof record);
         if (type == ZE_GRAPH_PROFILING_LAYER_LEVEL) {
             append(out, layer_info(header, record));
-        } else if (record.status == ZE_LAYER_STATUS_EXECUTED) {
+        } else if (record.status == layer_status::EXECUTED) {
             append(out, task_info(header, record, index, clock));
         }
     }

@@ -21,8 +21,8 @@ public:
     const size_t query_size;
 
     // INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken.
-    Place take(uint32_t index);
-    void give(uint32_t index);
+    MemoryRef acquire(uint32_t index);
+    void release(uint32_t index);
     // HANDLE_OBJECT_IN_USE while it has live queries.
     void check_unused();
 
@@ -39,16 +39,16 @@ public:
     static constexpr Kind KIND = Kind::profiling_query;
     ProfilingQuery(std::shared_ptr<ProfilingPool> pool, uint32_t index);
 
-    void retire() override { pool_->give(index_); }
+    void retire() override { pool_->release(index_); }
     // Where the engine writes. INVALID_ARGUMENT for another graph's query.
-    const Place& place(const Graph& graph) const;
+    const MemoryRef& memory(const Graph& graph) const;
     // Records as the C structures lie in memory, or the raw profile. NOT_AVAILABLE before an inference ended.
     std::string data(uint32_t type) const;
 
 private:
     const std::shared_ptr<ProfilingPool> pool_;
     const uint32_t index_;
-    const Place place_;
+    const MemoryRef memory_;
 };
 
 }  // namespace softnpu

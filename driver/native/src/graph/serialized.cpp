@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "graph/ir.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
@@ -18,7 +19,7 @@ struct Range {
     uint64_t size = 0;
 };
 
-// Where things are in the input.
+// The parts of the input.
 struct Form {
     uint16_t major = 0;
     uint16_t minor = 0;
@@ -37,7 +38,7 @@ T read(const uint8_t* data, size_t at) {
 std::string decimal(uint64_t value) { return std::to_string(value); }
 
 Error bad_size(const std::string& part, const std::string& found, const std::string& expected) {
-    return error(ZE_RESULT_ERROR_INVALID_SIZE, "serialised model, " + part, found, expected);
+    return invalid_size("serialised model, " + part, found, expected);
 }
 
 Form stream_form(const uint8_t* data, size_t size) {
@@ -59,8 +60,8 @@ Form copying_form(const uint8_t* data, size_t size) {
     if (size < COPYING_HEADER) throw bad_size("header", decimal(size) + " bytes", "at least 16");
     const auto parts = read<uint32_t>(data, 4);
     if (parts != 2) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "serialised model", decimal(parts) + " parts",
-                    "2, XML and weights, or the header of a stream");
+        throw invalid_argument("serialised model", decimal(parts) + " parts",
+                               "2, XML and weights, or the header of a stream");
     }
     const auto xml_size = read<uint64_t>(data, 8);
     const uint64_t left = size - COPYING_HEADER;
@@ -88,14 +89,14 @@ Form form_of(const uint8_t* data, size_t size) {
     return copying_form(data, size);
 }
 
-// Where a constant of the no-copy form lies in this process.
+// The memory of a constant of the no-copy form.
 Piece pointed(std::string_view xml, const ConstLayer& layer) {
     const auto version = text_of(xml, *layer.pointer, "version");
     const auto address = number_of(xml, *layer.pointer, "mp");
     const auto length = number_of(xml, *layer.pointer, "ms");
     if (version != "0" || !address || !length) {
-        throw error(
-            ZE_RESULT_ERROR_INVALID_ARGUMENT, "constant '" + layer.name + "'",
+        throw invalid_argument(
+            "constant '" + layer.name + "'",
             "WeightsPointerAttribute" +
                 std::string(xml.substr(layer.pointer->begin,
                                        std::min<size_t>(100, layer.pointer->end - layer.pointer->begin))),
@@ -103,10 +104,9 @@ Piece pointed(std::string_view xml, const ConstLayer& layer) {
             "use NPU_MODEL_SERIALIZER_VERSION=ALL_WEIGHTS_COPY");
     }
     if (*length != 0 && (*address == 0 || *address + *length < *address)) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "constant '" + layer.name + "'",
-                    format("%llu bytes at address %#llx", static_cast<unsigned long long>(*length),
-                           static_cast<unsigned long long>(*address)),
-                    "memory of this process");
+        throw invalid_argument("constant '" + layer.name + "'",
+                               format("%lu bytes at address %#lx", *length, *address),
+                               "memory of this process");
     }
     return {layer.name, *address, *length};
 }
@@ -186,22 +186,23 @@ std::vector<int> GraphSource::fds() const {
 }
 
 void GraphSource::describe(MapWriter& message) const {
-    message.put("name", std::string_view(name)).put("xml_length", xml_length);
+    message.put(schema::graph_create::NAME, name).put(schema::graph_create::XML_LENGTH, xml_length);
     std::vector<MapWriter> sources;
     for (const auto& file : weights) {
         MapWriter source = MapWriter::untagged();
-        source.put("offset", file.offset).put("length", file.length);
+        source.put(schema::weight_source::OFFSET, file.offset)
+            .put(schema::weight_source::LENGTH, file.length);
         sources.push_back(std::move(source));
     }
-    if (!sources.empty()) message.put("weights", sources);
+    if (!sources.empty()) message.put(schema::graph_create::WEIGHTS, sources);
 }
 
 GraphSource parse_model(const uint8_t* data, size_t size, const CompilerInfo& compiler) {
     const Form form = form_of(data, size);
     if (form.major != compiler.major) {
-        throw error(ZE_RESULT_ERROR_UNSUPPORTED_VERSION, "serialised model",
-                    format("written for compiler %u.%u", form.major, form.minor),
-                    format("%u.%u, the version of this device", compiler.major, compiler.minor));
+        throw unsupported_version(
+            "serialised model", format("written for compiler %u.%u", form.major, form.minor),
+            format("%u.%u, the version of this device", compiler.major, compiler.minor));
     }
     if (form.xml.size == 0 || form.xml.size > XML_LIMIT) {
         throw bad_size("XML", decimal(form.xml.size) + " bytes", "1 to " + decimal(XML_LIMIT));

@@ -6,7 +6,7 @@
 // version u16, u16; then constants; then the XML. There a constant has, instead of bytes, an attribute
 // `WeightsPointerAttribute` with `mp`, its address in this process, and `ms`, its bytes.
 //
-// Nothing of either is trusted: every size is compared with what is there before anything is read.
+// Every size is checked against the input before anything is read.
 #pragma once
 
 #include <string>

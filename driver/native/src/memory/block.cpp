@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 #include "memory/pool.hpp"
 
 namespace softnpu {
@@ -18,8 +18,8 @@ Mapping::Mapping(int fd, size_t size) : size_(size) {
     void* const mapped =
         code == 0 ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (mapped == MAP_FAILED) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY, format("segment of %zu bytes", size),
-                    errno_text(code != 0 ? code : errno), "memory of the machine to back it");
+        throw out_of_device_memory(format("segment of %zu bytes", size), errno_text(code != 0 ? code : errno),
+                                   "memory of the machine to back it");
     }
     address_ = static_cast<uint8_t*>(mapped);
 }

@@ -47,7 +47,7 @@ public:
     const size_t size;
 
     uint8_t* data() const { return mapping_->address() + offset; }
-    // Where the device would see it: segments lie far apart in its address space.
+    // The address on the device: segments lie far apart.
     uint64_t device_address() const { return (segment << 40) + 0x80000000ull + offset; }
 
 private:
@@ -56,10 +56,12 @@ private:
     const bool freed_by_daemon_;  // a ring: it ends with its queue
 };
 
-// A place in memory, kept alive.
-struct Place {
+// An offset in a block, which it keeps alive.
+struct MemoryRef {
     std::shared_ptr<Block> block;
     size_t offset = 0;
+
+    uint8_t* data() const { return block->data() + offset; }
 };
 
 }  // namespace softnpu

@@ -4,60 +4,62 @@
 
 #include <cerrno>
 
+#include "wire/schema.hpp"
+
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
 constexpr size_t FREED_AT_ONCE = 1024;
 
 MapWriter free_message(const std::vector<uint64_t>& handles) {
-    MapWriter message("mem_free");
-    message.put("memory", handles);
+    MapWriter message(mem_free::TAG);
+    message.put(mem_free::MEMORY, handles);
     return message;
 }
 
 }  // namespace
 
-std::shared_ptr<Block> MemoryPool::allocate(const char* kind, size_t size, size_t alignment,
+std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, size_t alignment,
                                             bool exportable) {
     flush();
-    MapWriter request("mem_alloc");
-    request.put("context", context_).put("kind", std::string_view(kind)).put("size", size);
-    if (alignment != 0) request.put("alignment", alignment);
-    if (exportable) request.put_bool("exportable", true);
+    MapWriter request(mem_alloc::TAG);
+    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, size);
+    if (alignment != 0) request.put(mem_alloc::ALIGNMENT, alignment);
+    if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "mem_allocated");
+    Answer answer = ask(request, mem_allocated::TAG);
     return adopt(answer.fields, answer.fds, 0, size, false, exportable);
 }
 
-std::shared_ptr<Block> MemoryPool::import_segment(int fd, const char* kind) {
+std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind) {
     flush();
-    MapWriter request("mem_import");
-    request.put("context", context_).put("kind", std::string_view(kind));
+    MapWriter request(mem_import::TAG);
+    request.put(mem_import::CONTEXT, context_).put(mem_import::KIND, kind);
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "mem_allocated", 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, answer.fields.integer("segment_size"), false, false);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, answer.fields.integer(mem_allocated::SEGMENT_SIZE), false,
+                 false);
 }
 
 Fd MemoryPool::export_segment(const Block& block) {
     std::lock_guard lock(order_mutex_);
-    const auto found = segments_.find(block.segment);
-    if (found == segments_.end() || found->second.exported == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_ENUMERATION,
-                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
-                    "allocated without the export descriptor", "an exportable allocation");
+    const auto segment = segments_.find(block.segment);
+    if (segment == segments_.end() || segment->second.exported == nullptr) {
+        throw invalid_enumeration(format("memory %#lx", block.handle),
+                                  "allocated without the export descriptor", "an exportable allocation");
     }
-    const SessionFd& exported = *found->second.exported;
+    const SessionFd& exported = *segment->second.exported;
     if (!exported.is_ours()) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT,
-                    format("memory %#llx", static_cast<unsigned long long>(block.handle)),
-                    format("its descriptor (%d) was closed by this program", exported.get()),
-                    "a descriptor of the memory", "close only what the program has opened itself");
+        throw invalid_argument(format("memory %#lx", block.handle),
+                               format("its descriptor (%d) was closed by this program", exported.get()),
+                               "a descriptor of the memory", "close only what the program has opened itself");
     }
     Fd copy(fcntl(exported.get(), F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "exported memory", errno_text(errno),
-                    "a free descriptor");
+        throw out_of_host_memory("exported memory", errno_text(errno), "a free descriptor");
     }
     return copy;
 }
@@ -66,62 +68,63 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
                                                                      size_t ring_size) {
     flush();
     std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, "queue_created");
-    const uint64_t queue = answer.fields.integer("queue");
-    const Value* const ring = answer.fields.find("ring");
+    Answer answer = ask(request, queue_created::TAG);
+    const uint64_t queue = answer.fields.integer(queue_created::QUEUE);
+    const Value* const ring = answer.fields.find(queue_created::RING);
     try {
         if (ring == nullptr) throw connection_->lost_error();
         return {queue, adopt(*ring, answer.fds, 0, ring_size, true, false)};
     } catch (...) {
-        connection_->request(MapWriter("queue_destroy").put("queue", queue), "ok");
+        connection_->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, queue), ok::TAG);
         throw;
     }
 }
 
-Answer MemoryPool::ask(const MapWriter& request, const char* expected, size_t fds_expected,
+Answer MemoryPool::ask(const MapWriter& request, std::string_view expected, size_t fds_expected,
                        const std::vector<int>& fds) {
-    settle_late();
-    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &late_);
+    settle_interrupted();
+    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
 }
 
-// Takes what came for a thread that was cancelled, and lets go of it: a segment is described once only, and
-// what is placed next may lie in the same.
-void MemoryPool::settle_late() {
-    if (late_ == 0) return;
+// Adopts and frees what came for a thread that was cancelled: a segment is described once only, and the next
+// block may lie in it.
+void MemoryPool::settle_interrupted() {
+    if (interrupted_ == 0) return;
     Answer answer;
     try {
-        answer = connection_->late_answer(late_);
+        answer = connection_->await_answer(interrupted_);
     } catch (const Error&) {
-        late_ = 0;  // refused, or everything is lost
+        interrupted_ = 0;  // refused, or everything is lost
         return;
     }
-    late_ = 0;
-    const bool is_queue = answer.fields.string("t") == "queue_created";
-    if (is_queue) later(MapWriter("queue_destroy").put("queue", answer.fields.integer("queue")));
-    const Value* const placed = is_queue ? answer.fields.find("ring") : &answer.fields;
+    interrupted_ = 0;
+    const bool is_queue = answer.fields.string(TAG_FIELD) == queue_created::TAG;
+    if (is_queue)
+        defer(MapWriter(queue_destroy::TAG)
+                  .put(queue_destroy::QUEUE, answer.fields.integer(queue_created::QUEUE)));
+    const Value* const placed = is_queue ? answer.fields.find(queue_created::RING) : &answer.fields;
     if (placed != nullptr) adopt(*placed, answer.fds, 0, 0, is_queue, false);
 }
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
                                          size_t size, bool freed_by_daemon, bool exportable) {
-    const uint64_t handle = answer.integer("memory");
-    const uint64_t number = answer.integer("segment");
-    const size_t offset = answer.integer("offset");
-    const size_t segment_size = answer.integer("segment_size");
+    const uint64_t handle = answer.integer(mem_allocated::MEMORY);
+    const uint64_t number = answer.integer(mem_allocated::SEGMENT);
+    const size_t offset = answer.integer(mem_allocated::OFFSET);
+    const size_t segment_size = answer.integer(mem_allocated::SEGMENT_SIZE);
     try {
         std::shared_ptr<Mapping> mapping;
         const auto known = segments_.find(number);
         if (known != segments_.end()) mapping = known->second.mapping;
         if (mapping == nullptr) {
             if (fd_index >= fds.size() || offset > segment_size || size > segment_size - offset) {
-                throw error(ZE_RESULT_ERROR_DEVICE_LOST, "memory from the daemon",
-                            format("segment %llu without a descriptor or a range outside of it",
-                                   static_cast<unsigned long long>(number)),
-                            "a place in a segment");
+                throw device_lost("memory from the daemon",
+                                  format("segment %lu without a descriptor or a range outside of it", number),
+                                  "a range inside a segment");
             }
             mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
         }
-        // the block comes last: it gives the memory back itself
+        // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];
         segment.mapping = mapping;
         if (exportable && fd_index < fds.size()) {
@@ -134,7 +137,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
     } catch (...) {
         const auto known = segments_.find(number);
         if (known != segments_.end() && known->second.blocks == 0) segments_.erase(known);
-        if (!freed_by_daemon) connection_->request(free_message({handle}), "ok");
+        if (!freed_by_daemon) connection_->request(free_message({handle}), ok::TAG);
         throw;
     }
 }
@@ -150,14 +153,14 @@ void MemoryPool::free(const void* address) {
     std::shared_ptr<Block> freed;
     {
         std::unique_lock lock(address_mutex_);
-        const auto found = allocations_.find(static_cast<const uint8_t*>(address));
-        if (found == allocations_.end()) {
-            throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, format("address %p", address),
-                        "not the start of an allocation of this context",
-                        "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
+        const auto allocation = allocations_.find(static_cast<const uint8_t*>(address));
+        if (allocation == allocations_.end()) {
+            throw invalid_argument(
+                format("address %p", address), "not the start of an allocation of this context",
+                "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
         }
-        freed = std::move(found->second.block);
-        allocations_.erase(found);
+        freed = std::move(allocation->second.block);
+        allocations_.erase(allocation);
     }
     freed.reset();
     flush();
@@ -165,7 +168,7 @@ void MemoryPool::free(const void* address) {
 
 Allocation MemoryPool::find(const void* address, ze_result_t unknown) const {
     if (address == nullptr) {
-        throw error(ZE_RESULT_ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address");
+        throw invalid_null_pointer("memory", "null pointer", "an address");
     }
     const auto* const at = static_cast<const uint8_t*>(address);
     std::shared_lock lock(address_mutex_);
@@ -174,28 +177,30 @@ Allocation MemoryPool::find(const void* address, ze_result_t unknown) const {
         const auto& [start, allocation] = *--next;
         if (static_cast<size_t>(at - start) < allocation.block->size) return allocation;
     }
-    throw error(unknown, format("address %p", address), "not in memory of this context",
-                "memory that was allocated in this context", "copy the data into such memory first");
+    throw ErrorOf{unknown}(format("address %p", address), "not in memory of this context",
+                           "memory that was allocated in this context",
+                           "copy the data into such memory first");
 }
 
-Place MemoryPool::place(const void* address, ze_result_t unknown) const {
-    const Allocation found = find(address, unknown);
-    return {found.block, static_cast<size_t>(static_cast<const uint8_t*>(address) - found.block->data())};
+MemoryRef MemoryPool::resolve(const void* address, ze_result_t unknown) const {
+    const Allocation allocation = find(address, unknown);
+    return {allocation.block,
+            static_cast<size_t>(static_cast<const uint8_t*>(address) - allocation.block->data())};
 }
 
-void MemoryPool::collect(Gone gone) noexcept {
+void MemoryPool::collect(Freed freed) noexcept {
     try {
         std::lock_guard lock(garbage_mutex_);
-        garbage_.push_back(gone);
+        garbage_.push_back(freed);
     } catch (...) {
-        // without memory to note it: the daemon takes it back with the context
+        // freed by the daemon with the context
     }
 }
 
-void MemoryPool::later(MapWriter request) noexcept {
+void MemoryPool::defer(MapWriter request) noexcept {
     try {
         std::lock_guard lock(garbage_mutex_);
-        later_.push_back(std::move(request));
+        deferred_.push_back(std::move(request));
     } catch (...) {
         // as above
     }
@@ -204,38 +209,38 @@ void MemoryPool::later(MapWriter request) noexcept {
 void MemoryPool::flush() {
     {
         std::lock_guard lock(garbage_mutex_);
-        if (garbage_.empty() && later_.empty()) return;
+        if (garbage_.empty() && deferred_.empty()) return;
     }
     std::lock_guard lock(order_mutex_);
     flush_locked();
 }
 
 void MemoryPool::flush_locked() {
-    std::vector<Gone> garbage;
-    std::vector<MapWriter> later;
+    std::vector<Freed> garbage;
+    std::vector<MapWriter> deferred;
     {
         std::lock_guard lock(garbage_mutex_);
         garbage.swap(garbage_);
-        later.swap(later_);
+        deferred.swap(deferred_);
     }
     std::vector<uint64_t> handles;
-    for (const Gone& gone : garbage) {
-        forget_segment(gone.segment);
-        if (!gone.freed_by_daemon) handles.push_back(gone.handle);
+    for (const Freed& freed : garbage) {
+        release_segment(freed.segment);
+        if (!freed.freed_by_daemon) handles.push_back(freed.handle);
     }
     if (closed_ || connection_->is_lost()) return;  // everything is gone with the context or the daemon
-    for (const MapWriter& request : later) connection_->request(request, "ok");
+    for (const MapWriter& request : deferred) connection_->request(request, ok::TAG);
     for (size_t at = 0; at < handles.size(); at += FREED_AT_ONCE) {
         const size_t end = std::min(handles.size(), at + FREED_AT_ONCE);
         connection_->request(free_message({handles.begin() + static_cast<ptrdiff_t>(at),
                                            handles.begin() + static_cast<ptrdiff_t>(end)}),
-                             "ok");
+                             ok::TAG);
     }
 }
 
-void MemoryPool::forget_segment(uint64_t number) {
-    const auto found = segments_.find(number);
-    if (found != segments_.end() && --found->second.blocks == 0) segments_.erase(found);
+void MemoryPool::release_segment(uint64_t number) {
+    const auto segment = segments_.find(number);
+    if (segment != segments_.end() && --segment->second.blocks == 0) segments_.erase(segment);
 }
 
 void MemoryPool::close() {

@@ -14,7 +14,7 @@
 
 namespace softnpu {
 
-// What zeMemAlloc... gave: a block, and what is told of it.
+// An allocation of zeMemAlloc...: a block and its properties.
 struct Allocation {
     std::shared_ptr<Block> block;
     ze_memory_type_t type = ZE_MEMORY_TYPE_UNKNOWN;
@@ -27,10 +27,10 @@ public:
         : connection_(std::move(connection)), context_(context) {}
 
     // Asks the daemon for memory: `host`, `device`, `shared` or `control`.
-    std::shared_ptr<Block> allocate(const char* kind, size_t size, size_t alignment = 0,
+    std::shared_ptr<Block> allocate(std::string_view kind, size_t size, size_t alignment = 0,
                                     bool exportable = false);
     // Memory that another process has exported; the descriptor stays the caller's.
-    std::shared_ptr<Block> import_segment(int fd, const char* kind);
+    std::shared_ptr<Block> import_segment(int fd, std::string_view kind);
     // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
     Fd export_segment(const Block& block);
     // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
@@ -39,17 +39,16 @@ public:
     // ---- allocations of the program, by address
 
     void* publish(std::shared_ptr<Block> block, ze_memory_type_t type);
-    // Forgets the allocation that starts there; INVALID_ARGUMENT for any other address.
+    // Frees the allocation that starts there; INVALID_ARGUMENT for any other address.
     void free(const void* address);
-    // The allocation that an address lies in; `unknown` for memory of nobody.
+    // The allocation that an address lies in; throws `unknown` without one.
     Allocation find(const void* address, ze_result_t unknown) const;
-    // As a place; INVALID_NULL_POINTER for null.
-    Place place(const void* address, ze_result_t unknown) const;
+    // As a reference; INVALID_NULL_POINTER for null.
+    MemoryRef resolve(const void* address, ze_result_t unknown) const;
 
-    // Sends a request with the next `flush`, for objects that end anywhere, also under a lock.
-    void later(MapWriter request) noexcept;
-    // Gives memory back that nothing refers to any more, and sends what was left for later. Not to be called
-    // with a lock of the driver.
+    // Sends a request with the next `flush`; may be called under a lock.
+    void defer(MapWriter request) noexcept;
+    // Frees memory without references, and sends the deferred requests. Not under a lock of the driver.
     void flush();
     // The context is gone, and with it everything on the daemon's side.
     void close();
@@ -57,7 +56,7 @@ public:
 private:
     friend class Block;
 
-    struct Gone {
+    struct Freed {
         uint64_t handle;
         uint64_t segment;
         bool freed_by_daemon;
@@ -69,27 +68,27 @@ private:
     };
 
     // The next ones: called with `order_mutex_`.
-    Answer ask(const MapWriter& request, const char* expected, size_t fds_expected = 0,
+    Answer ask(const MapWriter& request, std::string_view expected, size_t fds_expected = 0,
                const std::vector<int>& fds = {});
-    void settle_late();
+    void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
                                  bool freed_by_daemon, bool exportable);
-    void collect(Gone gone) noexcept;
+    void collect(Freed freed) noexcept;
     void flush_locked();
-    void forget_segment(uint64_t segment);
+    void release_segment(uint64_t segment);
 
     const std::shared_ptr<Connection> connection_;
     const uint64_t context_;
 
-    // held across requests: answers that place memory are adopted in the order in which they were given
+    // held across requests: answers with memory are adopted in their order
     std::mutex order_mutex_;
-    uint32_t late_ = 0;  // a request that places memory and whose thread was cancelled
+    uint32_t interrupted_ = 0;  // a request for memory whose thread was cancelled
     std::map<uint64_t, Segment> segments_;
     bool closed_ = false;
 
     std::mutex garbage_mutex_;
-    std::vector<Gone> garbage_;
-    std::vector<MapWriter> later_;
+    std::vector<Freed> garbage_;
+    std::vector<MapWriter> deferred_;
 
     mutable std::shared_mutex address_mutex_;
     std::map<const uint8_t*, Allocation> allocations_;

@@ -7,9 +7,12 @@
 
 #include "base/cancellation.hpp"
 #include "base/clock.hpp"
-#include "wire/fault_wire.hpp"
+#include "wire/error_info_wire.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
+
+using namespace schema;
 
 namespace {
 
@@ -26,22 +29,22 @@ std::string closed_by_program(const char* what, int number) {
 
 Connection::Connection(Fd socket, std::string name) : name_(std::move(name)), socket_(std::move(socket)) {}
 
-// A request from the moment when it has a number until its answer is taken, or nobody waits for it any more.
-class Connection::Asking {
+// A request from the moment when it has a number until its answer has come, or its thread was cancelled.
+class Connection::Request {
 public:
-    Asking(Connection& connection, uint32_t number, std::shared_ptr<Pending> pending, uint32_t* late)
-        : connection_(connection), number_(number), pending_(std::move(pending)), late_(late) {}
-    Asking(const Asking&) = delete;
-    Asking& operator=(const Asking&) = delete;
+    Request(Connection& connection, uint32_t number, std::shared_ptr<Pending> pending, uint32_t* interrupted)
+        : connection_(connection), number_(number), pending_(std::move(pending)), interrupted_(interrupted) {}
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
 
     void sent() { sent_ = true; }
 
-    ~Asking() {
+    ~Request() {
         std::lock_guard lock(connection_.mutex_);
         if (!sent_ || pending_->answered || connection_.lost_) {
             connection_.pending_.erase(number_);
-        } else if (late_ != nullptr) {
-            *late_ = number_;
+        } else if (interrupted_ != nullptr) {
+            *interrupted_ = number_;
         } else {
             pending_->abandoned = true;
             ++connection_.abandoned_;
@@ -52,23 +55,23 @@ private:
     Connection& connection_;
     const uint32_t number_;
     const std::shared_ptr<Pending> pending_;
-    uint32_t* const late_;
+    uint32_t* const interrupted_;
     bool sent_ = false;
 };
 
-Answer Connection::request(const MapWriter& message, const char* expected, size_t fds_expected,
-                           const std::vector<int>& fds, Patience patience, uint32_t* late) {
-    if (abandoned_ != 0) give_back_abandoned();
+Answer Connection::request(const MapWriter& message, std::string_view expected, size_t fds_expected,
+                           const std::vector<int>& fds, Patience patience, uint32_t* interrupted) {
+    if (abandoned_ != 0) release_abandoned();
     uint32_t number;
     const std::shared_ptr<Pending> pending = add(number);
     {
-        Asking asking(*this, number, pending, late);
+        Request sending(*this, number, pending, interrupted);
         send(number, message, fds);
-        asking.sent();
-        wait(number, *pending, patience, late != nullptr || patience != Patience::supervisor);
+        sending.sent();
+        wait(number, *pending, patience, interrupted != nullptr || patience != Patience::supervisor);
     }
-    Answer answer = take(*pending);
-    const std::string tag = answer.fields.string("t");
+    Answer answer = unwrap(*pending);
+    const std::string tag = answer.fields.string(TAG_FIELD);
     if (tag != expected || answer.fds.size() < fds_expected) {
         mark_lost("it answered '" + tag + format("' with %zu descriptors", answer.fds.size()));
         throw lost_error();
@@ -76,20 +79,20 @@ Answer Connection::request(const MapWriter& message, const char* expected, size_
     return answer;
 }
 
-Answer Connection::late_answer(uint32_t number) {
+Answer Connection::await_answer(uint32_t number) {
     std::shared_ptr<Pending> pending;
     {
         std::lock_guard lock(mutex_);
-        const auto found = pending_.find(number);
-        if (found == pending_.end()) throw lost_error();
-        pending = found->second;
+        const auto entry = pending_.find(number);
+        if (entry == pending_.end()) throw lost_error();
+        pending = entry->second;
     }
     wait(number, *pending, Patience::supervisor, false);
     {
         std::lock_guard lock(mutex_);
         pending_.erase(number);
     }
-    return take(*pending);
+    return unwrap(*pending);
 }
 
 std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
@@ -102,36 +105,43 @@ std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
     return pending_[number] = std::make_shared<Pending>();
 }
 
-// What an answer brought, or what the daemon refused.
-Answer Connection::take(Pending& pending) {
-    if (pending.fields.string("t") == "failed") {
-        const Value* const fault = pending.fields.find("info");
-        throw Error(fault == nullptr ? ErrorInfo{} : decode_fault(*fault));
+// The content of an answer. Throws what the daemon refused.
+Answer Connection::unwrap(Pending& pending) {
+    if (pending.fields.string(TAG_FIELD) == failed::TAG) {
+        const Value* const info = pending.fields.find(failed::INFO);
+        throw Error(info == nullptr ? ErrorInfo{} : decode_error_info(*info));
     }
     if (pending.packet.fds_lost) {
-        give_back(pending.fields);
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "descriptors of this process", "none is free",
-                    "room for what the daemon gives", "close some, or raise the limit (ulimit -n)");
+        release(pending.fields);
+        throw out_of_host_memory("descriptors of this process", "none is free",
+                                 "room for what the daemon gives",
+                                 "close some, or raise the limit (ulimit -n)");
     }
     return {std::move(pending.fields), std::move(pending.packet.fds)};
 }
 
-// An object whose descriptors did not arrive is of no use.
-void Connection::give_back(const Value& answer) {
-    const std::string tag = answer.string("t");
-    if (tag == "context_created")
-        request(MapWriter("context_destroy").put("context", answer.integer("context")), "ok");
-    if (tag == "queue_created")
-        request(MapWriter("queue_destroy").put("queue", answer.integer("queue")), "ok");
-    if (tag == "graph_created")
-        request(MapWriter("graph_destroy").put("graph", answer.integer("graph")), "ok");
-    if (tag == "mem_allocated") {
-        request(MapWriter("mem_free").put("memory", std::vector<uint64_t>{answer.integer("memory")}), "ok");
+// Destroys an object whose descriptors did not arrive.
+void Connection::release(const Value& answer) {
+    const std::string tag = answer.string(TAG_FIELD);
+    if (tag == context_created::TAG)
+        request(MapWriter(context_destroy::TAG)
+                    .put(context_destroy::CONTEXT, answer.integer(context_created::CONTEXT)),
+                ok::TAG);
+    if (tag == queue_created::TAG)
+        request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, answer.integer(queue_created::QUEUE)),
+                ok::TAG);
+    if (tag == graph_created::TAG)
+        request(MapWriter(graph_destroy::TAG).put(graph_destroy::GRAPH, answer.integer(graph_created::GRAPH)),
+                ok::TAG);
+    if (tag == mem_allocated::TAG) {
+        request(MapWriter(mem_free::TAG)
+                    .put(mem_free::MEMORY, std::vector{answer.integer(mem_allocated::MEMORY)}),
+                ok::TAG);
     }
 }
 
-// Answers that came when nobody asked for them any more.
-void Connection::give_back_abandoned() {
+// Releases what came for threads that were cancelled.
+void Connection::release_abandoned() {
     std::vector<Value> answers;
     {
         std::lock_guard lock(mutex_);
@@ -145,7 +155,7 @@ void Connection::give_back_abandoned() {
             }
         }
     }
-    for (const Value& answer : answers) give_back(answer);
+    for (const Value& answer : answers) release(answer);
 }
 
 bool Connection::is_lost() {
@@ -168,11 +178,11 @@ bool Connection::has_ended() {
 }
 
 Error Connection::lost_error() {
-    // the reason is written once, before `lost_`; there is none if there was no memory for it
+    // the reason is written once, before `lost_`
     std::string reason = !lost_ ? "it has ended" : reason_.empty() ? "no memory for its answer" : reason_;
-    return error(ZE_RESULT_ERROR_DEVICE_LOST, "daemon at " + name_, std::move(reason),
-                 "a running daemon and the descriptors of its session",
-                 "initialise the driver anew; the daemon's log may say why it ended");
+    return device_lost("daemon at " + name_, std::move(reason),
+                       "a running daemon and the descriptors of its session",
+                       "initialise the driver anew; the daemon's log may say why it ended");
 }
 
 void Connection::descriptor_is_gone(const char* what, int number) {
@@ -182,10 +192,9 @@ void Connection::descriptor_is_gone(const char* what, int number) {
 
 void Connection::send(uint32_t number, const MapWriter& message, const std::vector<int>& fds) {
     const std::string body = message.bytes();
-    if (body.size() > MAX_BODY || fds.size() > MAX_FDS) {
-        throw error(ZE_RESULT_ERROR_INVALID_SIZE, "control frame",
-                    format("%zu bytes, %zu descriptors", body.size(), fds.size()),
-                    format("at most %zu and %zu", MAX_BODY, MAX_FDS));
+    if (body.size() > frame::MAX_BODY || fds.size() > frame::MAX_FDS) {
+        throw invalid_size("control frame", format("%zu bytes, %zu descriptors", body.size(), fds.size()),
+                           format("at most %u and %u", frame::MAX_BODY, frame::MAX_FDS));
     }
     int code;
     {
@@ -193,10 +202,10 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
         if (!socket_.is_ours()) descriptor_is_gone("connection", socket_.get());
         code = send_frame(socket_.get(), number, body, fds);
     }
-    // a daemon that has closed: what it said before, and then the end, is for the reader
+    // the reader gets what a closed daemon has sent before
     if (code == 0 || code == EPIPE || code == ECONNRESET) return;
     if (code == EMFILE || code == ENOMEM || code == ENOBUFS || code == ETOOMANYREFS) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "control frame", errno_text(code), "room to send it");
+        throw out_of_host_memory("control frame", errno_text(code), "room to send it");
     }
     mark_lost(errno_text(code));
     throw lost_error();
@@ -217,7 +226,7 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool
         const uint64_t now = now_ns();
         if (now >= end) {
             lock.unlock();
-            silence(number, patience);
+            time_out(number, patience);
         }
         if (reading_) {
             const CancellationPoint here(cancellable);
@@ -228,9 +237,9 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool
     }
 }
 
-// Reads a frame for whoever waits for it. Called with the lock, which is given up meanwhile.
+// Reads a frame for all waiters. Called with the lock, which is released meanwhile.
 void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable) {
-    // others wait for this thread: however it leaves, the next one reads
+    // however this thread leaves, the next waiter reads
     struct Reader {
         Connection& connection;
         std::unique_lock<std::mutex>& lock;
@@ -244,7 +253,7 @@ void Connection::read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool
     try {
         read_and_dispatch(lock, end, cancellable);
     } catch (const std::bad_alloc&) {
-        // a frame may be gone, and with it memory or an object that it brought
+        // a frame with memory or an object may be lost
         if (!lock.owns_lock()) lock.lock();
         lose({});
     }
@@ -261,7 +270,7 @@ void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t 
     pollfd entry{socket_.get(), POLLIN, 0};
     int ready;
     {
-        // nothing is read here: the next reader finds it
+        // cancelled here it has read nothing
         const CancellationPoint here(cancellable);
         ready = poll(&entry, 1, static_cast<int>(patience / 1000000) + 1);
     }
@@ -273,21 +282,21 @@ void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t 
         dispatch(std::move(*packet));
     } catch (const Error& failure) {
         if (!lock.owns_lock()) lock.lock();
-        lose("it sent a bad message: " + failure.fault().text());
+        lose("it sent a bad message: " + failure.info().text());
     }
 }
 
 void Connection::dispatch(Packet packet) {
     Value fields = unpack(packet.body, "control message");
-    const std::string tag = fields.string("t");
-    if (packet.request == 0 && tag == "failed") {
-        const Value* const fault = fields.find("info");
-        lose(fault == nullptr ? "it refused this session" : decode_fault(*fault).text());
+    const std::string tag = fields.string(TAG_FIELD);
+    if (packet.request == 0 && tag == failed::TAG) {
+        const Value* const info = fields.find(failed::INFO);
+        lose(info == nullptr ? "it refused this session" : decode_error_info(*info).text());
     }
-    const auto found = pending_.find(packet.request);
-    if (found == pending_.end()) return;
-    Pending& pending = *found->second;
-    if (tag == "progress") {
+    const auto entry = pending_.find(packet.request);
+    if (entry == pending_.end()) return;
+    Pending& pending = *entry->second;
+    if (tag == progress::TAG) {
         pending.progressed = true;
     } else {
         pending.fields = std::move(fields);
@@ -296,16 +305,15 @@ void Connection::dispatch(Packet packet) {
     }
 }
 
-// Nobody answers. A compiler that hangs is not the end of the session.
-void Connection::silence(uint32_t number, Patience patience) {
+// No answer came in time. A compiler that hangs does not end the session.
+void Connection::time_out(uint32_t number, Patience patience) {
     if (patience != Patience::compiler) {
-        mark_lost(
-            format("no answer within %llu s", static_cast<unsigned long long>(limit_of(patience) / SECOND)));
+        mark_lost(format("no answer within %lu s", limit_of(patience) / SECOND));
         throw lost_error();
     }
-    request(MapWriter("cancel").put("request", number), "ok");
-    throw error(ZE_RESULT_ERROR_MODULE_BUILD_FAILURE, "compiler", "it has said nothing for 600 s",
-                "an answer, or progress", "try again; the daemon's log may say more");
+    request(MapWriter(cancel::TAG).put(cancel::REQUEST, number), ok::TAG);
+    throw build_failure("compiler", "no answer for 600 s", "an answer, or progress",
+                        "try again; the daemon's log may say more");
 }
 
 void Connection::mark_lost(std::string reason) noexcept {

@@ -9,9 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 #include "base/session_fd.hpp"
 #include "wire/frame.hpp"
 #include "wire/msgpack.hpp"
@@ -24,7 +25,7 @@ struct Answer {
     std::vector<Fd> fds;
 };
 
-// How long the daemon may be silent, and whose silence it is.
+// How long to wait for an answer, by the process that gives it.
 enum class Patience {
     supervisor,  // 30 s, then the daemon counts as gone
     compiler,    // 600 s since the last progress, then the compilation has failed
@@ -35,49 +36,49 @@ class Connection {
 public:
     Connection(Fd socket, std::string name);
 
-    // Sends a request and waits for the answer of this kind, which brings so many descriptors at least.
-    // Throws what the daemon refused, or DEVICE_LOST when it is gone or silent.
+    // Sends a request and waits for the answer of this type, with at least so many descriptors. Throws what
+    // the daemon refused, or DEVICE_LOST when it is gone or does not answer.
     //
-    // With `late`, or for patience with others than the supervisor, it is a cancellation point. The answer
-    // that comes afterwards is taken by `late_answer` of the number that is left there; without it what it
-    // brings is given back.
-    Answer request(const MapWriter& message, const char* expected, size_t fds_expected = 0,
+    // It is a cancellation point with `interrupted`, and for other patience than `supervisor`. The number of
+    // a request whose thread was cancelled is stored in `interrupted`, for `await_answer`; without it what
+    // the answer brings is released.
+    Answer request(const MapWriter& message, std::string_view expected, size_t fds_expected = 0,
                    const std::vector<int>& fds = {}, Patience patience = Patience::supervisor,
-                   uint32_t* late = nullptr);
-    Answer late_answer(uint32_t number);
+                   uint32_t* interrupted = nullptr);
+    Answer await_answer(uint32_t number);
 
-    // Whether the daemon is gone, or the program has closed the connection, asked anew (two system calls).
+    // Whether the daemon is gone or the program has closed the connection (two system calls).
     bool is_lost();
-    // As far as one system call tells: a file that has taken the place of the socket may look alive.
+    // The same with one system call, which does not notice another file under the number of the socket.
     bool has_ended();
-    // The error that every wait ends with then.
+    // The error of every call then.
     Error lost_error();
-    // Whether the daemon has closed the connection, not this process and not for a reason that it gave.
+    // Whether the daemon has closed the connection without a reason.
     bool was_closed() const { return closed_; }
-    // The program has closed a descriptor of the session: it is lost. Throws its error.
+    // Throws the error of a session that is lost because the program has closed one of its descriptors.
     [[noreturn]] void descriptor_is_gone(const char* what, int number);
 
 private:
     struct Pending {
         bool progressed = false;
         bool answered = false;
-        bool abandoned = false;  // nobody will ask for it
+        bool abandoned = false;  // its thread was cancelled
         Packet packet;
         Value fields;
     };
 
-    class Asking;
+    class Request;
 
     std::shared_ptr<Pending> add(uint32_t& number);
-    Answer take(Pending& pending);
-    void give_back(const Value& answer);
-    void give_back_abandoned();
+    Answer unwrap(Pending& pending);
+    void release(const Value& answer);
+    void release_abandoned();
     void send(uint32_t number, const MapWriter& message, const std::vector<int>& fds);
     void wait(uint32_t number, Pending& pending, Patience patience, bool cancellable);
     void read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable);
     void read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable);
     void dispatch(Packet packet);
-    [[noreturn]] void silence(uint32_t number, Patience patience);
+    [[noreturn]] void time_out(uint32_t number, Patience patience);
     void mark_lost(std::string reason) noexcept;
     // The next ones: called with the lock.
     void lose(std::string reason) noexcept;

@@ -9,34 +9,34 @@
 #include "base/runtime.hpp"
 #include "session/launch.hpp"
 #include "sync/spin.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
 
-constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 0;
-
-DeviceInfo device_info(const Value& value) {
+DeviceInfo read_device(const Value& value) {
     DeviceInfo info;
-    info.index = static_cast<uint32_t>(value.integer("index"));
-    info.platform = value.string("platform");
-    info.name = value.string("name");
-    info.device_id = static_cast<uint32_t>(value.integer("device_id"));
-    info.revision = static_cast<uint32_t>(value.integer("revision"));
-    info.tiles = static_cast<uint32_t>(value.integer("tiles"));
-    info.slices = static_cast<uint32_t>(value.integer("slices"));
-    info.simd_width = static_cast<uint32_t>(value.integer("simd_width"));
-    info.eus_per_subslice = static_cast<uint32_t>(value.integer("eus_per_subslice"));
-    info.core_clock_mhz = static_cast<uint32_t>(value.integer("core_clock_mhz"));
-    if (const Value* const ticks = value.find("timer_ns_per_tick")) info.timer_ns_per_tick = ticks->as_real();
-    info.memory_total = value.integer("memory_total");
-    info.uuid = value.string("uuid");
+    info.index = value.integer32(device_info::INDEX);
+    info.platform = value.string(device_info::PLATFORM);
+    info.name = value.string(device_info::NAME);
+    info.device_id = value.integer32(device_info::DEVICE_ID);
+    info.revision = value.integer32(device_info::REVISION);
+    info.tiles = value.integer32(device_info::TILES);
+    info.slices = value.integer32(device_info::SLICES);
+    info.simd_width = value.integer32(device_info::SIMD_WIDTH);
+    info.eus_per_subslice = value.integer32(device_info::EUS_PER_SUBSLICE);
+    info.core_clock_mhz = value.integer32(device_info::CORE_CLOCK_MHZ);
+    if (const Value* const ticks = value.find(device_info::TIMER_NS_PER_TICK))
+        info.timer_ns_per_tick = ticks->as_real();
+    info.memory_total = value.integer(device_info::MEMORY_TOTAL);
+    info.uuid = value.string(device_info::UUID);
     return info;
 }
 
-// `ZE_AFFINITY_MASK`, as Level Zero has it: the numbers of the devices that this process sees, with commas
-// between them; without it all. Programs that take the first device choose with it.
+// Whether `ZE_AFFINITY_MASK`, a list of device numbers with commas, contains this one; without it all do.
 bool in_affinity_mask(uint32_t index) {
     const char* const mask = variable("ZE_AFFINITY_MASK");
     if (mask == nullptr || *mask == '\0') return true;
@@ -45,10 +45,11 @@ bool in_affinity_mask(uint32_t index) {
 }
 
 Error other_version(const std::string& found) {
-    return error(ZE_RESULT_ERROR_UNSUPPORTED_VERSION, "firmware interface", found,
-                 format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", MAJOR,
-                        MAJOR, MINOR),
-                 "install library and daemon of one softnpu, and restart the daemon");
+    return unsupported_version(
+        "firmware interface", found,
+        format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", interface::MAJOR,
+               interface::MAJOR, interface::MINOR),
+        "install library and daemon of one softnpu, and restart the daemon");
 }
 
 struct Session {
@@ -57,20 +58,20 @@ struct Session {
 };
 
 Session say_hello() {
-    MapWriter hello("hello");
-    hello.put("major", MAJOR)
-        .put("minor", MINOR)
-        .put("client", std::string_view(program_invocation_short_name));
+    MapWriter request(hello::TAG);
+    request.put(hello::MAJOR, interface::MAJOR)
+        .put(hello::MINOR, interface::MINOR)
+        .put(hello::CLIENT, program_invocation_short_name);
     Launch launch;
     for (;;) {
         auto connection = std::make_shared<Connection>(launch.connect(), launch.path());
         try {
-            Answer welcome = connection->request(hello, "welcome");
-            return {std::move(connection), std::move(welcome)};
+            Answer answer = connection->request(request, welcome::TAG);
+            return {std::move(connection), std::move(answer)};
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
-                throw other_version(failure.fault().text());
-            // a daemon that ended meanwhile has not noticed this client
+                throw other_version(failure.info().text());
+            // the daemon ended before it read the request
             if (!connection->was_closed() || !launch.may_try_again()) throw;
         }
     }
@@ -78,22 +79,19 @@ Session say_hello() {
 
 std::shared_ptr<Driver> connect() {
     SpinBudget::check_environment();
-    auto [connection, welcome] = say_hello();
-    const uint64_t major = welcome.fields.integer("major");
-    if (major != MAJOR) {
-        throw other_version(format("the daemon (%s) speaks %llu.%llu",
-                                   welcome.fields.string("server").c_str(),
-                                   static_cast<unsigned long long>(major),
-                                   static_cast<unsigned long long>(welcome.fields.integer("minor"))));
+    auto [connection, answer] = say_hello();
+    const uint64_t major = answer.fields.integer(welcome::MAJOR);
+    if (major != interface::MAJOR) {
+        throw other_version(format("the daemon (%s) speaks %lu.%lu",
+                                   answer.fields.string(welcome::SERVER).c_str(), major,
+                                   answer.fields.integer(welcome::MINOR)));
     }
-    const Value* const limits = welcome.fields.find("limits");
-    const uint64_t largest = limits == nullptr ? 0 : limits->integer("command_buffer");
+    const Value* const granted = answer.fields.find(welcome::LIMITS);
+    const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
     auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
-    if (const Value* const devices = welcome.fields.find("devices")) {
-        for (const Value& device : devices->items) {
-            auto made = std::make_shared<Device>(driver, device_info(device));
-            if (in_affinity_mask(made->info.index)) driver->devices.push_back(std::move(made));
-        }
+    for (const Value& entry : answer.fields.array(welcome::DEVICES)) {
+        auto device = std::make_shared<Device>(driver, read_device(entry));
+        if (in_affinity_mask(device->info.index)) driver->devices.push_back(std::move(device));
     }
     return driver;
 }
@@ -106,31 +104,25 @@ Device::Device(std::shared_ptr<Driver> driver, DeviceInfo info)
 CompilerInfo Device::compiler() {
     std::lock_guard lock(mutex_);
     if (!asked_) {
-        MapWriter question("compiler_options");
-        question.put("device", info.index);
+        MapWriter request(compiler_options::TAG);
+        request.put(compiler_options::DEVICE, info.index);
         const Answer answer =
-            connection->request(question, "compiler_options_are", 0, {}, Patience::compiler);
-        compiler_.major = static_cast<uint16_t>(answer.fields.integer("major"));
-        compiler_.minor = static_cast<uint16_t>(answer.fields.integer("minor"));
-        compiler_.opset = static_cast<uint32_t>(answer.fields.integer("opset"));
-        if (const Value* const options = answer.fields.find("options")) {
-            for (const Value& option : options->items) {
-                compiler_.options += (compiler_.options.empty() ? "" : " ") + option.text;
-            }
+            connection->request(request, compiler_options_are::TAG, 0, {}, Patience::compiler);
+        compiler_.major = static_cast<uint16_t>(answer.fields.integer(compiler_options_are::MAJOR));
+        compiler_.minor = static_cast<uint16_t>(answer.fields.integer(compiler_options_are::MINOR));
+        compiler_.opset = answer.fields.integer32(compiler_options_are::OPSET);
+        for (const Value& option : answer.fields.array(compiler_options_are::OPTIONS)) {
+            compiler_.options += (compiler_.options.empty() ? "" : " ") + option.text;
         }
         asked_ = true;
     }
     return compiler_;
 }
 
-EngineState Device::state() {
-    const Answer answer = connection->request(MapWriter("status"), "status_is");
-    const Value* const engines = answer.fields.find("engines");
-    EngineState state;
-    if (engines != nullptr && info.index < engines->items.size()) {
-        state.busy_ns = engines->items[info.index].integer("busy_ns");
-    }
-    return state;
+uint64_t Device::busy_ns() {
+    const Answer answer = connection->request(MapWriter(status::TAG), status_is::TAG);
+    const std::vector<Value>& engines = answer.fields.array(status_is::ENGINES);
+    return info.index < engines.size() ? engines[info.index].integer(engine_status::BUSY_NS) : 0;
 }
 
 uint64_t open_driver() {
@@ -138,7 +130,7 @@ uint64_t open_driver() {
     std::lock_guard lock(here.driver_mutex);
     if (here.driver != nullptr && !here.driver->connection->is_lost()) return here.driver_handle;
     std::shared_ptr<Driver> made = connect();
-    // objects of a session that was lost stay as they are: every call on them says so
+    // objects of a lost session stay: every call on them is DEVICE_LOST
     const uint64_t handle = here.handles.add(Kind::driver, made);
     for (const auto& device : made->devices) {
         made->device_handles.push_back(here.handles.add(Kind::device, device));
@@ -148,6 +140,6 @@ uint64_t open_driver() {
     return handle;
 }
 
-void tell_why_not(const Error& failure) { log_once(failure.fault().text()); }
+void log_failure(const Error& failure) { log_once(failure.info().text()); }
 
 }  // namespace softnpu

@@ -27,17 +27,12 @@ struct DeviceInfo {
     std::string uuid;
 };
 
-// `compiler_options_are`, asked once a device.
+// The answer `compiler_options_are`, requested once a device.
 struct CompilerInfo {
     uint16_t major = 0;
     uint16_t minor = 0;
     uint32_t opset = 0;
     std::string options;  // names, with blanks between them
-};
-
-// What the engine of a device has done since the daemon started.
-struct EngineState {
-    uint64_t busy_ns = 0;
 };
 
 class Driver;
@@ -51,8 +46,8 @@ public:
     const std::shared_ptr<Connection> connection;
 
     CompilerInfo compiler();
-    // DEVICE_LOST when the daemon is gone.
-    EngineState state();
+    // How long its engine has worked since the daemon started. DEVICE_LOST when the daemon is gone.
+    uint64_t busy_ns();
     // The handle of its engine group for sysman, made by `make` at the first call.
     template <class Make>
     uint64_t engine_handle(Make&& make) {
@@ -83,7 +78,7 @@ public:
 // The driver handle of this process; connects at first, and again after the daemon was lost.
 uint64_t open_driver();
 
-// Why there is no driver, once on stderr; for calls whose result alone would not tell a person.
-void tell_why_not(const Error& failure);
+// Writes the reason of a failed initialisation to stderr, once.
+void log_failure(const Error& failure);
 
 }  // namespace softnpu

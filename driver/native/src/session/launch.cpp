@@ -14,9 +14,10 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
-#include "base/fault.hpp"
+#include "wire/schema.hpp"
+#include "base/error_info.hpp"
 #include "session/ownership.hpp"
-#include "session/starter.hpp"
+#include "session/autostart.hpp"
 
 namespace softnpu {
 
@@ -27,15 +28,15 @@ constexpr uint64_t START_NS = 60 * SECOND;
 constexpr const char* DAEMON_MODULE = "softnpu.emulator.autostart";
 
 Error no_daemon(const std::string& path, const std::string& found, const std::string& hint) {
-    return error(ZE_RESULT_ERROR_UNINITIALIZED, "daemon at " + path, found, "a running daemon", hint);
+    return uninitialized("daemon at " + path, found, "a running daemon", hint);
 }
 
-// One of many clients that come at once starts the daemon; the others find it afterwards.
+// Serialises clients: one starts the daemon, the others connect to it afterwards.
 Fd lock_folder(const std::string& path, uint64_t end) {
     Fd gate(open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!gate.valid()) {
         throw no_daemon(path, folder_of(path) + ": " + errno_text(errno),
-                        "choose another place with SOFTNPU_SOCKET");
+                        "choose another path with SOFTNPU_SOCKET");
     }
     while (flock(gate.get(), LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) throw no_daemon(path, "flock: " + errno_text(errno), "");
@@ -92,14 +93,14 @@ pid_t spawn(std::vector<std::string> command, int output) {
     const int code = posix_spawn(&child, command[0].c_str(), &actions.value, &attributes.value,
                                  pointers(command).data(), pointers(environment).data());
     if (code != 0) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, command[0], errno_text(code), "a Python that has softnpu",
-                    "name one with SOFTNPU_PYTHON");
+        throw uninitialized(command[0], errno_text(code), "a Python that has softnpu",
+                            "name one with SOFTNPU_PYTHON");
     }
     return child;
 }
 
-// What the starter says until it closes its output; false after too long.
-bool hear(int fd, std::string& text) {
+// Reads the output of the starter to its end; false after 60 s.
+bool read_output(int fd, std::string& text) {
     const uint64_t end = now_ns() + START_NS;
     for (uint64_t now = now_ns(); now < end; now = now_ns()) {
         pollfd entry{fd, POLLIN, 0};
@@ -114,10 +115,10 @@ bool hear(int fd, std::string& text) {
     return false;
 }
 
-// The last thing that the starter said, which is its reason; JSON is shown as it is.
+// The reason in the last line of the starter's output.
 std::string reason_in(const std::string& text) {
     size_t end = text.find_last_not_of(" \n");
-    if (end == std::string::npos) return "it ended without a word";
+    if (end == std::string::npos) return "it ended without output";
     const size_t begin = text.rfind('\n', end);
     const std::string line = text.substr(begin == std::string::npos ? 0 : begin + 1,
                                          end - (begin == std::string::npos ? 0 : begin + 1) + 1);
@@ -136,13 +137,13 @@ void run_starter(const std::string& path) {
     command.insert(command.end(), {"-m", DAEMON_MODULE, path});
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "pipe", errno_text(errno), "a free descriptor");
+        throw out_of_host_memory("pipe", errno_text(errno), "a free descriptor");
     }
     Fd reader(ends[0]), writer(ends[1]);
     const pid_t child = spawn(command, writer.get());
     writer.reset();
-    std::string said;
-    const bool ended = hear(reader.get(), said);
+    std::string output;
+    const bool ended = read_output(reader.get(), output);
     if (!ended) kill(child, SIGKILL);
     int status = 0;
     pid_t waited;
@@ -150,28 +151,28 @@ void run_starter(const std::string& path) {
         waited = waitpid(child, &status, 0);
     } while (waited < 0 && errno == EINTR);
     if (!ended) throw no_daemon(path, "it did not come up within 60 s", "read " + path + ".log");
-    // a program that reaps all its children knows the status, not we: then the socket tells
+    // without a status (the program reaps all children) the socket decides
     if (waited == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-        throw no_daemon(path, reason_in(said),
+        throw no_daemon(path, reason_in(output),
                         "read " + path + ".log, or start it by hand: softnpu daemon --foreground");
     }
 }
 
 }  // namespace
 
-Launch::Launch() : place_(default_socket()), end_(now_ns() + START_NS) {}
+Launch::Launch() : endpoint_(default_endpoint()), end_(now_ns() + START_NS) {}
 
 Fd Launch::connect() {
-    Attempt found = attempt();
-    if (found.socket.valid()) return std::move(found.socket);
+    Attempt tried = attempt();
+    if (tried.socket.valid()) return std::move(tried.socket);
     if (is_privileged()) {
-        throw no_daemon(place_.path,
-                        found.reason + ", and a program with the rights of another user starts none",
+        throw no_daemon(endpoint_.path,
+                        tried.reason + ", and a program with the rights of another user starts none",
                         "start one with 'softnpu daemon'");
     }
-    const char* const autostart = variable("SOFTNPU_AUTOSTART");
+    const char* const autostart = variable(schema::environment::AUTOSTART);
     if (autostart != nullptr && std::strcmp(autostart, "0") == 0) {
-        throw no_daemon(place_.path, found.reason,
+        throw no_daemon(endpoint_.path, tried.reason,
                         "start one with 'softnpu daemon', or let clients do so (unset SOFTNPU_AUTOSTART)");
     }
     return start();
@@ -180,28 +181,28 @@ Fd Launch::connect() {
 bool Launch::may_try_again() const { return !again_ && now_ns() < end_; }
 
 Attempt Launch::attempt() {
-    Attempt found = try_to_connect(place_.path);
-    if (found.socket.valid()) {
-        const Peer peer = peer_of(found.socket.get());
+    Attempt tried = try_to_connect(endpoint_.path);
+    if (tried.socket.valid()) {
+        const Peer peer = peer_of(tried.socket.get());
         again_ = peer.pid != 0 && peer.pid == peer_;
         peer_ = peer.pid;
-        check_peer(peer, place_.path, place_.named);
+        check_peer(peer, endpoint_.path, endpoint_.named);
     }
-    return found;
+    return tried;
 }
 
 Fd Launch::start() {
-    const Fd gate = lock_folder(place_.path, end_);
-    Attempt found = attempt();
-    while (!found.socket.valid()) {
-        run_starter(place_.path);
-        found = attempt();
-        if (!found.socket.valid() && now_ns() >= end_) {
-            throw no_daemon(place_.path, "it was started but: " + found.reason,
-                            "read " + place_.path + ".log");
+    const Fd gate = lock_folder(endpoint_.path, end_);
+    Attempt tried = attempt();
+    while (!tried.socket.valid()) {
+        run_starter(endpoint_.path);
+        tried = attempt();
+        if (!tried.socket.valid() && now_ns() >= end_) {
+            throw no_daemon(endpoint_.path, "it was started but: " + tried.reason,
+                            "read " + endpoint_.path + ".log");
         }
     }
-    return std::move(found.socket);
+    return std::move(tried.socket);
 }
 
 }  // namespace softnpu

@@ -7,30 +7,30 @@
 #include <string>
 
 #include "base/fd.hpp"
-#include "session/places.hpp"
+#include "session/endpoint.hpp"
 
 namespace softnpu {
 
-// The way of one client to a daemon, within 60 s from now. A daemon may end at any moment, by itself when
-// nobody uses it; who comes then finds or starts the next one: "Coming and going" in docs/interface.md.
+// Connects one client within 60 s. An unused daemon may end at any moment; the client then connects to the
+// next one or starts it: "Coming and going" in docs/interface.md.
 class Launch {
 public:
     Launch();
 
-    // A connected socket, over which nothing was sent. UNINITIALIZED when there is no daemon and none may or
-    // can be started, INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
+    // A connected socket. UNINITIALIZED when there is no daemon and none can be started,
+    // INSUFFICIENT_PERMISSIONS for that of an untrusted user.
     Fd connect();
-    // Whether a daemon that has closed the connection without an answer can have ended itself. Not one that
-    // is reached a second time: a daemon that ends takes no more connections.
+    // Whether a daemon that closed the connection without an answer may have ended. It has not if it accepts
+    // a second connection.
     bool may_try_again() const;
 
-    const std::string& path() const { return place_.path; }
+    const std::string& path() const { return endpoint_.path; }
 
 private:
     Attempt attempt();
     Fd start();
 
-    const SocketPlace place_;
+    const Endpoint endpoint_;
     const uint64_t end_;
     pid_t peer_ = 0;
     bool again_ = false;

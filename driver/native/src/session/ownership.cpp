@@ -13,15 +13,15 @@
 #include <fstream>
 #include <vector>
 
-#include "base/fault.hpp"
-#include "session/places.hpp"
+#include "base/error_info.hpp"
+#include "session/endpoint.hpp"
 
 namespace softnpu {
 
 namespace {
 
 constexpr uid_t ROOT = 0;
-constexpr int MOST_LINKS = 40;  // as many as the kernel follows
+constexpr int MAX_LINKS = 40;  // as many as the kernel follows
 constexpr size_t ACCOUNT_BYTES = 16384;
 
 // Whether a user id stands for any user of the machine outside of this user namespace, root among them.
@@ -62,10 +62,10 @@ bool others_write(const std::string& path, const struct stat& info) {
     return has_access_list(path) || !is_private_group(info.st_gid, info.st_uid);
 }
 
-// The way to a directory, with every symbolic link on it.
-class Way {
+// Checks every directory and symbolic link on the way to a directory.
+class PathCheck {
 public:
-    Way(const std::string& folder, uid_t user) : user_(user) {
+    PathCheck(const std::string& folder, uid_t user) : user_(user) {
         char real[PATH_MAX];
         if (realpath(folder.c_str(), real) == nullptr) throw refusal(folder, errno_text(errno));
         end_ = real;
@@ -104,7 +104,7 @@ private:
         }
     }
 
-    // Checks a directory or a link; where the link leads.
+    // Checks a directory or a link; the target of the link.
     std::string step(const std::string& name) {
         struct stat info;
         if (lstat(name.c_str(), &info) != 0) throw refusal(name, errno_text(errno));
@@ -114,7 +114,7 @@ private:
         }
         if (S_ISLNK(info.st_mode)) {
             char target[PATH_MAX];
-            const ssize_t size = ++links_ > MOST_LINKS ? -1 : readlink(name.c_str(), target, sizeof target);
+            const ssize_t size = ++links_ > MAX_LINKS ? -1 : readlink(name.c_str(), target, sizeof target);
             if (size <= 0) throw refusal(name, "a link that cannot be followed");
             return {target, static_cast<size_t>(size)};
         }
@@ -127,8 +127,8 @@ private:
     }
 
     Error refusal(const std::string& name, const std::string& found) const {
-        return error(
-            ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS, name, found,
+        return insufficient_permissions(
+            name, found,
             format("directories that only user %u or root may write, for a daemon of user %u", user_, user_),
             "have the owner of the daemon move it into a directory that only the owner can write");
     }
@@ -140,21 +140,21 @@ private:
 };
 
 Error not_trusted(const std::string& path, const std::string& found, const std::string& more = {},
-                  const std::string& hint = "choose another place with SOFTNPU_SOCKET") {
-    return error(ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS, "daemon at " + path, found,
-                 format("a daemon of user %u or root", geteuid()) + more, hint);
+                  const std::string& hint = "choose another path with SOFTNPU_SOCKET") {
+    return insufficient_permissions("daemon at " + path, found,
+                                    format("a daemon of user %u or root", geteuid()) + more, hint);
 }
 
 }  // namespace
 
 Peer peer_of(int socket) {
-    ucred found{};
-    socklen_t size = sizeof found;
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) != 0) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "socket of the daemon", errno_text(errno),
-                    "a socket whose peer the kernel knows");
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        throw uninitialized("socket of the daemon", errno_text(errno),
+                            "a socket whose peer the kernel knows");
     }
-    return {found.pid, found.uid};
+    return {peer.pid, peer.uid};
 }
 
 void check_peer(const Peer& peer, const std::string& path, bool named) {
@@ -167,12 +167,12 @@ void check_peer(const Peer& peer, const std::string& path, bool named) {
                           ", or of the owner of the socket");
     }
     try {
-        Way(folder_of(path), peer.user).check();
+        PathCheck(folder_of(path), peer.user).check();
     } catch (const Error& failure) {
-        const ErrorInfo& fault = failure.fault();
-        throw not_trusted(
-            path, format("it belongs to user %u, and ", peer.user) + fault.object + ": " + fault.found,
-            ", or " + fault.expected, fault.hint);
+        const ErrorInfo& info = failure.info();
+        throw not_trusted(path,
+                          format("it belongs to user %u, and ", peer.user) + info.object + ": " + info.found,
+                          ", or " + info.expected, info.hint);
     }
 }
 

@@ -1,4 +1,4 @@
-// Whose daemon it is that a socket leads to: see section 1 of docs/interface.md.
+// The owner of the daemon behind a socket: section 1 of docs/interface.md.
 #pragma once
 
 #include <sys/types.h>
@@ -7,15 +7,15 @@
 
 namespace softnpu {
 
-// Who serves a connected socket, as the kernel knows it.
+// The process that serves a connected socket, from the kernel.
 struct Peer {
     pid_t pid = 0;
     uid_t user = 0;
 };
 Peer peer_of(int socket);
 
-// INSUFFICIENT_PERMISSIONS unless the peer is this user or root, or a user whose own socket was `named` in a
-// directory where nobody else can make or replace it.
+// INSUFFICIENT_PERMISSIONS unless the peer is this user or root, or owns a `named` socket in a directory that
+// only the owner or root can write.
 void check_peer(const Peer& peer, const std::string& path, bool named);
 
 }  // namespace softnpu

@@ -3,40 +3,42 @@
 #pragma once
 
 #include "sync/words.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
-constexpr size_t RECORD_SIZE = 64;
+constexpr size_t RECORD_SIZE = schema::fence_record::SIZE;
+static_assert(RECORD_SIZE == schema::event_record::SIZE);
 
-// Marks a waiter before it sleeps, and wakes who has marked itself.
+// Set by a waiter before it sleeps: a signal has to wake it.
 class WaitersMark {
 public:
     explicit WaitersMark(uint8_t* at) : at_(at) {}
 
     bool is_set() const { return load32(at_) != 0; }
     void set() { store32(at_, 1); }
-    // Taken before the word is stored: a waiter that marks itself later finds the new word.
-    bool take() { return exchange32(at_, 0) != 0; }
+    // Called before the word is stored: a waiter that marks itself later reads the new word.
+    bool test_and_clear() { return exchange32(at_, 0) != 0; }
 
 private:
     uint8_t* at_;
 };
 
-// It is signalled for a submission when it holds the ticket of that submission, which is never used twice: a
-// late signal for an earlier one, of whatever queue, means nothing to a later one.
+// It is signalled for a submission when it keep_alive the ticket of that submission, which is never used
+// twice: a late signal for an earlier one, of whatever queue, means nothing to a later one.
 class FenceRecord {
 public:
     explicit FenceRecord(uint8_t* at) : at_(at) {}
 
     bool is_signalled(uint64_t ticket) const { return load64(at_) == ticket; }
     // Result of the submission that signalled it last.
-    uint32_t result() const { return load32(at_ + RESULT); }
+    uint32_t result() const { return load32(at_ + schema::fence_record::RESULT); }
     // The submission of this ticket is to signal it; 0: none.
-    void arm(uint64_t ticket) { store64(at_ + ARMED, ticket); }
+    void arm(uint64_t ticket) { store64(at_ + schema::fence_record::ARMED, ticket); }
 
-    // Sleeps until something signals it, at most `timeout`; the caller looks again.
+    // Sleeps until something signals it, at most `timeout`; the caller checks again.
     void sleep(uint64_t ticket, uint64_t timeout_ns) {
-        WaitersMark mark(at_ + WAITERS);
+        WaitersMark mark(at_ + schema::fence_record::WAITERS);
         mark.set();
         full_fence();
         const uint64_t signalled = load64(at_);
@@ -47,16 +49,7 @@ public:
     }
 
 private:
-    static constexpr size_t WAITERS = 8, RESULT = 12, ARMED = 16;
     uint8_t* at_;
-};
-
-enum class EventState : uint32_t {
-    initial = 0,
-    device_reset = 1,
-    host_reset = 2,
-    device_signalled = 4,
-    host_signalled = 5
 };
 
 // Commands change it and count that next to the state; the host stores the state alone.
@@ -65,21 +58,21 @@ public:
     explicit EventRecord(uint8_t* at) : at_(at) {}
 
     bool signalled() const { return is_signalled(load32(at_)); }
-    void initialize() { store(EventState::initial); }
-    void host_reset() { store(EventState::host_reset); }
+    void initialize() { store32(at_, schema::event_state::INITIAL); }
+    void host_reset() { store32(at_, schema::event_state::HOST_RESET); }
 
     // Signalled by the host from now on; wakes every waiter.
     void host_signal() {
-        WaitersMark mark(at_ + WAITERS);
-        const bool marked = mark.take();
-        store(EventState::host_signalled);
+        WaitersMark mark(at_ + schema::event_record::WAITERS);
+        const bool marked = mark.test_and_clear();
+        store32(at_, schema::event_state::HOST_SIGNALLED);
         full_fence();
         if (marked || mark.is_set()) futex_wake(at_);
     }
 
-    // Sleeps until the state changes, at most `timeout`; the caller looks again.
+    // Sleeps until the state changes, at most `timeout`; the caller checks again.
     void sleep(uint64_t timeout_ns) {
-        WaitersMark mark(at_ + WAITERS);
+        WaitersMark mark(at_ + schema::event_record::WAITERS);
         mark.set();
         full_fence();
         const uint32_t state = load32(at_);
@@ -90,10 +83,7 @@ public:
     }
 
 private:
-    static constexpr size_t WAITERS = 8;
-
-    static bool is_signalled(uint32_t state) { return state > static_cast<uint32_t>(EventState::host_reset); }
-    void store(EventState state) { store32(at_, static_cast<uint32_t>(state)); }
+    static bool is_signalled(uint32_t state) { return state > schema::event_state::HOST_RESET; }
 
     uint8_t* at_;
 };

@@ -7,27 +7,27 @@
 #include <cstring>
 
 #include "base/environment.hpp"
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
 
-constexpr uint64_t TURBO_NS = 15000000;
-constexpr uint64_t DEFAULT_US = 50;
-constexpr uint64_t MAX_US = 1000000;
 constexpr size_t MAX_DIGITS = 20;
 
 uint64_t chosen_us() {
-    const char* const chosen = variable("SOFTNPU_SPIN_US");
-    if (chosen == nullptr || *chosen == '\0') return DEFAULT_US;
+    const char* const chosen = variable(environment::SPIN_US);
+    if (chosen == nullptr || *chosen == '\0') return environment::DEFAULT_SPIN_US;
     const size_t digits = std::strspn(chosen, "0123456789");
     const uint64_t value = std::strtoull(chosen, nullptr, 10);
-    if (chosen[digits] != '\0' || digits > MAX_DIGITS || value > MAX_US) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "SOFTNPU_SPIN_US", format("'%s'", chosen),
-                    format("whole microseconds in ASCII digits, from 0 (none) to %llu",
-                           static_cast<unsigned long long>(MAX_US)),
-                    "correct or unset the variable");
+    if (chosen[digits] != '\0' || digits > MAX_DIGITS || value > environment::MAX_SPIN_US) {
+        throw invalid_argument(
+            environment::SPIN_US, format("'%s'", chosen),
+            format("whole microseconds in ASCII digits, from 0 (none) to %u", environment::MAX_SPIN_US),
+            "correct or unset the variable");
     }
     return value;
 }
@@ -36,7 +36,7 @@ uint64_t bound(bool turbo) {
     cpu_set_t cores;
     // with one core the other side could not run meanwhile
     if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < 2) return 0;
-    if (turbo) return TURBO_NS;
+    if (turbo) return environment::TURBO_SPIN_NS;
     return chosen_us() * 1000;
 }
 

@@ -1,4 +1,4 @@
-// How long to wait busily before sleeping, learnt from how often it was worth it.
+// How long to spin before sleeping, learnt from how often spinning succeeded.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Waiting for the device: look, spin for a bounded time, then sleep in slices.
+// Waiting for the device: check, spin for a bounded time, then sleep in slices.
 //
 // A slice bounds how late a waiter learns that the daemon is gone; nothing wakes it otherwise then. No lock
 // of the driver is held meanwhile.
@@ -30,7 +30,7 @@ bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& conn
     if (const uint64_t limit = spin.limit_ns()) {
         const uint64_t spin_end = std::min(end, start + limit);
         do {
-            for (int look = 0; look < 32; ++look) {
+            for (int check = 0; check < 32; ++check) {
                 if (ready()) {
                     spin.hit();
                     return true;

@@ -31,7 +31,7 @@ inline void add32(uint8_t* at, int32_t value) {
 }
 inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Sleeps while the word equals `expected`, at most `timeout`; the caller looks again. Shared, not private.
+// Sleeps while the word equals `expected`, at most `timeout`; the caller checks again. Shared, not private.
 inline void futex_wait(uint8_t* at, uint32_t expected, uint64_t timeout_ns) {
     const timespec limit{static_cast<time_t>(timeout_ns / 1000000000),
                          static_cast<long>(timeout_ns % 1000000000)};

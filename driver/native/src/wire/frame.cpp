@@ -5,23 +5,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
+using namespace schema;
+
 namespace {
-
-struct Header {
-    char magic[4];
-    uint16_t format;
-    uint16_t fds;
-    uint32_t request;
-    uint32_t size;
-};
-static_assert(sizeof(Header) == 16);
-
-constexpr char MAGIC[4] = {'S', 'N', 'P', 'U'};
-constexpr uint16_t FORMAT = 1;
 
 std::vector<Fd> received_fds(msghdr& message) {
     std::vector<Fd> fds;
@@ -38,15 +29,15 @@ std::vector<Fd> received_fds(msghdr& message) {
 }
 
 Error malformed(const std::string& found, const std::string& expected) {
-    return error(ZE_RESULT_ERROR_INVALID_ARGUMENT, "control frame", found, expected);
+    return invalid_argument("control frame", found, expected);
 }
 
 }  // namespace
 
 int send_frame(int socket, uint32_t request, std::string_view body, const std::vector<int>& fds) {
-    Header header{};
-    std::memcpy(header.magic, MAGIC, sizeof MAGIC);
-    header.format = FORMAT;
+    FrameHeader header{};
+    frame::MAGIC.copy(header.magic, sizeof header.magic);
+    header.format = frame::FORMAT;
     header.fds = static_cast<uint16_t>(fds.size());
     header.request = request;
     header.size = static_cast<uint32_t>(body.size());
@@ -54,7 +45,7 @@ int send_frame(int socket, uint32_t request, std::string_view body, const std::v
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
-    alignas(cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(frame::MAX_FDS * sizeof(int))] = {};
     if (!fds.empty()) {
         message.msg_control = control;
         message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
@@ -71,33 +62,34 @@ int send_frame(int socket, uint32_t request, std::string_view body, const std::v
 }
 
 std::optional<Packet> receive_frame(int socket) {
-    std::vector<char> data(sizeof(Header) + MAX_BODY + 1);
-    alignas(cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+    std::vector<char> data(sizeof(FrameHeader) + frame::MAX_BODY + 1);
+    alignas(cmsghdr) char control[CMSG_SPACE(frame::MAX_FDS * sizeof(int))];
     iovec part{data.data(), data.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
     ssize_t size;
-    // ECONNRESET is told once, ahead of frames that the peer sent before it closed
+    // ECONNRESET comes once, ahead of frames that the peer sent before it closed
     for (int resets = 0;;) {
         message.msg_controllen = sizeof control;
         size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
         if (size >= 0) break;
         if (errno == EINTR || (errno == ECONNRESET && resets++ == 0)) continue;
         if (errno == ECONNRESET) return std::nullopt;
-        throw error(ZE_RESULT_ERROR_DEVICE_LOST, "control socket", errno_text(errno));
+        throw device_lost("control socket", errno_text(errno));
     }
     Packet packet;
     packet.fds = received_fds(message);
     if (size == 0 && packet.fds.empty()) return std::nullopt;
     if (message.msg_flags & MSG_TRUNC) throw malformed("it was cut", "a whole frame");
     packet.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
-    Header header;
+    FrameHeader header;
     if (static_cast<size_t>(size) < sizeof header)
         throw malformed(format("%zd bytes", size), "a header of 16 bytes");
     std::memcpy(&header, data.data(), sizeof header);
-    if (std::memcmp(header.magic, MAGIC, sizeof MAGIC) != 0 || header.format != FORMAT) {
+    if (frame::MAGIC.compare(0, sizeof header.magic, header.magic, sizeof header.magic) != 0 ||
+        header.format != frame::FORMAT) {
         throw malformed("another magic or format", "'SNPU', format 1");
     }
     const bool all_fds = packet.fds_lost || header.fds == packet.fds.size();

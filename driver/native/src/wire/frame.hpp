@@ -24,7 +24,4 @@ int send_frame(int socket, uint32_t request, std::string_view body, const std::v
 // The next frame; none when the peer has closed. Throws Error for a malformed frame.
 std::optional<Packet> receive_frame(int socket);
 
-constexpr size_t MAX_BODY = 64 * 1024;
-constexpr size_t MAX_FDS = 16;
-
 }  // namespace softnpu

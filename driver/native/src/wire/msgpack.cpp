@@ -2,7 +2,8 @@
 
 #include <cstring>
 
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
+#include "wire/schema.hpp"
 
 namespace softnpu {
 
@@ -66,7 +67,7 @@ public:
     Reader(std::string_view data, const char* subject) : data_(data), subject_(subject) {}
 
     Value value(int depth) {
-        if (depth > MAX_DEPTH) bad("is nested too deeply");
+        if (depth > MAX_DEPTH) refuse("is nested too deeply");
         const auto head = static_cast<uint8_t>(big(1));
         if (head < 0x80) return integer(head);
         if (head < 0x90) return map(head & 0x0f, depth);
@@ -80,8 +81,7 @@ public:
             case 0xc4: return text(big(1), Value::Type::bytes);
             case 0xc5: return text(big(2), Value::Type::bytes);
             case 0xc6: return text(big(4), Value::Type::bytes);
-            case 0xca: return real32(static_cast<uint32_t>(big(4)));
-            case 0xcb: return real64(big(8));
+            case 0xcb: return real(big(8));
             case 0xcc: return integer(big(1));
             case 0xcd: return integer(big(2));
             case 0xce: return integer(big(4));
@@ -99,20 +99,20 @@ public:
             case 0xdf: return map(big(4), depth);
             default: break;
         }
-        bad(format("has type byte %#x at %zu", head, at_ - 1));
+        refuse(format("has type byte %#x at %zu", head, at_ - 1));
     }
 
     void end() {
-        if (at_ != data_.size()) bad(format("has %zu bytes behind its end", data_.size() - at_));
+        if (at_ != data_.size()) refuse(format("has %zu bytes behind its end", data_.size() - at_));
     }
 
 private:
-    [[noreturn]] void bad(const std::string& found) {
-        throw error(ZE_RESULT_ERROR_INVALID_ARGUMENT, subject_, "it " + found, "one msgpack value");
+    [[noreturn]] void refuse(const std::string& found) {
+        throw invalid_argument(subject_, "it " + found, "one msgpack value");
     }
 
-    std::string_view take(uint64_t size) {
-        if (size > data_.size() - at_) bad(format("ends after %zu bytes", data_.size()));
+    std::string_view read_bytes(uint64_t size) {
+        if (size > data_.size() - at_) refuse(format("ends after %zu bytes", data_.size()));
         const std::string_view part = data_.substr(at_, size);
         at_ += size;
         return part;
@@ -120,70 +120,57 @@ private:
 
     uint64_t big(int bytes) {
         uint64_t value = 0;
-        for (const char byte : take(static_cast<uint64_t>(bytes)))
+        for (const char byte : read_bytes(static_cast<uint64_t>(bytes)))
             value = value << 8 | static_cast<uint8_t>(byte);
         return value;
     }
 
-    static Value integer(uint64_t number) {
-        Value made;
-        made.type = Value::Type::integer;
-        made.number = number;
-        return made;
+    static Value scalar(Value::Type type, uint64_t number) {
+        Value value;
+        value.type = type;
+        value.number = number;
+        return value;
     }
+
+    static Value integer(uint64_t number) { return scalar(Value::Type::integer, number); }
+    static Value boolean(bool flag) { return scalar(Value::Type::boolean, flag); }
 
     static Value negative(int64_t number) {
-        Value made = integer(static_cast<uint64_t>(number));
-        made.negative = number < 0;
-        return made;
+        Value value = integer(static_cast<uint64_t>(number));
+        value.negative = number < 0;
+        return value;
     }
 
-    static Value boolean(bool flag) {
-        Value made;
-        made.type = Value::Type::boolean;
-        made.number = flag;
-        return made;
-    }
-
-    static Value real64(uint64_t bits) {
-        Value made;
-        made.type = Value::Type::real;
-        std::memcpy(&made.real, &bits, sizeof bits);
-        return made;
-    }
-
-    static Value real32(uint32_t bits) {
-        float narrow;
-        std::memcpy(&narrow, &bits, sizeof bits);
-        Value made;
-        made.type = Value::Type::real;
-        made.real = narrow;
-        return made;
+    static Value real(uint64_t bits) {
+        Value value;
+        value.type = Value::Type::real;
+        std::memcpy(&value.real, &bits, sizeof bits);
+        return value;
     }
 
     Value text(uint64_t size, Value::Type type) {
-        Value made;
-        made.type = type;
-        made.text = take(size);
-        return made;
+        Value value;
+        value.type = type;
+        value.text = read_bytes(size);
+        return value;
     }
 
     Value array(uint64_t count, int depth) {
-        Value made;
-        made.type = Value::Type::array;
-        for (uint64_t index = 0; index < count; ++index) made.items.push_back(value(depth + 1));
-        return made;
+        Value array;
+        array.type = Value::Type::array;
+        for (uint64_t index = 0; index < count; ++index) array.items.push_back(value(depth + 1));
+        return array;
     }
 
     Value map(uint64_t count, int depth) {
-        Value made;
-        made.type = Value::Type::map;
+        Value map;
+        map.type = Value::Type::map;
         for (uint64_t index = 0; index < count; ++index) {
             Value key = value(depth + 1);
-            if (key.type != Value::Type::text) bad("has a key that is no text");
-            made.fields.emplace_back(std::move(key.text), value(depth + 1));
+            if (key.type != Value::Type::text) refuse("has a key that is no text");
+            map.fields.emplace_back(std::move(key.text), value(depth + 1));
         }
-        return made;
+        return map;
     }
 
     std::string_view data_;
@@ -193,7 +180,7 @@ private:
 
 }  // namespace
 
-MapWriter::MapWriter(std::string_view tag) { put("t", tag); }
+MapWriter::MapWriter(std::string_view tag) { put(schema::TAG_FIELD, tag); }
 
 void MapWriter::key(std::string_view key) {
     ++count_;
@@ -253,19 +240,24 @@ const Value* Value::find(std::string_view key) const {
 }
 
 uint64_t Value::integer(std::string_view key, uint64_t otherwise) const {
-    const Value* const found = find(key);
-    return found != nullptr && found->type == Type::integer ? found->number : otherwise;
+    const Value* const value = find(key);
+    return value != nullptr && value->type == Type::integer ? value->number : otherwise;
 }
 
-bool Value::flag(std::string_view key, bool otherwise) const {
-    const Value* const found = find(key);
-    return found != nullptr && found->type == Type::boolean ? found->number != 0 : otherwise;
+bool Value::flag(std::string_view key) const {
+    const Value* const value = find(key);
+    return value != nullptr && value->type == Type::boolean && value->number != 0;
 }
 
 std::string Value::string(std::string_view key) const {
-    const Value* const found = find(key);
-    return found != nullptr && (found->type == Type::text || found->type == Type::bytes) ? found->text
-                                                                                         : std::string();
+    const Value* const value = find(key);
+    return value != nullptr && (value->type == Type::text || value->type == Type::bytes) ? value->text : "";
+}
+
+const std::vector<Value>& Value::array(std::string_view key) const {
+    static const auto* const none = new std::vector<Value>;
+    const Value* const value = find(key);
+    return value != nullptr ? value->items : *none;
 }
 
 Value unpack(std::string_view data, const char* subject) {

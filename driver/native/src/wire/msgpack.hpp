@@ -17,6 +17,10 @@ public:
     MapWriter& put(std::string_view key, uint64_t value);
     MapWriter& put_bool(std::string_view key, bool value);
     MapWriter& put(std::string_view key, std::string_view value);
+    MapWriter& put(std::string_view key, const char* value) { return put(key, std::string_view(value)); }
+    MapWriter& put(std::string_view key, const std::string& value) {
+        return put(key, std::string_view(value));
+    }
     MapWriter& put(std::string_view key, const std::vector<uint64_t>& values);
     // A value that is a map itself, or an array of such.
     MapWriter& put(std::string_view key, const MapWriter& value);
@@ -34,13 +38,13 @@ private:
     std::string body_;
 };
 
-// A decoded value. Integers above 2^63 are kept in `number` as well; negative ones are told by `negative`.
+// A decoded value.
 struct Value {
     enum class Type : uint8_t { nil, boolean, integer, real, text, bytes, array, map };
 
     Type type = Type::nil;
     bool negative = false;
-    uint64_t number = 0;  // integers, booleans; the bits of a negative one in two's complement
+    uint64_t number = 0;  // integers and booleans; a negative one in two's complement
     double real = 0;
     std::string text;  // texts and bytes
     std::vector<Value> items;
@@ -49,10 +53,13 @@ struct Value {
     // The field of a map, or null.
     const Value* find(std::string_view key) const;
     uint64_t integer(std::string_view key, uint64_t otherwise = 0) const;
+    uint32_t integer32(std::string_view key) const { return static_cast<uint32_t>(integer(key)); }
     int64_t as_signed() const { return static_cast<int64_t>(number); }
     double as_real() const { return type == Type::real ? real : static_cast<double>(as_signed()); }
-    bool flag(std::string_view key, bool otherwise = false) const;
+    bool flag(std::string_view key) const;
     std::string string(std::string_view key) const;
+    // The elements of an array; none without the key.
+    const std::vector<Value>& array(std::string_view key) const;
 };
 
 // Decodes one value and nothing behind it; throws Error with what is wrong.

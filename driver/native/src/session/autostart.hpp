@@ -1,4 +1,4 @@
-// The program that starts a daemon, and the environment that it gets.
+// How to start a daemon: the command and its environment.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace softnpu {
 // which this library is installed in, or that of the `softnpu` on PATH. Empty when none is found.
 std::vector<std::string> find_python();
 
-// That of this process without what makes programs find this driver: the daemon is no such program.
+// The environment of this process without the variables that make programs use this driver.
 std::vector<std::string> environment_of_daemon();
 
 }  // namespace softnpu

@@ -1,4 +1,4 @@
-#include "session/places.hpp"
+#include "session/endpoint.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -13,7 +13,8 @@
 #include <cstring>
 
 #include "base/environment.hpp"
-#include "base/fault.hpp"
+#include "wire/schema.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
 
@@ -38,23 +39,23 @@ std::string runtime_folder() {
 }
 
 void check_folder(const std::string& folder) {
-    // a privileged program starts no daemon, and makes no place for one
+    // a privileged program starts no daemon and creates no directory
     if (!is_privileged() && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "runtime directory " + folder, errno_text(errno),
-                    "a directory to hold the socket", "choose another place with SOFTNPU_SOCKET");
+        throw uninitialized("runtime directory " + folder, errno_text(errno),
+                            "a directory to hold the socket", "choose another path with SOFTNPU_SOCKET");
     }
     struct stat info;
     if (lstat(folder.c_str(), &info) != 0) {
-        throw error(ZE_RESULT_ERROR_UNINITIALIZED, "runtime directory " + folder, errno_text(errno),
-                    "a directory with the socket of a daemon", "start one with 'softnpu daemon'");
+        throw uninitialized("runtime directory " + folder, errno_text(errno),
+                            "a directory with the socket of a daemon", "start one with 'softnpu daemon'");
     }
     if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
         return;
     }
-    throw error(ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS, "runtime directory " + folder,
-                format("owner %u, mode %o", info.st_uid, info.st_mode & 07777),
-                format("a directory of owner %u with mode 700", geteuid()),
-                "correct it, or choose another place with SOFTNPU_SOCKET");
+    throw insufficient_permissions("runtime directory " + folder,
+                                   format("owner %u, mode %o", info.st_uid, info.st_mode & 07777),
+                                   format("a directory of owner %u with mode 700", geteuid()),
+                                   "correct it, or choose another path with SOFTNPU_SOCKET");
 }
 
 // The address of a path; for a long one through a descriptor of its directory, which `folder` keeps.
@@ -63,13 +64,12 @@ sockaddr_un address_of(const std::string& path, Fd& folder) {
     if (name.size() > MAX_SUN_PATH) {
         folder = Fd(open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
         if (!folder.valid()) {
-            throw error(ZE_RESULT_ERROR_UNINITIALIZED, "socket " + path, errno_text(errno),
-                        "a directory to hold it");
+            throw uninitialized("socket " + path, errno_text(errno), "a directory to hold it");
         }
         name = format("/proc/self/fd/%d/", folder.get()) + path.substr(path.rfind('/') + 1);
         if (name.size() > MAX_SUN_PATH) {
-            throw error(ZE_RESULT_ERROR_INVALID_SIZE, "socket " + path, "a file name that is too long",
-                        format("at most %zu bytes", MAX_SUN_PATH - 24));
+            throw invalid_size("socket " + path, "a file name that is too long",
+                               format("at most %zu bytes", MAX_SUN_PATH - 24));
         }
     }
     sockaddr_un address{};
@@ -80,8 +80,8 @@ sockaddr_un address_of(const std::string& path, Fd& folder) {
 
 }  // namespace
 
-SocketPlace default_socket() {
-    const char* const chosen = variable("SOFTNPU_SOCKET");
+Endpoint default_endpoint() {
+    const char* const chosen = variable(schema::environment::SOCKET);
     if (chosen != nullptr && *chosen != '\0') {
         if (*chosen == '/') return {chosen, true};
         char here[PATH_MAX];
@@ -103,7 +103,7 @@ Attempt try_to_connect(const std::string& path) {
     const sockaddr_un address = address_of(path, folder);
     Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!socket.valid()) {
-        throw error(ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "socket", errno_text(errno), "a free descriptor");
+        throw out_of_host_memory("socket", errno_text(errno), "a free descriptor");
     }
     const timeval patience{CONNECT_S, 0};
     setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
@@ -118,10 +118,10 @@ Attempt try_to_connect(const std::string& path) {
         return {std::move(socket), {}};
     }
     if (code == ENOENT) return {Fd(), "no socket there"};
-    if (code == ECONNREFUSED) return {Fd(), "a socket that nobody serves"};
+    if (code == ECONNREFUSED) return {Fd(), "a socket without a daemon"};
     if (code == EAGAIN) return {Fd(), format("it did not accept within %ld s", CONNECT_S)};
-    throw error(ZE_RESULT_ERROR_UNINITIALIZED, "daemon at " + path, errno_text(code),
-                "the socket of a softnpu daemon", "choose its place with SOFTNPU_SOCKET");
+    throw uninitialized("daemon at " + path, errno_text(code), "the socket of a softnpu daemon",
+                        "choose it with SOFTNPU_SOCKET");
 }
 
 }  // namespace softnpu

@@ -1,4 +1,4 @@
-#include "base/fault.hpp"
+#include "base/error_info.hpp"
 
 #include <cctype>
 #include <cstdarg>

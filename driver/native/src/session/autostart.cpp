@@ -1,4 +1,4 @@
-#include "session/starter.hpp"
+#include "session/autostart.hpp"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -10,7 +10,8 @@
 #include <sstream>
 
 #include "base/environment.hpp"
-#include "session/places.hpp"
+#include "wire/schema.hpp"
+#include "session/endpoint.hpp"
 
 extern char** environ;
 
@@ -18,7 +19,7 @@ namespace softnpu {
 
 namespace {
 
-// Where this library is: .../ or .../loader/ for the drop-in loader.
+// The folder of this library; that of the drop-in loader is `loader`.
 std::string own_folder() {
     Dl_info info;
     char path[PATH_MAX];
@@ -76,10 +77,13 @@ std::string library_path(const std::string& value) {
 }
 
 bool is_for_programs(const std::string& name) {
-    static const char* const names[] = {
-        "LD_PRELOAD",     "ZE_ENABLE_ALT_DRIVERS", "ZE_ENABLE_LOADER_DEBUG_TRACE",
-        "SOFTNPU_SOCKET", "SOFTNPU_AUTOSTART",     "SOFTNPU_LOG",
-        "SOFTNPU_PYTHON"};
+    static const char* const names[] = {"LD_PRELOAD",
+                                        "ZE_ENABLE_ALT_DRIVERS",
+                                        "ZE_ENABLE_LOADER_DEBUG_TRACE",
+                                        schema::environment::SOCKET,
+                                        schema::environment::AUTOSTART,
+                                        "SOFTNPU_LOG",
+                                        schema::environment::PYTHON};
     for (const char* const entry : names) {
         if (name == entry) return true;
     }
@@ -89,7 +93,7 @@ bool is_for_programs(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> find_python() {
-    const char* const chosen = variable("SOFTNPU_PYTHON");
+    const char* const chosen = variable(schema::environment::PYTHON);
     std::string python = chosen == nullptr ? "" : chosen;
     if (python.empty()) python = python_of_installation();
     if (python.empty()) python = python_of_script();
