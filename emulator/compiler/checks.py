@@ -9,7 +9,7 @@ import openvino as ov
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find, originals
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -94,7 +94,7 @@ def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: st
 
 
 def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
-    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+    with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
         supported = core.query_model(model, "CPU", {PRECISION: precision})
         operations = model.get_ordered_ops()
         left = [op for op in operations if op.friendly_name not in supported]
@@ -122,6 +122,7 @@ def _strided(
                 f"{subject}, property {STRIDES_FOR}",
                 found=f"'{name}'",
                 expected=f"one with at most {_STRIDE_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
+                property=STRIDES_FOR,
             )
         strided.add(index)
     return strided

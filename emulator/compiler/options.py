@@ -248,6 +248,7 @@ def check_precision(precision: str, capabilities: Collection[str], subject: str)
         f"{subject}, property {PRECISION}",
         found=f"'{precision}', which this host's processor cannot compute",
         expected=" or ".join(offered),
+        property=PRECISION,
     )
 
 
@@ -259,10 +260,15 @@ def _unknown(name: str, subject: str) -> Refused:
         found="unknown to the compiler",
         expected=f"one of {', '.join(OPTIONS)}",
         hint=f"did you mean {' or '.join(near)}?" if near else "",
+        property=name,
     )
 
 
 def _bad_value(name: str, text: str, allowed: str, subject: str) -> Refused:
     return refuse(
-        ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, property {name}", found=f"'{text}'", expected=allowed
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        f"{subject}, property {name}",
+        found=f"'{text}'",
+        expected=allowed,
+        property=name,
     )

@@ -24,7 +24,7 @@ from openvino.passes import ConstantFolding, Manager
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
 from softnpu.emulator.compiler.arguments import Original
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import STATES_INIT
 from softnpu.emulator.compiler.weights_separation import SEPARATED
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -70,7 +70,7 @@ def take_out(model: ov.Model, subject: str) -> list[State]:
         return []
     names = sorted(readers)
     values = {name: _initial_value(readers[name], name, subject) for name in names}
-    with openvino_faults(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, states", "states of fixed shapes"):
+    with openvino_errors(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, states", "states of fixed shapes"):
         parameters = [_as_parameter(readers[name], values[name], name, subject) for name in names]
         pairs = zip(names, parameters, strict=True)
         results = [_as_result(writers.get(name, []), parameter, name, subject) for name, parameter in pairs]
@@ -158,6 +158,7 @@ def initial_values(
             f"{subject}, property {STATES_INIT}",
             found="no state has an initial value that must be computed",
             expected=f"{STATES_INIT}=NO",
+            property=STATES_INIT,
         )
     by_name = {argument.name: argument for argument in arguments if argument.input and argument.shape_of < 0}
     places = {parameter.get_name(): index for index, parameter in enumerate(model.get_parameters())}

@@ -1,10 +1,11 @@
-"""Level Zero result codes, and the fault record that carries one across the interface.
+"""Level Zero result codes, and the error record that carries one across the interface.
 
 Numbers are those of `ze_result_t` (Level Zero specification, `ze_api.h`).
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
 
 import msgspec
@@ -45,7 +46,8 @@ class ZeResult(enum.IntEnum):
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why something was refused or failed: result code, object, what was found, expected, next step.
 
-    `result` is an integer on the wire so that a newer daemon's codes still decode.
+    `result` is an integer on the wire so that a newer daemon's codes still decode. `property` names the
+    property whose value is refused; empty when the error is not about a property.
     """
 
     result: int
@@ -53,8 +55,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     found: str
     expected: str = ""
     hint: str = ""
+    property: str = ""
 
-    @property
+    @builtins.property
     def name(self) -> str:
         """The real name of the code, for example `ZE_RESULT_ERROR_DEVICE_LOST`."""
         try:
@@ -63,12 +66,15 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return f"ze_result_t {self.result:#x}"
 
     def shortened(self) -> ErrorInfo:
-        """The fault with texts that fit into a control frame, whatever the client put into them."""
-        texts = (self.object, self.found, self.expected, self.hint)
-        if all(len(text) <= _LONGEST_TEXT for text in texts):
-            return self
-        cut = [text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..." for text in texts]
-        return ErrorInfo(result=self.result, object=cut[0], found=cut[1], expected=cut[2], hint=cut[3])
+        """The record with texts that fit into a control frame, whatever the client put into them."""
+        return ErrorInfo(
+            result=self.result,
+            object=_shortened(self.object),
+            found=_shortened(self.found),
+            expected=_shortened(self.expected),
+            hint=_shortened(self.hint),
+            property=_shortened(self.property),
+        )
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.found}"
@@ -80,13 +86,24 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refused(Exception):
-    """Raised on either side of the interface when a request cannot be honoured; carries the fault."""
+    """Raised on either side of the interface when a request cannot be honoured; carries the record."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(f"{info.name}: {info}")
         self.info = info
 
 
-def refuse(result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = "") -> Refused:
+def refuse(
+    result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = "", property: str = ""
+) -> Refused:
     """Builds the exception of one refusal, to be raised by the caller."""
-    return Refused(ErrorInfo(result=int(result), object=object, found=found, expected=expected, hint=hint))
+    return Refused(
+        ErrorInfo(
+            result=int(result), object=object, found=found, expected=expected, hint=hint, property=property
+        )
+    )
+
+
+def _shortened(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode("utf-8")  # names in a file may hold what is no character
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."

@@ -58,6 +58,12 @@ def test_empty_optional_fields_are_not_sent() -> None:
     assert msgspec.msgpack.decode(_MINIMAL_BYTES, type=ErrorInfo) == info
 
 
+def test_a_fault_names_the_property_that_it_is_about() -> None:
+    info = refuse(ZeResult.ERROR_INVALID_ARGUMENT, "model 'm'", found="'x'", property="NPU_TILES").info
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=ErrorInfo).property == "NPU_TILES"
+    assert info.shortened() == info
+
+
 def test_a_fault_reads_as_object_found_expected_next_step() -> None:
     assert str(_FULL) == "queue: 3 slots; expected a power of two. Ask for 4"
     assert _FULL.name == "ZE_RESULT_ERROR_INVALID_ARGUMENT"
