@@ -14,7 +14,7 @@ import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
 from softnpu.emulator.compiler.build_flags import DEFAULT_LAYOUTS, LAYOUTS, PRECISIONS, BuildFlags
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 BY_INDEX = "use_indices_for_io_metadata"
@@ -76,7 +76,7 @@ def apply(model: ov.Model, flags: BuildFlags, by_index: bool, subject: str) -> o
     if not inputs and not outputs:
         return model
     expected = "precisions and layouts that the arguments can be converted to"
-    with openvino_faults(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, build flags", expected):
+    with openvino_errors(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, build flags", expected):
         processor = PrePostProcessor(model)
         for wish in inputs:
             _ask(processor.input(wish.index), model.inputs[wish.index], wish)

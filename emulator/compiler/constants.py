@@ -22,7 +22,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.weights import const_layers
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _SIZE_OF_NOTHING = 1
@@ -62,14 +62,14 @@ def written(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
     which are not found in its XML; with `ERROR_UNSUPPORTED_FEATURE` constants of strings.
     """
     expected = "a model that OpenVINO can write"
-    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
+    with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
         marked = model.clone()  # it shares the constants, and its names are ours
         operations = list(_constants(marked))
     nodes = [_node(operation, subject) for operation in operations]
     mark = f"constant-{secrets.token_hex(8)}-"
     for number, operation in enumerate(operations):
         operation.set_friendly_name(f"{mark}{number}-")
-    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
+    with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
         xml = _serialized(marked)
     return _unmarked(xml, mark, nodes, subject)
 

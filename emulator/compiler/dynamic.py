@@ -15,7 +15,7 @@ import msgspec
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 SHAPE_TENSOR = "vpux_ie_shape_"
@@ -110,7 +110,7 @@ def to_static(model: ov.Model, subject: str) -> None:
             )
         largest[position] = ov.PartialShape([dim.get_max_length() for dim in partial])
     if largest:
-        with openvino_faults(
+        with openvino_errors(
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"{subject}, NPU_DYNAMIC_SHAPE_TO_STATIC",
             "inputs that fit each other at their upper bounds",

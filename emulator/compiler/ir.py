@@ -11,7 +11,7 @@ import openvino as ov
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.compiler import files
 from softnpu.emulator.compiler.checks import input_names
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # OpenVINO tries every frontend that it has, and others than the IR's follow paths that are written in the
@@ -41,7 +41,7 @@ def read(
         )
     expected = "an OpenVINO IR of a version that this compiler reads, with the weights that belong to it"
     hint = "" if weights is not None and weights.layout.sources else "the model came without weights"
-    with openvino_faults(result, f"{subject}, IR", expected, hint):
+    with openvino_errors(result, f"{subject}, IR", expected, hint):
         if weights is None:
             model = core.read_model(xml)
         else:
@@ -78,7 +78,7 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
     if applied:
         asked = ", ".join(f"'{names[position]}' {_text(shape)}" for position, shape in applied.items())
         before = ", ".join(f"'{names[at]}' {model.inputs[at].partial_shape}" for at in applied)
-        with openvino_faults(
+        with openvino_errors(
             ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, input {asked}", f"shapes that fit {before}"
         ):
             model.reshape({position: ov.PartialShape(list(shape)) for position, shape in applied.items()})

@@ -18,7 +18,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.compiler.arguments import Original, original
-from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import ZeResult
 
 _ORIGINAL = "vpux_ow_"
@@ -88,7 +88,7 @@ def take_out(
     count = len(model.inputs)
     inputs = [weight.parameter(SEPARATED) for weight in weights]
     expected = "weights that can be inputs"
-    with openvino_faults(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, weights", expected):
+    with openvino_errors(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, weights", expected):
         for weight, parameter in zip(weights, inputs, strict=True):
             for node in weight.nodes:
                 for reader in list(node.output(0).get_target_inputs()):

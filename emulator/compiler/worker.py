@@ -9,7 +9,7 @@ import msgspec
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.compiler import cache_key
-from softnpu.emulator.compiler.error_info import not_text, out_of_memory, sendable, system_fault
+from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
 from softnpu.emulator.compiler.job_runner import run
 from softnpu.emulator.compiler.runtime import Product, Runtime
 from softnpu.emulator.compiler.stages import Send
@@ -52,7 +52,7 @@ def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:
     outcome = _outcome(channel, packet, runtime)
     if isinstance(outcome, ErrorInfo):
         lack = _lack_of_descriptors()
-        _fail(channel, packet.request, outcome if lack is None else system_fault("compile job", lack))
+        _fail(channel, packet.request, outcome if lack is None else system_error("compile job", lack))
         if lack is not None:
             # it would fail every job, the next worker may not; an orderly end would open files and may hang
             os._exit(3)
@@ -93,11 +93,11 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | Er
     except MemoryError:
         return out_of_memory(subject).info
     except UnicodeDecodeError as error:  # raised wherever OpenVINO first shows a name of the model
-        return not_text(subject, error)
+        return not_utf8(subject, error)
     except ConnectionError:
         raise
     except OSError as error:
-        return system_fault(subject, error)
+        return system_error(subject, error)
 
 
 def _run_with_failpoints(job: Job, packet: Packet, report: Send, runtime: Runtime) -> Product:
@@ -143,4 +143,4 @@ def _report(channel: Channel, request: int, stage: str, done: float) -> None:
 
 
 def _fail(channel: Channel, request: int, info: ErrorInfo) -> None:
-    channel.send(request, messages.encode(messages.Failed(info=sendable(info))))
+    channel.send(request, messages.encode(messages.Failed(info=info.shortened())))

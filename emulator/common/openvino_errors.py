@@ -1,0 +1,39 @@
+"""Exceptions of OpenVINO, and the one line of their text that helps a person.
+
+OpenVINO raises C++ exceptions, which arrive in Python as a few built-in types; their text has several lines of
+source locations around its own words.
+"""
+
+from __future__ import annotations
+
+import re
+
+# std::exception and ov::Exception; invalid_argument and text that is not UTF-8; out_of_range; overflow_error
+OPENVINO_ERRORS = (RuntimeError, ValueError, IndexError, OverflowError)
+
+_LIMIT = 400
+_SOURCE_LOCATION = re.compile(
+    r"^(Exception from |Check '.*' failed at |While validating node |Not Implemented:?$|$)"
+)
+_NODE = re.compile(r"While validating node '(?:\w+::)?(\w+) .* with friendly_name '(.*)':")
+
+
+def reason(error: BaseException) -> str:
+    """The operation that the error is about, if it names one, and its own words; at most 400 characters."""
+    text = str(error)
+    words = " ".join(line.strip() for line in text.splitlines() if not _SOURCE_LOCATION.match(line.strip()))
+    node = _NODE.search(text)
+    if node:
+        words = f"operation '{node[2]}' ({node[1]}): {words}"
+    return shortened(words or text.strip() or type(error).__name__, _LIMIT).rstrip(". ")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the host ran out of memory; OpenVINO wraps `std::bad_alloc` in its own exception."""
+    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` with at most `limit` characters, in characters that every terminal and log can show."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 3] + "..."
