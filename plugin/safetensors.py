@@ -1,8 +1,7 @@
 """Weights files in the safetensors format: 8 bytes of little-endian header length, a JSON header, raw data.
 
 The rules are those of the format's own document: the header is at most 100 MB, starts with `{`, and the
-tensors cover the data without holes or overlaps. Every number in a header is checked before it is used, since
-a file from the network is somebody else's word.
+tensors cover the data without holes or overlaps. Headers are untrusted: every number is checked before use.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ ITEM_SIZES: Final = {
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
-# numpy's own limit on dimensions; it also keeps a shape of a million entries from costing a big-integer
-# product.
+# numpy's limit on dimensions; it also avoids a big-integer product over a shape of a million entries
 _MAX_RANK: Final = 64
 _METADATA: Final = "__metadata__"
 
 
 class SafetensorsError(ValueError):
-    """A file is no whole safetensors file; the text does not name it."""
+    """A file is no complete safetensors file; the text does not name the file."""
 
 
 class TensorRange(msgspec.Struct, frozen=True):
@@ -41,7 +39,7 @@ class TensorRange(msgspec.Struct, frozen=True):
 
 
 class _TensorRecord(msgspec.Struct, frozen=True):
-    """What a header says of one tensor. `data_offsets` are bytes from the end of the header: begin, end."""
+    """One entry of a header. `data_offsets` are bytes from the end of the header: begin, end."""
 
     dtype: str
     shape: list[int]
@@ -49,9 +47,9 @@ class _TensorRecord(msgspec.Struct, frozen=True):
 
 
 def tensor_ranges(fd: int) -> dict[str, TensorRange]:
-    """Where each tensor lies, by name; only the header is read.
+    """The range of each tensor in the file, by name; reads only the header.
 
-    Raises `SafetensorsError` with the value when the file is truncated or its header does not hold together.
+    Raises `SafetensorsError` with the value for a truncated file or an inconsistent header.
     """
     file_bytes = os.fstat(fd).st_size
     if file_bytes < _LENGTH_BYTES:
@@ -91,7 +89,7 @@ def _decode_record(name: str, value: msgspec.Raw) -> _TensorRecord:
 
 
 def _check_layout(records: dict[str, _TensorRecord], data_bytes: int) -> None:
-    """Every tensor has the size of its shape, and together they are exactly the data, end to end."""
+    """Check that every tensor has the size of its shape, and that together they cover the data."""
     expected_begin = 0
     for name, record in sorted(records.items(), key=lambda item: item[1].data_offsets):
         begin, end = record.data_offsets

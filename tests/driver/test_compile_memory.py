@@ -18,6 +18,7 @@ from softnpu.driver import Context, GraphSource
 from softnpu.driver.graph_creation import compile_source
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.serialized_forms import by_descriptor
 from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096
