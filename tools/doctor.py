@@ -17,7 +17,7 @@ import typer
 from softnpu.emulator.interface.version import ENV_AUTOSTART
 from softnpu.tools.console import format_bytes, out
 from softnpu.tools.failures import describe, expected
-from softnpu.tools.run import private_daemon
+from softnpu.tools.private_daemon import private_daemon
 from softnpu.tools.status import SocketOption, place_of
 
 _LEAST_DESCRIPTORS: Final = 1024
@@ -199,8 +199,8 @@ def _device(_: Path) -> Iterator[Finding]:
     from softnpu.tools.demo.digits import load_test_set, model_path
 
     images, labels = load_test_set()
-    with private_daemon() as place:
-        core = Core(place)
+    with private_daemon() as daemon:
+        core = Core(daemon.socket)
         try:
             compiled = core.compile_model(model_path(), "NPU", {"NPU_BYPASS_UMD_CACHING": True})
             right = int(compiled(images[:1])[0].argmax()) == labels[0]
@@ -224,10 +224,10 @@ def _openvino(_: Path) -> Iterator[Finding]:
     except ZeError:
         return
     code = "import openvino as ov; print(*ov.Core().available_devices)"
-    with private_daemon() as place:
+    with private_daemon() as daemon:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code],
-            env=library.environment(place, os.environ),
+            env=library.environment(daemon.socket, os.environ),
             capture_output=True,
             text=True,
             timeout=_VIEW_S,

@@ -41,13 +41,15 @@ def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
     In this process OpenVINO finds it from now on, unless it has looked for an NPU before.
     """
     from softnpu.driver import native_library
-    from softnpu.tools.run import private_daemon
+    from softnpu.tools.private_daemon import private_daemon
 
     library = native_library.find()
-    with private_daemon(pytestconfig.getoption(_OPTION)) as socket, pytest.MonkeyPatch.context() as patch:
-        environment = library.environment(socket, os.environ)
+    platforms = pytestconfig.getoption(_OPTION)
+    settings = {"devices": tuple(platforms)} if platforms else {}
+    with private_daemon(**settings) as daemon, pytest.MonkeyPatch.context() as patch:
+        environment = library.environment(daemon.socket, os.environ)
         for name, value in environment.items():
             patch.setenv(name, value)
         # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
-        yield SoftnpuDevice(socket, environment)
+        yield SoftnpuDevice(daemon.socket, environment)

@@ -6,24 +6,22 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from softnpu.tools.daemon import Ending, await_end, open_process
 from softnpu.tools.failures import ToolError, tell
-from softnpu.tools.status import SocketOption, connect, place_of
+from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.status import SocketOption, place_of
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary
 
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
-_ORPHANED_S: Final = 5.0
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 DeviceOption = Annotated[
@@ -51,8 +49,10 @@ def run(
         raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
         _replace(command, joined(library, place_of(socket), device, os.environ))
-    with private_daemon(device) as place:
-        raise typer.Exit(_watch(command, library.environment(place, os.environ)))
+    settings = {"devices": tuple(device)} if device else {}
+    with private_daemon(**settings) as daemon:
+        code = _watch(command, library.environment(daemon.socket, os.environ))
+    raise typer.Exit(code)
 
 
 def env(device: DeviceOption = None, socket: SocketOption = None) -> None:
@@ -84,34 +84,6 @@ def joined(
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
     return library.environment(place, base)
-
-
-@contextmanager
-def private_daemon(devices: list[str] | None = None) -> Iterator[Path]:
-    """A daemon in a directory of its own: yields its socket, ends it and removes everything afterwards.
-
-    Should this process be killed, the daemon ends by itself.
-    """
-    import msgspec
-
-    from softnpu.driver import ZeError
-    from softnpu.emulator.daemon import start_background
-    from softnpu.emulator.supervisor.settings import DaemonSettings
-
-    with tempfile.TemporaryDirectory(prefix="softnpu-run-") as folder:
-        place = Path(folder, "npu.sock")
-        settings = DaemonSettings(socket=str(place), idle_timeout_s=_ORPHANED_S)
-        if devices:
-            settings = msgspec.structs.replace(settings, devices=tuple(devices))
-        start_background(settings)
-        with connect(place) as driver:  # as long as this session lives the daemon is not idle
-            ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
-            try:
-                yield place
-            finally:
-                with suppress(ZeError):  # it has ended already
-                    driver.stop_daemon()
-                await_end(ending)
 
 
 @contextmanager

@@ -16,10 +16,10 @@ import typer
 
 from softnpu.tools.bench import report
 from softnpu.tools.bench.clients_process import Answer, Runner
-from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "clients"
 TARGET = 0.95
@@ -55,7 +55,7 @@ def run(
 ) -> Iterator[Measurement]:
     """Inferences a second of all clients together, and of the peers; medians of `rounds` turns."""
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon())
+        socket = stack.enter_context(private_daemon()).socket
 
         def start(way: str) -> Runner:
             return stack.enter_context(Runner(way, model, precision, socket))

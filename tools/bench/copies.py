@@ -11,11 +11,11 @@ import typer
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.result import Measurement, against
 from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.console import format_bytes, parse_size
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "copy"
 TARGET = 0.8

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from softnpu.driver import Driver
-from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import (
     DeviceRequest,
@@ -23,6 +22,7 @@ from softnpu.tools.bench.requests import (
 )
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.bench.rounds import Round, interleave, median, percentile, split
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "infer"
 THROUGHPUT_TARGET = 0.9

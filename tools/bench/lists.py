@@ -14,10 +14,10 @@ import typer
 
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, Driver, Fence
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.result import Measurement, against
 from softnpu.tools.bench.rounds import REST_S, median
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "lists"
 TARGET_US = 10.0

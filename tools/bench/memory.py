@@ -14,10 +14,10 @@ from pathlib import Path
 
 from softnpu.driver import Driver
 from softnpu.tools.bench.client import ClientProcess
-from softnpu.tools.bench.daemon import private_daemon, process_tree
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, against, alone
 from softnpu.tools.console import err
+from softnpu.tools.private_daemon import private_daemon, process_tree
 
 BENCH = "memory"
 TARGET = 1.5
@@ -40,7 +40,7 @@ def run(model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement
 
 def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement]:
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon())
+        socket = stack.enter_context(private_daemon()).socket
         observer = stack.enter_context(Driver.open(socket, autostart=False))
         spare = _compilers(process_tree(observer.daemon_pid))
         clients = [_start(stack, way, socket, model)]

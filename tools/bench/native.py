@@ -26,11 +26,11 @@ from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SPIN_US
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, against
 from softnpu.tools.bench.rounds import interleave, median, pinned, split
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "native"
 ASLEEP_TARGET = 1.2
@@ -171,7 +171,7 @@ def _measure(
 ) -> Measurement:
     rounds, count = split(trips, _ROUND)
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon(spin_us))
+        socket = stack.enter_context(private_daemon(spin_us=spin_us)).socket
         status = stack.enter_context(Driver.open(socket, autostart=False)).status()
         os.sched_setaffinity(status.engines[0].engine_pid, {far})
         device = stack.enter_context(RoundTrips(library, program, socket, spin_us))

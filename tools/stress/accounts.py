@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from softnpu.emulator.interface.messages import StatusIs
-from softnpu.tools.bench.daemon import process_tree
+from softnpu.tools.private_daemon import process_tree
 
 _FIELD: Final = re.compile(rb"^(Pss|Pss_Shmem|Pss_File):\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
