@@ -145,7 +145,7 @@ def stop(
         )
     if ending is None:
         ending, how = _kill(path, record), "killed"
-    await_end(ending)
+    _await_end(ending)
     if how == "killed":
         _tidy(path)
     out.print(f"daemon {ending.pid} at {path} {how}", markup=False, highlight=False, soft_wrap=True)
@@ -243,7 +243,7 @@ def _ask(path: Path) -> Ending | None:
     def ask() -> None:
         try:
             with connect(path) as driver:
-                ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
+                ending = Ending(driver.daemon_pid, _open_pidfd(driver.daemon_pid))
                 driver.stop_daemon()
                 endings.append(ending)
         except (ToolError, ZeError) as error:
@@ -260,9 +260,15 @@ def _ask(path: Path) -> Ending | None:
 
 def _kill(path: Path, record: DaemonRecord | None) -> Ending:
     """Kills the process of the lock record, once it is proven to be that daemon."""
-    # first hold the process, then look who it is: its pid cannot go to another one in between
-    pidfd = -1 if record is None else open_process(record.pid)
-    if record is None or pidfd < 0 or not _is_the_daemon(record):
+    from softnpu.emulator.common.process_identity import ProcessIdentity
+
+    # the pidfd first, then the proof: the pid cannot go to another process in between
+    pidfd = -1 if record is None else _open_pidfd(record.pid)
+    if (
+        record is None
+        or pidfd < 0
+        or not ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
+    ):
         raise ToolError(
             f"daemon at {path}",
             found="it does not answer, and its lock file names no living process",
@@ -273,7 +279,7 @@ def _kill(path: Path, record: DaemonRecord | None) -> Ending:
     return Ending(record.pid, pidfd)
 
 
-def open_process(pid: int) -> int:
+def _open_pidfd(pid: int) -> int:
     """A descriptor of a process, the caller's; -1 if there is none of this number."""
     try:
         return os.pidfd_open(pid)
@@ -281,18 +287,7 @@ def open_process(pid: int) -> int:
         return -1
 
 
-def _is_the_daemon(record: DaemonRecord) -> bool:
-    """Whether the record's process still runs: a pid is used again after a while, its start time is not."""
-    from softnpu.emulator.interface import endpoint
-
-    try:
-        same_start = endpoint.process_start_time(record.pid) == record.start_time
-    except OSError:
-        return False
-    return same_start and endpoint.boot_id() == record.boot_id
-
-
-def await_end(ending: Ending) -> None:
+def _await_end(ending: Ending) -> None:
     """Waits until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
     if ending.pidfd < 0:
         return

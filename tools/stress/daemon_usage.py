@@ -54,7 +54,7 @@ def orphaned(status: StatusIs) -> int:
     return used - sum(session.memory_used for session in status.sessions)
 
 
-def take(status: StatusIs, at: float) -> Sample | None:
+def measure(status: StatusIs, at: float) -> Sample | None:
     """The daemon now; None while an engine is being replaced."""
     try:
         engines = [engine.engine_pid for engine in status.engines]
