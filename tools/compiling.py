@@ -92,11 +92,11 @@ def _origin(compiled: CompiledModel, stages: str) -> str:
 def _next(compiled: CompiledModel, target: Path, model: Path | None) -> str:
     parts: Sequence[str] = ["softnpu", "infer", _quoted(target)]
     if model is not None:
-        parts = [*parts, "--model", _quoted(model)]
+        parts = [*parts, "--source-model", _quoted(model)]
     here = compiled.context.device.info.platform
     wanted = compiled.meta.platform
     if wanted != here:
-        return f"{' '.join(parts)}, with a device of that platform (softnpu daemon --device {wanted})"
+        return f"{' '.join(parts)}, with a device of that platform (softnpu daemon --platform {wanted})"
     return " ".join(parts)
 
 

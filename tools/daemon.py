@@ -17,7 +17,7 @@ import typer
 
 from softnpu.tools.console import err, format_bytes, out, parse_size, parse_whole
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption, connect, device_name, place_of
+from softnpu.tools.status import PlatformOption, SocketOption, connect, device_name, place_of
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
@@ -37,10 +37,7 @@ _END_S: Final = 15.0
 
 
 def daemon(
-    device: Annotated[
-        list[str] | None,
-        typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
-    ] = None,
+    platform: PlatformOption = None,
     socket: SocketOption = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and log to stderr.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -99,7 +96,7 @@ def daemon(
 
     path = place_of(socket)
     chosen = {
-        "devices": tuple(device) if device else None,
+        "devices": tuple(platform) if platform else None,
         "memory": memory,
         "session_memory": session_memory,
         "tdr_ms": tdr_ms,

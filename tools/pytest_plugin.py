@@ -1,6 +1,6 @@
 """A pytest plugin: `softnpu_device`, an emulated NPU for the tests of other people's programs.
 
-Every worker of pytest-xdist has a daemon of its own. `--softnpu-device 3720` chooses the platform.
+Every worker of pytest-xdist has a daemon of its own. `--softnpu-platform 3720` chooses the platform.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_OPTION = "--softnpu-device"
+_OPTION = "--softnpu-platform"
 
 
 @dataclass(frozen=True)

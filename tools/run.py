@@ -15,7 +15,7 @@ import typer
 
 from softnpu.tools.failures import ToolError, tell
 from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import SocketOption, place_of
+from softnpu.tools.status import PlatformOption, SocketOption, place_of
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary
@@ -24,15 +24,10 @@ _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-DeviceOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
-]
-
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
-    device: DeviceOption = None,
+    platform: PlatformOption = None,
     private: Annotated[
         bool, typer.Option("--private", help="A daemon for this program alone, which ends with it.")
     ] = False,
@@ -48,56 +43,56 @@ def run(
     if private and socket is not None:
         raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
-        _replace(command, joined(library, place_of(socket), device, os.environ))
-    settings = {"devices": tuple(device)} if device else {}
+        _replace(command, environment_for(library, place_of(socket), platform, os.environ))
+    settings = {"devices": tuple(platform)} if platform else {}
     with private_daemon(**settings) as daemon:
         code = _watch(command, library.environment(daemon.socket, os.environ))
     raise typer.Exit(code)
 
 
-def env(device: DeviceOption = None, socket: SocketOption = None) -> None:
+def env(platform: PlatformOption = None, socket: SocketOption = None) -> None:
     """Print what a shell has to set so that programs find the NPU: eval "$(softnpu env)"."""
     from softnpu.driver import native_library
 
-    found = joined(native_library.find(), place_of(socket), device, os.environ)
-    for name, value in found.items():
+    variables = environment_for(native_library.find(), place_of(socket), platform, os.environ)
+    for name, value in variables.items():
         if os.environ.get(name) != value:
             typer.echo(f"export {name}={shlex.quote(value)}")
 
 
-def joined(
-    library: NativeLibrary, place: Path, devices: list[str] | None, base: Mapping[str, str]
+def environment_for(
+    library: NativeLibrary, place: Path, platforms: list[str] | None, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment for programs of the daemon at `place`, which is started if there is none and it may be.
+    """The environment for programs that use the daemon at `place`; starts one there if it may and must.
 
-    Raises `ToolError` when one runs there with other devices than `devices`, platforms in their order.
+    Raises `ToolError` when one runs there with devices of other platforms, or in another order.
     """
     from softnpu.driver import Driver
 
-    with _started_with(devices), Driver.open(place, role="monitor") as driver:
-        found = [known.info.platform for known in driver.devices]
-    if devices is not None and found != devices:
+    with _started_with(platforms), Driver.open(place, role="monitor") as driver:
+        actual = [known.info.platform for known in driver.devices]
+    if platforms is not None and actual != platforms:
         raise ToolError(
             f"daemon at {place}",
-            found=f"its devices are {', '.join(found)}",
-            expected=f"{', '.join(devices)}, as --device asks for",
+            found=f"its devices are {', '.join(actual)}",
+            expected=f"{', '.join(platforms)}, as --platform asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
     return library.environment(place, base)
 
 
 @contextmanager
-def _started_with(devices: list[str] | None) -> Iterator[None]:
+def _started_with(platforms: list[str] | None) -> Iterator[None]:
     """While this lasts, a daemon that starts by itself gets these devices."""
     from softnpu.emulator.interface.version import ENV_DEVICES
 
     before = os.environ.get(ENV_DEVICES)
-    if devices is not None:
-        os.environ[ENV_DEVICES] = ",".join(devices)
+    if platforms is not None:
+        os.environ[ENV_DEVICES] = ",".join(platforms)
     try:
         yield
     finally:
-        if devices is not None:
+        if platforms is not None:
             del os.environ[ENV_DEVICES]
             os.environ.update({} if before is None else {ENV_DEVICES: before})
 

@@ -24,6 +24,10 @@ SocketOption = Annotated[
     Path | None,
     typer.Option("--socket", help="Control socket; default: SOFTNPU_SOCKET, else this user's own."),
 ]
+PlatformOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
+]
 
 
 def status(

@@ -51,7 +51,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Refuses settings that cannot work, naming the setting."""
         if not 1 <= len(self.devices) <= _MAX_DEVICES:
-            raise _bad("--device", f"{len(self.devices)} devices", f"1 to {_MAX_DEVICES}")
+            raise _bad("--platform", f"{len(self.devices)} devices", f"1 to {_MAX_DEVICES}")
         for number in self.devices:
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:

@@ -168,8 +168,8 @@ def test_a_directory_that_does_not_exist_is_refused(private_dir: Path) -> None:
     ("settings", "name"),
     [
         ({"devices": ("9999",)}, "9999"),
-        ({"devices": ()}, "--device"),
-        ({"devices": ("4000",) * 9}, "--device"),
+        ({"devices": ()}, "--platform"),
+        ({"devices": ("4000",) * 9}, "--platform"),
         ({"tdr_ms": 0}, "--tdr-ms"),
         ({"memory": -1}, "--memory"),
         ({"log_level": "loud"}, "--log-level"),

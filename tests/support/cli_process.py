@@ -18,7 +18,7 @@ _STREAMS = 3
 
 
 def child_function() -> ChildFunction:
-    """Imports what commands need of other projects; softnpu itself reads the environment, so it comes later."""
+    """Imports what commands need of other projects; softnpu itself reads the environment when imported."""
     import blake3  # noqa: F401
     import msgspec  # noqa: F401
     import numpy  # noqa: F401
@@ -29,7 +29,7 @@ def child_function() -> ChildFunction:
     import rich.console
     import rich.live
     import rich.progress
-    import rich.table
+    import rich.table  # noqa: F401
     import typer  # noqa: F401
 
     return _run

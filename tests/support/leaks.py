@@ -66,7 +66,8 @@ class Surroundings:
         return [
             f"{fd} -> {target}"
             for fd, target in _descriptors().items()
-            if (fd, target) not in self._descriptors and target not in lasting_descriptors
+            if (fd, target) not in self._descriptors
+            and target not in lasting_descriptors
             and not target.startswith(_LIBRARIES)
         ]
 

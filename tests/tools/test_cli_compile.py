@@ -32,7 +32,7 @@ def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path,
     assert re.fullmatch(rf"wrote {blob}, [\d.]+ KiB, with all weights, in .*", words[1])
     assert words[2] == f"run it with: softnpu infer {blob}"
     assert "probabilities   f32    1x10" in softnpu("infer", blob, "-n", "2").words
-    assert _EQUAL in softnpu("infer", blob, "-n", "2", "--model", digits, "--compare", "CPU").words
+    assert _EQUAL in softnpu("infer", blob, "-n", "2", "--source-model", digits, "--compare", "CPU").words
 
 
 @_needs_daemon
@@ -85,7 +85,7 @@ def test_an_open_dimension_gets_its_size_when_the_file_is_run(private_dir: Path,
     assert (
         "--shape x: [9, 4]; expected one within [1..8,4]" in softnpu("infer", blob, "--shape=x=9,4").complaint
     )
-    words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--model", model).words
+    words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--source-model", model).words
     assert "5x4" in words
     assert _EQUAL in words
 
@@ -100,11 +100,13 @@ def test_a_platform_that_is_not_here_is_compiled_for(
     words = softnpu("compile", digits, "-o", blob, "--platform", "3720").words
     assert "compiled 'digits' for platform 3720" in words
     assert f"run it with: softnpu infer {blob}, with a device of that platform" in words
-    assert "softnpu daemon --device 3720" in words
+    assert "softnpu daemon --platform 3720" in words
     complaint = softnpu("infer", blob).complaint
     assert "platform: '3720'; expected '4000'. Compile the model for this device" in complaint
     other = start_daemon(devices=("3720",), socket=str(private_dir / "other.sock"))
-    words = softnpu("infer", blob, "--socket", other.socket, "--model", digits, "--compare", "CPU").words
+    words = softnpu(
+        "infer", blob, "--socket", other.socket, "--source-model", digits, "--compare", "CPU"
+    ).words
     assert _EQUAL in words
 
 
@@ -139,9 +141,9 @@ def test_without_weights_the_file_is_small_and_runs_with_the_model(private_dir: 
     model = write_scale(private_dir, 3.0, count=1 << 20)
     words = softnpu("compile", model, "-o", blob, "--weightless").words
     assert "without weights" in words
-    assert f"softnpu infer {blob} --model {model}" in words
+    assert f"softnpu infer {blob} --source-model {model}" in words
     assert blob.stat().st_size < 1 << 20 < (4 << 20) == model.with_suffix(".bin").stat().st_size
-    assert _EQUAL in softnpu("infer", blob, "-n", "1", "--model", model, "--compare", "CPU").words
+    assert _EQUAL in softnpu("infer", blob, "-n", "1", "--source-model", model, "--compare", "CPU").words
 
 
 # ------------------------------------------------------------ what is wrong
@@ -193,8 +195,8 @@ def test_what_a_compiled_model_does_not_take_is_named(
 
 
 def test_a_second_model_is_for_compiled_models(digits: Path) -> None:
-    complaint = softnpu("infer", digits, "--model", digits).complaint
-    assert complaint.startswith(f"--model: given, but {digits} is no compiled model")
+    complaint = softnpu("infer", digits, "--source-model", digits).complaint
+    assert complaint.startswith(f"--source-model: given, but {digits} is no compiled model")
 
 
 @_needs_daemon

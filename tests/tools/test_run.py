@@ -47,7 +47,7 @@ def test_an_unmodified_program_finds_the_device(daemon: Daemon, native_dir: dict
 def test_arguments_are_passed_untouched(
     daemon: Daemon, native_dir: dict[str, str], separator: list[str]
 ) -> None:
-    given = ["--device", "3720", "--", "--private", "", "a b", "--help"]
+    given = ["--platform", "3720", "--", "--private", "", "a b", "--help"]
     done = softnpu("run", *separator, sys.executable, "-c", SHOW, *given, **native_dir)
     assert ast.literal_eval(done.words) == given
     assert daemon.alive
@@ -89,7 +89,7 @@ def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, 
 def test_devices_that_the_daemon_does_not_have_are_refused(
     daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
-    said = softnpu("run", "--device", "3720", "--", "true", **native_dir).complaint
+    said = softnpu("run", "--platform", "3720", "--", "true", **native_dir).complaint
     assert "its devices are 4000" in said
     assert "--private" in said
     assert daemon.alive
@@ -97,7 +97,7 @@ def test_devices_that_the_daemon_does_not_have_are_refused(
 
 def test_devices_of_a_private_daemon_are_chosen(native_dir: dict[str, str]) -> None:
     code = "import openvino as ov; print(ov.Core().get_property('NPU', 'DEVICE_ARCHITECTURE'))"
-    line = ["run", "--private", "--device", "3720", "--", sys.executable, "-c", code]
+    line = ["run", "--private", "--platform", "3720", "--", sys.executable, "-c", code]
     assert softnpu(*line, **native_dir).words.strip() == "3720"
 
 
