@@ -16,7 +16,7 @@ from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 from tests.support.models import on_cpu, write_scale
 
-_needs_daemon = pytest.mark.usefixtures("daemon")
+_needs_daemon = pytest.mark.usefixtures("cli_daemon")
 _EQUAL = "every number equals, bit by bit"
 
 
@@ -36,15 +36,14 @@ def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path,
 
 
 @_needs_daemon
-def test_the_file_has_the_numbers_of_the_model(daemon: Daemon, digits: Path, blob: Path) -> None:
+def test_the_file_has_the_numbers_of_the_model(cli_daemon: Daemon, digits: Path, blob: Path) -> None:
     softnpu("compile", digits, "-o", blob)
     image = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
-    core = Core(daemon.socket)
+    core = Core(cli_daemon.socket)
     np.testing.assert_array_equal(core.import_model(blob)(image)[0], on_cpu(digits, image)[0])
     core.unload_plugin()
 
 
-@_needs_daemon
 def test_the_device_loads_nothing_while_a_model_is_compiled(daemon: Daemon, digits: Path, blob: Path) -> None:
     softnpu("compile", digits, "-o", blob)
     assert "loaded" not in daemon.log
@@ -61,13 +60,13 @@ def test_without_a_name_the_file_is_called_as_the_model(
 
 
 @_needs_daemon
-def test_shapes_and_properties_reach_the_compiler(daemon: Daemon, private_dir: Path, blob: Path) -> None:
+def test_shapes_and_properties_reach_the_compiler(cli_daemon: Daemon, private_dir: Path, blob: Path) -> None:
     x = ops.parameter([-1, 4], ov.Type.f32, name="x")
     x.output(0).set_names({"x"})
     model = private_dir / "open.xml"
     ov.save_model(ov.Model([ops.relu(x)], [x], "open"), model)
     softnpu("compile", model, "-o", blob, "--shape", "x=3,4", "--config", "PERF_COUNT=YES")
-    core = Core(daemon.socket)
+    core = Core(cli_daemon.socket)
     compiled = core.import_model(blob)
     assert list(compiled.input("x").shape) == [3, 4]
     assert compiled.get_property("PERF_COUNT") is True

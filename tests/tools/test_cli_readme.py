@@ -11,11 +11,14 @@ import pytest
 
 from tests.support.cli import softnpu
 
+pytestmark = pytest.mark.quick
+
+
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("cli_daemon")
 def test_the_python_example_prints_what_it_says() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)
     assert len(example.strip().splitlines()) <= 12
@@ -39,7 +42,7 @@ def test_every_link_leads_to_a_file() -> None:
     links = [
         (document.name, link)
         for document in documents
-        for link in re.findall(r"\]\(([^)#:]+)", document.read_text())
+        for link in re.findall(r"\]\(([^)#:]+)[)#]", document.read_text())
         if not (document.parent / link).exists()
     ]
     assert len(documents) > 8

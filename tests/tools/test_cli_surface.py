@@ -13,6 +13,9 @@ import softnpu as package
 from softnpu.tools.console import format_bytes, format_time, parse_size
 from tests.support.cli import softnpu
 
+pytestmark = pytest.mark.quick
+
+
 _ROOT = Path(__file__).parents[2]
 _COMMANDS = (
     "demo",

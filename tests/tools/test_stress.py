@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusIs
+from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import daemon_usage, fault_operations, operations, workloads
+from softnpu.tools.stress.cli import chosen_seeds
 from softnpu.tools.stress.coordinator import Options, State
 from softnpu.tools.stress.daemon_usage import Sample, growths
 from softnpu.tools.stress.plan import FAULTS, OPERATIONS, Plan
@@ -88,7 +90,8 @@ def test_several_seeds_one_after_the_other_with_one_of_the_small_models(private_
 
 @pytest.mark.parametrize("seeds", ["", "5-4", "1,x", "-3", "1-99999", "٣"])
 def test_seeds_that_are_none_are_refused(seeds: str) -> None:
-    assert "expected numbers such as 1-10 or 3,5,8" in softnpu("stress", "--seeds", seeds).complaint
+    with pytest.raises(ToolError, match="expected numbers such as 1-10 or 3,5,8"):
+        chosen_seeds(None, seeds)
 
 
 def test_seed_and_seeds_are_not_taken_together() -> None:

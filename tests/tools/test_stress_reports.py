@@ -22,7 +22,7 @@ class _Run:
     def __init__(self, folder: Path, defect: str, model: str) -> None:
         path = folder / "result.json"
         told = softnpu(
-            "stress", "--clients", "2", "--seconds", "6", "--seed", "1", "--model", model, "--json", path,
+            "stress", "--clients", "2", "--seconds", "4", "--seed", "1", "--model", model, "--json", path,
             **seeded_engine(folder, defect),
         )  # fmt: skip
         assert told.code == 1, told.out + told.err

@@ -51,7 +51,7 @@ def stress(
     from softnpu.tools.console import out
     from softnpu.tools.stress.coordinator import Options
 
-    chosen = _chosen(seed, seeds)
+    chosen = chosen_seeds(seed, seeds)
     options = Options(
         clients=clients,
         seconds=seconds,
@@ -90,7 +90,7 @@ def _run(options: Options, socket: Path | None) -> StressResult:
     return result
 
 
-def _chosen(seed: int | None, seeds: str | None) -> list[int]:
+def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
     """The seeds in the order of their runs: of `--seeds`, else the one of `--seed`, else a random one."""
     from softnpu.tools.failures import ToolError
 
