@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from softnpu.tools.failures import ToolError, tell
+from softnpu.tools.failures import ToolError, print_error
 from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import PlatformOption, SocketOption, place_of
+from softnpu.tools.status import PlatformOption, SocketOption, socket_path
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary
@@ -43,7 +43,7 @@ def run(
     if private and socket is not None:
         raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
-        _replace(command, environment_for(library, place_of(socket), platform, os.environ))
+        _replace(command, environment_for(library, socket_path(socket), platform, os.environ))
     settings = {"devices": tuple(platform)} if platform else {}
     with private_daemon(**settings) as daemon:
         code = _watch(command, library.environment(daemon.socket, os.environ))
@@ -54,7 +54,7 @@ def env(platform: PlatformOption = None, socket: SocketOption = None) -> None:
     """Print what a shell has to set so that programs find the NPU: eval "$(softnpu env)"."""
     from softnpu.driver import native_library
 
-    variables = environment_for(native_library.find(), place_of(socket), platform, os.environ)
+    variables = environment_for(native_library.find(), socket_path(socket), platform, os.environ)
     for name, value in variables.items():
         if os.environ.get(name) != value:
             typer.echo(f"export {name}={shlex.quote(value)}")
@@ -123,9 +123,11 @@ def _watch(command: list[str], environment: Mapping[str, str]) -> int:
 
 def _unusable(program: str, failure: OSError) -> Exception:
     if isinstance(failure, FileNotFoundError):
-        tell(ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path"))
+        print_error(
+            ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path")
+        )
         return typer.Exit(_NOT_FOUND)
-    tell(
+    print_error(
         ToolError(
             f"program {program}",
             found=failure.strerror or str(failure),

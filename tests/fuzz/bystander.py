@@ -1,4 +1,4 @@
-"""A client that breaks no rule: it infers without pause, checks every number, and what it wrote into its memory.
+"""A client that breaks no rule: it infers without pause, and checks every number and its own memory.
 
 `python -m tests.fuzz.bystander SOCKET XML PARENT` prints a JSON line after its first inference, then one for
 each line of its input, and ends with it.

@@ -21,7 +21,7 @@ import typer
 from softnpu.tools.bench import report
 from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
 from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_daemon
@@ -75,7 +75,7 @@ def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
     different = {
         start.outputs for side in (ours, theirs) for starts_of in side.values() for start in starts_of
     }
-    yield alone(BENCH, f"{model.name}: outputs that differ", "outputs", len(different) - 1, exactly=0)
+    yield absolute(BENCH, f"{model.name}: outputs that differ", "outputs", len(different) - 1, exactly=0)
 
 
 def _figures(
@@ -84,9 +84,9 @@ def _figures(
     total = "FEIL" if way is Way.COLD else "FIL"
     for metric, field in ((total, "total_ms"), ("compile", "compile_ms"), ("first inference", "first_ms")):
         mine, peer = (median([getattr(start, field) for start in side]) for side in (ours, theirs))
-        yield against(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
+        yield compared(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
         if metric == "compile":  # the CPU device has no load of its own
-            yield alone(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
+            yield absolute(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
 
 
 class _Starts:

@@ -27,7 +27,7 @@ from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SPIN_US
 from softnpu.tools.bench import report
 from softnpu.tools.bench.echo import EchoProcess
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median, pinned, split
 from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_daemon
@@ -184,7 +184,7 @@ def _measure(
             {"device": partial(device.round, count), "peer": partial(peer.round, count)}, rounds
         )
     found = {name: median(values) * 1e6 for name, values in times.items()}
-    return against(BENCH, metric, "us", found["device"], PEER, found["peer"], at_most=target)
+    return compared(BENCH, metric, "us", found["device"], PEER, found["peer"], at_most=target)
 
 
 def _first_line(text: str) -> str:

@@ -16,7 +16,7 @@ from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.echo import EchoProcess
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, median_time, pinned, split
 from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_session
@@ -78,17 +78,17 @@ def _asleep(
     times = _measure(0, near, far, peers, trips)
     metric = f"round trip asleep, {where}"
     mine = times["device"]
-    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=target)
+    yield compared(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=target)
     for name in peers[1:]:
-        yield against(BENCH, metric, "us", mine, _PEERS[name], times[name])
+        yield compared(BENCH, metric, "us", mine, _PEERS[name], times[name])
 
 
 def _spinning(near: int, far: int, trips: int) -> Iterator[Measurement]:
     times = _measure(DEFAULT_SPIN_US, near, far, ["semaphore", "word"], trips)
     metric = "round trip with spin, two cores"
     mine = times["device"]
-    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=SPIN_TARGET)
-    yield against(BENCH, metric, "us", mine, _PEERS["word"], times["word"])
+    yield compared(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=SPIN_TARGET)
+    yield compared(BENCH, metric, "us", mine, _PEERS["word"], times["word"])
 
 
 def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) -> dict[str, float]:

@@ -80,13 +80,13 @@ def _run(options: Options, socket: Path | None) -> StressResult:
     from softnpu.tools.stress.coordinator import Coordinator
     from softnpu.tools.stress.daemon import target
     from softnpu.tools.stress.result import evaluate
-    from softnpu.tools.stress.view import View, tell
+    from softnpu.tools.stress.view import View, print_result
 
     with target(socket) as found, View() as view:
         coordinator = Coordinator(options, found, view.show)
         coordinator.run()
     result = evaluate(coordinator.state, coordinator.deaths.done, found.failures)
-    tell(result)
+    print_result(result)
     return result
 
 

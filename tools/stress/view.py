@@ -9,7 +9,7 @@ from typing import Final
 from rich.live import Live
 from rich.table import Table
 
-from softnpu.tools.console import format_bytes, format_time, out
+from softnpu.tools.console import format_bytes, format_time, out, print_line
 from softnpu.tools.stress.coordinator import State
 from softnpu.tools.stress.reclaim_latency import Times
 from softnpu.tools.stress.result import StressResult
@@ -42,13 +42,13 @@ class View:
             self._live.update(_table(state), refresh=True)
         elif time.monotonic() - self._already_failed >= _LINE_S:
             self._already_failed = time.monotonic()
-            out.print(_line(state), highlight=False, markup=False, soft_wrap=True)
+            print_line(_line(state))
 
 
-def tell(result: StressResult) -> None:
+def print_result(result: StressResult) -> None:
     """The result, in words."""
     for label, text in _figures(result):
-        out.print(f"{label:<16}{text}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"{label:<16}{text}")
     for failure in result.failures[:_SHOWN]:
         out.print(str(failure), style="red", highlight=False, markup=False, soft_wrap=True)
     if len(result.failures) > _SHOWN:
