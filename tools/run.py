@@ -84,7 +84,7 @@ def environment_for(
 @contextmanager
 def _started_with(platforms: list[str] | None) -> Iterator[None]:
     """While this lasts, a daemon that starts by itself gets these devices."""
-    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.interface.environment import ENV_DEVICES
 
     before = os.environ.get(ENV_DEVICES)
     if platforms is not None:

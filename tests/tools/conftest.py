@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softnpu.driver.native_library import ENV_NATIVE_DIR
-from softnpu.emulator.interface.version import ENV_SOCKET
+from softnpu.emulator.interface.environment import ENV_SOCKET
 from tests.native.building import build
 from tests.support.daemon import Daemon
 
