@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softnpu.tools.console import format_bytes, out
+from softnpu.tools.console import format_bytes, print_line
 
 if TYPE_CHECKING:
     from softnpu.emulator.blob.container import BlobReader
@@ -34,28 +34,28 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     if json_output:
         typer.echo(json.dumps(found, indent=2))
         return
-    _say(f"{file}: {format_bytes(found['size'])}, {_kind(found)}")
+    print_line(f"{file}: {format_bytes(found['size'])}, {_kind(found)}")
     for line in (
         f"model '{found['model']}', {found['operations']} operations, by {found['versions']['compiler']}",
         f"requires {found['requirements']}",
         *(f"{name} {text}" for name, text in found["versions"].items() if name != "compiler"),
     ):
-        _say(f"  {line}")
+        print_line(f"  {line}")
     for kind in ("inputs", "outputs"):
-        _say(f"{kind}")
+        print_line(f"{kind}")
         for port in found[kind]:
             layout = f", layout {port['layout']}" if port["layout"] else ""
-            _say(f"  {port['name']}: {port['element_type']} {port['shape']}{layout}")
+            print_line(f"  {port['name']}: {port['element_type']} {port['shape']}{layout}")
     for part in found["blobs"]:
-        _say(f"blob '{part['kind']}': {format_bytes(part['size'])} at {part['offset']}")
+        print_line(f"blob '{part['kind']}': {format_bytes(part['size'])} at {part['offset']}")
         for section in part["sections"]:
-            _say(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
-    _tell_weights(found["weights"])
+            print_line(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
+    _print_weights(found["weights"])
     if found["properties"]:
-        _say("compiled with")
+        print_line("compiled with")
         for name, value in found["properties"].items():
             if value:
-                _say(f"  {name} {value}")
+                print_line(f"  {name} {value}")
 
 
 @app.command()
@@ -75,7 +75,7 @@ def check(
     if json_output:
         typer.echo(json.dumps({"supported": found.supported, "reason": found.reason}))
     else:
-        _say(f"{'SUPPORTED' if found else 'UNSUPPORTED'}: {found.reason}")
+        print_line(f"{'SUPPORTED' if found else 'UNSUPPORTED'}: {found.reason}")
     if not found:
         raise typer.Exit(1)
 
@@ -164,16 +164,12 @@ def _kind(found: dict[str, Any]) -> str:
     return f"metadata {found['metadata']}"
 
 
-def _tell_weights(weights: dict[str, Any]) -> None:
+def _print_weights(weights: dict[str, Any]) -> None:
     inside = weights["constants"] - weights["outside"]
     size = weights["bytes"] - weights["outside_bytes"]
-    _say(f"weights: {inside} constants inside, {format_bytes(size)}")
+    print_line(f"weights: {inside} constants inside, {format_bytes(size)}")
     if weights["outside"]:
-        _say(f"  {weights['outside']} outside, {format_bytes(weights['outside_bytes'])}")
+        print_line(f"  {weights['outside']} outside, {format_bytes(weights['outside_bytes'])}")
     for source in weights["sources"]:
         where = source["path"] or "memory"
-        _say(f"  from {where}, {format_bytes(source['length'])} at {source['offset']}")
-
-
-def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(f"  from {where}, {format_bytes(source['length'])} at {source['offset']}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from softnpu.tools.console import format_bytes, format_time, out, parse_size
+from softnpu.tools.console import format_bytes, format_time, out, parse_size, print_line
 from softnpu.tools.failures import ToolError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def list_entries(
     if found:
         out.print(_table(found))
     total = sum(described.entry.total for described in found)
-    _say(f"{_count(len(found), 'compiled model')}, {format_bytes(total)}, in {directory}")
+    print_line(f"{_count(len(found), 'compiled model')}, {format_bytes(total)}, in {directory}")
 
 
 @app.command()
@@ -71,14 +71,14 @@ def verify(
     found = _entries(directory)
     bad = dict(maintenance.bad_entries(found))
     for entry, reason in bad.items():
-        _say(f"bad: {entry.path}: {reason}")
-    _say(f"{_count(len(found), 'compiled model')} checked, {len(bad)} bad")
+        print_line(f"bad: {entry.path}: {reason}")
+    print_line(f"{_count(len(found), 'compiled model')} checked, {len(bad)} bad")
     if bad and fix:
         names = {(entry.key, entry.created_ns) for entry in bad}
         removed, kept = maintenance.remove(
             directory, lambda now: [entry for entry in now if (entry.key, entry.created_ns) in names]
         )
-        _tell_removed(removed, kept)
+        _print_removed(removed, kept)
     if bad:
         raise typer.Exit(1)
 
@@ -110,12 +110,12 @@ def prune(
     if dry_run:
         chosen = choose(_entries(directory))
         for entry in chosen:
-            _say(f"would remove {entry.path}")
-        _say(f"{_count(len(chosen), 'compiled model')}, {format_bytes(sum(e.total for e in chosen))}")
+            print_line(f"would remove {entry.path}")
+        print_line(f"{_count(len(chosen), 'compiled model')}, {format_bytes(sum(e.total for e in chosen))}")
     elif directory.is_dir():
-        _tell_removed(*maintenance.remove(directory, choose))
+        _print_removed(*maintenance.remove(directory, choose))
     else:
-        _tell_removed([], [])
+        _print_removed([], [])
 
 
 @app.command()
@@ -141,14 +141,14 @@ def explain(
     digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
     found = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}
-    _say(f"{model}: key {key}")
+    print_line(f"{model}: key {key}")
     if key not in found:
-        _say("miss: it would be compiled")
-        _tell_nearest(maintenance.nearest(key, wanted.description(), found.values()), wanted)
+        print_line("miss: it would be compiled")
+        _print_nearest(maintenance.nearest(key, wanted.description(), found.values()), wanted)
     elif reason := maintenance.defect_of(found[key].entry):
-        _say(f"miss: the entry is bad and would be replaced: {reason}")
+        print_line(f"miss: the entry is bad and would be replaced: {reason}")
     else:
-        _say(f"hit: {_summary(found[key])}")
+        print_line(f"hit: {_summary(found[key])}")
 
 
 # ---------------------------------------------------------------- where, and what is there
@@ -231,34 +231,30 @@ def request_of(
 # ---------------------------------------------------------------- words
 
 
-def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _tell_removed(removed: list[Entry], kept: list[Entry]) -> None:
+def _print_removed(removed: list[Entry], kept: list[Entry]) -> None:
     size = format_bytes(sum(entry.total for entry in removed))
-    _say(f"removed {_count(len(removed), 'compiled model')}, {size}")
+    print_line(f"removed {_count(len(removed), 'compiled model')}, {size}")
     if kept:
-        _say(f"{len(kept)} could not be removed: in use, or not yours to remove")
+        print_line(f"{len(kept)} could not be removed: in use, or not yours to remove")
 
 
-def _tell_nearest(near: NearestEntry | None, wanted: Configuration) -> None:
+def _print_nearest(near: NearestEntry | None, wanted: Configuration) -> None:
     if near is None:
-        _say("no entry is near: nothing of this name or content was stored, or it was removed since")
+        print_line("no entry is near: nothing of this name or content was stored, or it was removed since")
         return
-    _say(f"nearest: {_summary(near.described)}")
+    print_line(f"nearest: {_summary(near.described)}")
     if not near.same_input:
-        _say("  input differs: the content of the model or of its weights")
+        print_line("  input differs: the content of the model or of its weights")
     parts = wanted.description()
     for name in near.different:
         ours, theirs = parts.get(name, "not given"), near.described.parts.get(name, "not given")
-        _say(f"  {_kind(name)} differs: {name} is {ours}, of the entry {theirs}")
+        print_line(f"  {_kind(name)} differs: {name} is {ours}, of the entry {theirs}")
     if not near.described.parts:
-        _say("  it has no sidecar: what else differs is not known")
+        print_line("  it has no sidecar: what else differs is not known")
 
 
 def _kind(part: str) -> str:

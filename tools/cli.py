@@ -1,9 +1,12 @@
-"""The `softnpu` command: what it can do, and how a failure is told.
+"""The `softnpu` command: all subcommands, and the exit codes.
 
 Only what every call needs is imported here: `softnpu --help` must not load OpenVINO.
 """
 
 from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated
 
 import typer
 
@@ -15,10 +18,30 @@ from softnpu.tools.stress import cli as stress
 app = typer.Typer(
     name="softnpu",
     cls=RootGroup,
-    help="A software NPU: programs written for Intel's NPU run on a machine that has none.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("softnpu")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(not installed)"
+        typer.echo(f"softnpu {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """A software NPU: programs written for Intel's NPU run on a machine that has none."""
+
+
 app.command("demo")(demo.demo)
 app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)

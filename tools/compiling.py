@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools.console import format_bytes, format_time, out
+from softnpu.tools.console import format_bytes, format_time, print_line
 from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption
 
@@ -51,7 +51,7 @@ def compile_model(
     with progress.stages() as stages:
         compiled = Core(socket).compile_model(model, device, unloaded, shapes=shapes, progress=stages)
         stages.end()
-    _say(
+    print_line(
         f"compiled '{compiled.meta.name}' for platform {compiled.meta.platform} in"
         f" {format_time(compiled.compile_ms / 1e3)}: {_origin(compiled, str(stages))}"
     )
@@ -59,8 +59,8 @@ def compile_model(
     compiled.export_model(target)
     taken = time.perf_counter() - started
     inside = "without weights" if weightless else "with all weights"
-    _say(f"wrote {target}, {format_bytes(target.stat().st_size)}, {inside}, in {format_time(taken)}")
-    _say(f"run it with: {_next(compiled, target, model if weightless else None)}")
+    print_line(f"wrote {target}, {format_bytes(target.stat().st_size)}, {inside}, in {format_time(taken)}")
+    print_line(f"run it with: {_next(compiled, target, model if weightless else None)}")
 
 
 def _check_target(model: Path, target: Path) -> None:
@@ -92,11 +92,11 @@ def _origin(compiled: CompiledModel, stages: str) -> str:
 def _next(compiled: CompiledModel, target: Path, model: Path | None) -> str:
     parts: Sequence[str] = ["softnpu", "infer", _quoted(target)]
     if model is not None:
-        parts = [*parts, "--model", _quoted(model)]
+        parts = [*parts, "--source-model", _quoted(model)]
     here = compiled.context.device.info.platform
     wanted = compiled.meta.platform
     if wanted != here:
-        return f"{' '.join(parts)}, with a device of that platform (softnpu daemon --device {wanted})"
+        return f"{' '.join(parts)}, with a device of that platform (softnpu daemon --platform {wanted})"
     return " ".join(parts)
 
 
@@ -104,7 +104,3 @@ def _quoted(path: Path) -> str:
     import shlex
 
     return shlex.quote(str(path))
-
-
-def _say(line: str) -> None:
-    out.print(line, markup=False, highlight=False, soft_wrap=True)

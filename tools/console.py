@@ -16,6 +16,11 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
+def print_line(text: str, *, console: Console = out) -> None:
+    """Prints a line as it is: no markup, no colours of numbers, not folded."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def format_bytes(size: float) -> str:
     """`23.4 GiB`; exact below 1 KiB."""
     for unit in _BINARY:

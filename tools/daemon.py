@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from softnpu.tools.console import err, format_bytes, out, parse_size, parse_whole
+from softnpu.tools.console import err, format_bytes, parse_size, parse_whole, print_line
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption, connect, device_name, place_of
+from softnpu.tools.status import PlatformOption, SocketOption, connect, device_name, socket_path
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
@@ -37,10 +37,7 @@ _END_S: Final = 15.0
 
 
 def daemon(
-    device: Annotated[
-        list[str] | None,
-        typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
-    ] = None,
+    platform: PlatformOption = None,
     socket: SocketOption = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and log to stderr.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -97,9 +94,9 @@ def daemon(
     from softnpu.emulator.daemon import start_background
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
-    path = place_of(socket)
+    path = socket_path(socket)
     chosen = {
-        "devices": tuple(device) if device else None,
+        "devices": tuple(platform) if platform else None,
         "memory": memory,
         "session_memory": session_memory,
         "tdr_ms": tdr_ms,
@@ -133,7 +130,7 @@ def stop(
     """Ask the daemon to end, and wait until it has."""
     from softnpu.emulator.interface import endpoint
 
-    path = place_of(socket)
+    path = socket_path(socket)
     record = endpoint.read_record(path)  # it removes its record when it ends
     ending, how = _ask(path), "stopped"
     if ending is None and not force:
@@ -145,10 +142,10 @@ def stop(
         )
     if ending is None:
         ending, how = _kill(path, record), "killed"
-    await_end(ending)
+    _await_end(ending)
     if how == "killed":
-        _tidy(path)
-    out.print(f"daemon {ending.pid} at {path} {how}", markup=False, highlight=False, soft_wrap=True)
+        _remove_leftovers(path)
+    print_line(f"daemon {ending.pid} at {path} {how}")
 
 
 # ------------------------------------------------------------ starting
@@ -199,20 +196,20 @@ def _serve(settings: DaemonSettings) -> None:
     settings.check()
     configure_logging(settings.log_level)
     read_end, write_end = os.pipe()
-    threading.Thread(target=_tell_ready, args=(read_end, settings.socket), daemon=True).start()
+    threading.Thread(target=_print_ready, args=(read_end, settings.socket), daemon=True).start()
     serve(settings, write_end)
 
 
-def _tell_ready(fd: int, socket: str) -> None:
+def _print_ready(fd: int, socket: str) -> None:
     with os.fdopen(fd, "rb") as reader:
         if reader.readline():
             err.print(f"softnpu: ready at {socket}, pid {os.getpid()}", markup=False, highlight=False)
 
 
 def _announce(status: StatusIs) -> None:
-    out.print(f"daemon {status.pid} serves {status.socket}", markup=False, highlight=False, soft_wrap=True)
+    print_line(f"daemon {status.pid} serves {status.socket}")
     for engine in status.engines:
-        out.print(f"  {_device_line(engine, status)}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"  {_device_line(engine, status)}")
 
 
 def _device_line(engine: EngineStatus, status: StatusIs) -> str:
@@ -226,24 +223,24 @@ def _device_line(engine: EngineStatus, status: StatusIs) -> str:
 # ------------------------------------------------------------ stopping
 
 
-class Ending(NamedTuple):
+class EndingProcess(NamedTuple):
     """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it."""
 
     pid: int
     pidfd: int
 
 
-def _ask(path: Path) -> Ending | None:
+def _ask(path: Path) -> EndingProcess | None:
     """Asks the daemon to end; None when it does not answer. Raises `ToolError` when there is none."""
     from softnpu.driver import ZeError
 
-    endings: list[Ending] = []
+    endings: list[EndingProcess] = []
     failures: list[ToolError | ZeError] = []
 
     def ask() -> None:
         try:
             with connect(path) as driver:
-                ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
+                ending = EndingProcess(driver.daemon_pid, _open_pidfd(driver.daemon_pid))
                 driver.stop_daemon()
                 endings.append(ending)
         except (ToolError, ZeError) as error:
@@ -258,11 +255,17 @@ def _ask(path: Path) -> Ending | None:
     return endings[0] if endings else None
 
 
-def _kill(path: Path, record: DaemonRecord | None) -> Ending:
+def _kill(path: Path, record: DaemonRecord | None) -> EndingProcess:
     """Kills the process of the lock record, once it is proven to be that daemon."""
-    # first hold the process, then look who it is: its pid cannot go to another one in between
-    pidfd = -1 if record is None else open_process(record.pid)
-    if record is None or pidfd < 0 or not _is_the_daemon(record):
+    from softnpu.emulator.common.process_identity import ProcessIdentity
+
+    # the pidfd first, then the proof: the pid cannot go to another process in between
+    pidfd = -1 if record is None else _open_pidfd(record.pid)
+    if (
+        record is None
+        or pidfd < 0
+        or not ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
+    ):
         raise ToolError(
             f"daemon at {path}",
             found="it does not answer, and its lock file names no living process",
@@ -270,10 +273,10 @@ def _kill(path: Path, record: DaemonRecord | None) -> Ending:
             hint=f"find out who serves the socket with 'fuser {path}'",
         )
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    return Ending(record.pid, pidfd)
+    return EndingProcess(record.pid, pidfd)
 
 
-def open_process(pid: int) -> int:
+def _open_pidfd(pid: int) -> int:
     """A descriptor of a process, the caller's; -1 if there is none of this number."""
     try:
         return os.pidfd_open(pid)
@@ -281,18 +284,7 @@ def open_process(pid: int) -> int:
         return -1
 
 
-def _is_the_daemon(record: DaemonRecord) -> bool:
-    """Whether the record's process still runs: a pid is used again after a while, its start time is not."""
-    from softnpu.emulator.common import process_identity
-
-    try:
-        same_start = process_identity.start_time(record.pid) == record.start_time
-    except OSError:
-        return False
-    return same_start and process_identity.boot_id() == record.boot_id
-
-
-def await_end(ending: Ending) -> None:
+def _await_end(ending: EndingProcess) -> None:
     """Waits until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
     if ending.pidfd < 0:
         return
@@ -309,7 +301,7 @@ def await_end(ending: Ending) -> None:
         )
 
 
-def _tidy(path: Path) -> None:
+def _remove_leftovers(path: Path) -> None:
     """Removes what a killed daemon left, unless a new one has come already."""
     from softnpu.emulator.interface.result import Refused
     from softnpu.emulator.served_socket import DaemonLock

@@ -15,10 +15,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 import typer
 
 from softnpu.emulator.interface.environment import ENV_AUTOSTART
-from softnpu.tools.console import format_bytes, out
+from softnpu.tools.console import format_bytes, out, print_line
 from softnpu.tools.failures import describe, expected
-from softnpu.tools.run import private_daemon
-from softnpu.tools.status import SocketOption, place_of
+from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.status import SocketOption, socket_path
 
 _LEAST_DESCRIPTORS: Final = 1024
 _LEAST_MEMORY: Final = 1 << 30
@@ -40,10 +40,10 @@ def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Check whether programs can find and use the emulated NPU here; exit code 1 if something is wrong."""
-    place = place_of(socket)
+    place = socket_path(socket)
     findings = []
     for check in (_versions, _machine, _limits, _memory, _permissions, _daemon, _loader, _device, _openvino):
-        for finding in _told(check, place):
+        for finding in _run_check(check, place):
             findings.append(finding)
             if not json_output:
                 _print(finding)
@@ -53,7 +53,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _told(check: Callable[[Path], Iterator[Finding]], place: Path) -> Iterator[Finding]:
+def _run_check(check: Callable[[Path], Iterator[Finding]], place: Path) -> Iterator[Finding]:
     """The findings of a check; one that fails is a finding too."""
     try:
         yield from check(place)
@@ -63,9 +63,9 @@ def _told(check: Callable[[Path], Iterator[Finding]], place: Path) -> Iterator[F
 
 def _print(finding: Finding) -> None:
     out.print(f"{_MARKS[finding.state]} {finding.check}:", end=" ")
-    out.print(finding.found, markup=False, highlight=False, soft_wrap=True)
+    print_line(finding.found)
     if finding.next_step:
-        out.print(f"    next: {finding.next_step}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"    next: {finding.next_step}")
 
 
 # ------------------------------------------------------------ checks
@@ -199,8 +199,8 @@ def _device(_: Path) -> Iterator[Finding]:
     from softnpu.tools.demo.digits import load_test_set, model_path
 
     images, labels = load_test_set()
-    with private_daemon() as place:
-        core = Core(place)
+    with private_daemon() as daemon:
+        core = Core(daemon.socket)
         try:
             compiled = core.compile_model(model_path(), "NPU", {"NPU_BYPASS_UMD_CACHING": True})
             right = int(compiled(images[:1])[0].argmax()) == labels[0]
@@ -224,10 +224,10 @@ def _openvino(_: Path) -> Iterator[Finding]:
     except ZeError:
         return
     code = "import openvino as ov; print(*ov.Core().available_devices)"
-    with private_daemon() as place:
+    with private_daemon() as daemon:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code],
-            env=library.environment(place, os.environ),
+            env=library.environment(daemon.socket, os.environ),
             capture_output=True,
             text=True,
             timeout=_VIEW_S,

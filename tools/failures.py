@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from softnpu.tools.console import err
+from softnpu.tools.console import err, print_line
 
 DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
 
@@ -56,7 +56,7 @@ def describe(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def tell(error: Exception) -> None:
+def print_error(error: Exception) -> None:
     """Prints it."""
     err.print("[bold red]softnpu:[/]", end=" ")
-    err.print(describe(error), markup=False, highlight=False, soft_wrap=True)
+    print_line(describe(error), console=err)

@@ -53,5 +53,5 @@ class RootGroup(TyperGroup):
         except failures.expected() as error:
             if failures.debugging() or isinstance(error, BrokenPipeError):
                 raise
-            failures.tell(error)
+            failures.print_error(error)
             raise typer.Exit(1) from error

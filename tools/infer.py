@@ -37,10 +37,12 @@ def infer(
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
     ] = None,
-    original: Annotated[
+    source_model: Annotated[
         Path | None,
         typer.Option(
-            "--model", metavar="FILE", help="What MODEL was compiled from: for --compare, and for weights."
+            "--source-model",
+            metavar="FILE",
+            help="What MODEL was compiled from: for --compare and for weights.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
@@ -57,9 +59,9 @@ def infer(
         config=_config(config or [], precision),
         seed=seed,
         count=n,
-        original=original,
+        source_model=source_model,
     )
-    _check_original(job, compare is not None)
+    _check_source_model(job, compare is not None)
     peer = None if compare is None else inference_run.peer_device(compare)
     ours = inference_run.on_npu(job, device, socket)
     report.outputs(ours)
@@ -70,20 +72,20 @@ def infer(
         raise typer.Exit(1)
 
 
-def _check_original(job: Job, compared: bool) -> None:
+def _check_source_model(job: Job, compared: bool) -> None:
     """Refuses a second model beside one that is none of a blob, and to compare a blob with nothing."""
-    if job.original is not None and not job.is_blob:
+    if job.source_model is not None and not job.is_blob:
         raise ToolError(
-            "--model",
+            "--source-model",
             found=f"given, but {job.model} is no compiled model",
             expected="it with a compiled model only",
         )
-    if compared and job.is_blob and job.original is None:
+    if compared and job.is_blob and job.source_model is None:
         raise ToolError(
             f"--compare, compiled model {job.model}",
             found="OpenVINO's own devices cannot run it",
             expected="the model that it was compiled from",
-            hint="give it with --model FILE",
+            hint="give it with --source-model FILE",
         )
 
 

@@ -27,7 +27,7 @@ _BLOB = b"SNPUBLOB"
 class Job:
     """What to run: a model file or a blob, its inputs, OpenVINO properties, how many inferences to time.
 
-    `original` is the model that a blob was compiled from.
+    `source_model` is the model that a blob was compiled from.
     """
 
     model: Path
@@ -36,7 +36,7 @@ class Job:
     config: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     count: int = 20
-    original: Path | None = None
+    source_model: Path | None = None
 
     @property
     def is_blob(self) -> bool:
@@ -88,7 +88,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     arrays = {name: inputs.load_array(name, path) for name, path in job.files.items()}
     shapes: dict[str, Shape] = {}
     if job.is_blob:
-        compiled = core.import_model(job.model, device, job.config, model=_original(core, job))
+        compiled = core.import_model(job.model, device, job.config, model=_source_model(core, job))
     else:
         shapes = _static_shapes(core.read_model(job.model), job, arrays)
         compiled = _compile(core, job, device, shapes)
@@ -116,9 +116,9 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     )
 
 
-def _original(core: Core, job: Job) -> ov.Model | None:
+def _source_model(core: Core, job: Job) -> ov.Model | None:
     """The model of a blob, which needs it if it has no weights of its own."""
-    return None if job.original is None else core.read_model(job.original)
+    return None if job.source_model is None else core.read_model(job.source_model)
 
 
 def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> CompiledModel:
@@ -203,7 +203,7 @@ def on_openvino(job: Job, device: str, like: Run) -> Run:
 
 def _on_openvino(job: Job, device: str, like: Run) -> Run:
     core = ov.Core()
-    model = core.read_model(job.original or job.model)
+    model = core.read_model(job.source_model or job.model)
     if like.shapes:
         model.reshape({_position(model, name): list(shape) for name, shape in like.shapes.items()})
     config = {name: value for name, value in like.config.items() if (name, value) != _ALL_THREADS}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
-from softnpu.tools.console import out
+from softnpu.tools.console import out, print_line
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption, connect, place_of
+from softnpu.tools.status import SocketOption, connect, socket_path
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,8 +45,10 @@ def _parse_count(text: str) -> int | str:
 def _add(kind: FaultKind, facts: KindInfo) -> None:
     """The command of one kind."""
     takes = facts.value is not Value.NONE
-    told = facts.value.value + (f" [{facts.default}]" if facts.default else "")
-    value_option: Any = typer.Option(None, "--value", help=f"{told[:1].upper()}{told[1:]}.", hidden=not takes)
+    described = facts.value.value + (f" [{facts.default}]" if facts.default else "")
+    value_option: Any = typer.Option(
+        None, "--value", help=f"{described[:1].upper()}{described[1:]}.", hidden=not takes
+    )
 
     def command(
         value: str | None = value_option,
@@ -64,7 +66,7 @@ def _add(kind: FaultKind, facts: KindInfo) -> None:
     ) -> None:
         if seed is not None and probability is None:
             raise ToolError("option --seed", found="given without --probability", expected="both, or no seed")
-        place = place_of(socket)
+        place = socket_path(socket)
         _check(place)
         from softnpu.driver import faults
 
@@ -80,7 +82,7 @@ def _add(kind: FaultKind, facts: KindInfo) -> None:
             value=value,
         )
         (state,) = [state for state in faults.status(place) if state.id == made]
-        _say(f"injection {made}: {_summary(state)}")
+        print_line(f"injection {made}: {_summary(state)}")
 
     text = f"{facts.summary[:1].upper()}{facts.summary[1:]}."
     app.command(kind.value, help=text, rich_help_panel=_PANELS[facts.operation])(command)
@@ -96,7 +98,7 @@ def status(
     socket: SocketOption = None,
 ) -> None:
     """Show what was injected, and how often it has hit."""
-    place = place_of(socket)
+    place = socket_path(socket)
     _check(place)
     from softnpu.driver import faults
 
@@ -108,7 +110,7 @@ def status(
     elif states:
         out.print(_table(states))
     else:
-        _say("no injections")
+        print_line("no injections")
 
 
 @app.command("clear")
@@ -117,12 +119,12 @@ def clear(
     socket: SocketOption = None,
 ) -> None:
     """End injections."""
-    place = place_of(socket)
+    place = socket_path(socket)
     _check(place)
     from softnpu.driver import faults
 
     removed = faults.clear(ids or None, place)
-    _say(f"{removed} injection{'' if removed == 1 else 's'} removed")
+    print_line(f"{removed} injection{'' if removed == 1 else 's'} removed")
 
 
 def _check(place: Path) -> None:
@@ -181,7 +183,3 @@ def _count(number: int, noun: str) -> str:
 
 def _numbers(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """A pytest plugin: `softnpu_device`, an emulated NPU for the tests of other people's programs.
 
-Every worker of pytest-xdist has a daemon of its own. `--softnpu-device 3720` chooses the platform.
+Every worker of pytest-xdist has a daemon of its own. `--softnpu-platform 3720` chooses the platform.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_OPTION = "--softnpu-device"
+_OPTION = "--softnpu-platform"
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
     In this process OpenVINO finds it from now on, unless it has looked for an NPU before.
     """
     from softnpu.driver import native_library
-    from softnpu.tools.run import private_daemon
+    from softnpu.tools.private_daemon import private_daemon
 
     library = native_library.find()
-    with private_daemon(pytestconfig.getoption(_OPTION)) as socket, pytest.MonkeyPatch.context() as patch:
-        environment = library.environment(socket, os.environ)
+    platforms = pytestconfig.getoption(_OPTION)
+    settings = {"devices": tuple(platforms)} if platforms else {}
+    with private_daemon(**settings) as daemon, pytest.MonkeyPatch.context() as patch:
+        environment = library.environment(daemon.socket, os.environ)
         for name, value in environment.items():
             patch.setenv(name, value)
         # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
-        yield SoftnpuDevice(socket, environment)
+        yield SoftnpuDevice(daemon.socket, environment)

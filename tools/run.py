@@ -6,35 +6,28 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from softnpu.tools.daemon import Ending, await_end, open_process
-from softnpu.tools.failures import ToolError, tell
-from softnpu.tools.status import SocketOption, connect, place_of
+from softnpu.tools.failures import ToolError, print_error
+from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.status import PlatformOption, SocketOption, socket_path
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary
 
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
-_ORPHANED_S: Final = 5.0
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-DeviceOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
-]
 
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
-    device: DeviceOption = None,
+    platform: PlatformOption = None,
     private: Annotated[
         bool, typer.Option("--private", help="A daemon for this program alone, which ends with it.")
     ] = False,
@@ -50,82 +43,56 @@ def run(
     if private and socket is not None:
         raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
-        _replace(command, joined(library, place_of(socket), device, os.environ))
-    with private_daemon(device) as place:
-        raise typer.Exit(_watch(command, library.environment(place, os.environ)))
+        _replace(command, environment_for(library, socket_path(socket), platform, os.environ))
+    settings = {"devices": tuple(platform)} if platform else {}
+    with private_daemon(**settings) as daemon:
+        code = _watch(command, library.environment(daemon.socket, os.environ))
+    raise typer.Exit(code)
 
 
-def env(device: DeviceOption = None, socket: SocketOption = None) -> None:
+def env(platform: PlatformOption = None, socket: SocketOption = None) -> None:
     """Print what a shell has to set so that programs find the NPU: eval "$(softnpu env)"."""
     from softnpu.driver import native_library
 
-    found = joined(native_library.find(), place_of(socket), device, os.environ)
-    for name, value in found.items():
+    variables = environment_for(native_library.find(), socket_path(socket), platform, os.environ)
+    for name, value in variables.items():
         if os.environ.get(name) != value:
             typer.echo(f"export {name}={shlex.quote(value)}")
 
 
-def joined(
-    library: NativeLibrary, place: Path, devices: list[str] | None, base: Mapping[str, str]
+def environment_for(
+    library: NativeLibrary, place: Path, platforms: list[str] | None, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment for programs of the daemon at `place`, which is started if there is none and it may be.
+    """The environment for programs that use the daemon at `place`; starts one there if it may and must.
 
-    Raises `ToolError` when one runs there with other devices than `devices`, platforms in their order.
+    Raises `ToolError` when one runs there with devices of other platforms, or in another order.
     """
     from softnpu.driver import Driver
 
-    with _started_with(devices), Driver.open(place, role="monitor") as driver:
-        found = [known.info.platform for known in driver.devices]
-    if devices is not None and found != devices:
+    with _started_with(platforms), Driver.open(place, role="monitor") as driver:
+        actual = [known.info.platform for known in driver.devices]
+    if platforms is not None and actual != platforms:
         raise ToolError(
             f"daemon at {place}",
-            found=f"its devices are {', '.join(found)}",
-            expected=f"{', '.join(devices)}, as --device asks for",
+            found=f"its devices are {', '.join(actual)}",
+            expected=f"{', '.join(platforms)}, as --platform asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
     return library.environment(place, base)
 
 
 @contextmanager
-def private_daemon(devices: list[str] | None = None) -> Iterator[Path]:
-    """A daemon in a directory of its own: yields its socket, ends it and removes everything afterwards.
-
-    Should this process be killed, the daemon ends by itself.
-    """
-    import msgspec
-
-    from softnpu.driver import ZeError
-    from softnpu.emulator.daemon import start_background
-    from softnpu.emulator.supervisor.settings import DaemonSettings
-
-    with tempfile.TemporaryDirectory(prefix="softnpu-run-") as folder:
-        place = Path(folder, "npu.sock")
-        settings = DaemonSettings(socket=str(place), idle_timeout_s=_ORPHANED_S)
-        if devices:
-            settings = msgspec.structs.replace(settings, devices=tuple(devices))
-        start_background(settings)
-        with connect(place) as driver:  # as long as this session lives the daemon is not idle
-            ending = Ending(driver.daemon_pid, open_process(driver.daemon_pid))
-            try:
-                yield place
-            finally:
-                with suppress(ZeError):  # it has ended already
-                    driver.stop_daemon()
-                await_end(ending)
-
-
-@contextmanager
-def _started_with(devices: list[str] | None) -> Iterator[None]:
+def _started_with(platforms: list[str] | None) -> Iterator[None]:
     """While this lasts, a daemon that starts by itself gets these devices."""
     from softnpu.emulator.interface.environment import ENV_DEVICES
 
     before = os.environ.get(ENV_DEVICES)
-    if devices is not None:
-        os.environ[ENV_DEVICES] = ",".join(devices)
+    if platforms is not None:
+        os.environ[ENV_DEVICES] = ",".join(platforms)
     try:
         yield
     finally:
-        if devices is not None:
+        if platforms is not None:
             del os.environ[ENV_DEVICES]
             os.environ.update({} if before is None else {ENV_DEVICES: before})
 
@@ -156,9 +123,11 @@ def _watch(command: list[str], environment: Mapping[str, str]) -> int:
 
 def _unusable(program: str, failure: OSError) -> Exception:
     if isinstance(failure, FileNotFoundError):
-        tell(ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path"))
+        print_error(
+            ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path")
+        )
         return typer.Exit(_NOT_FOUND)
-    tell(
+    print_error(
         ToolError(
             f"program {program}",
             found=failure.strerror or str(failure),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools.console import format_bytes, format_time, out
+from softnpu.tools.console import format_bytes, format_time, out, print_line
 from softnpu.tools.failures import ToolError
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ SocketOption = Annotated[
     Path | None,
     typer.Option("--socket", help="Control socket; default: SOFTNPU_SOCKET, else this user's own."),
 ]
+PlatformOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
+]
 
 
 def status(
@@ -31,7 +35,7 @@ def status(
     socket: SocketOption = None,
 ) -> None:
     """Show the running daemon, its devices and their counters, and who uses them."""
-    with connect(place_of(socket)) as driver:
+    with connect(socket_path(socket)) as driver:
         state = driver.status()
         injections = _injected(driver)
     if json_output:
@@ -41,10 +45,10 @@ def status(
         f"{state.server}, interface {state.interface}, daemon {state.pid} at {state.socket}, "
         f"up {format_time(state.uptime_s)}, compiler workers: {_numbers(state.compiler_pids)}"
     )
-    out.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_line(line)
     out.print(_devices(state))
-    if told := _injections(injections):
-        out.print(told, markup=False, highlight=False, soft_wrap=True)
+    if described := _injections(injections):
+        print_line(described)
     if state.session_count:
         out.print(_sessions(state))
     else:
@@ -72,7 +76,7 @@ def _injections(states: list[InjectionState]) -> str:
     return f"injected faults: {active} active, {hits} hits ('softnpu inject status')" if states else ""
 
 
-def place_of(socket: Path | None) -> Path:
+def socket_path(socket: Path | None) -> Path:
     """The socket that was asked for, or this user's own."""
     from softnpu.emulator.interface.endpoint import default_socket
 

@@ -122,8 +122,8 @@ def test_a_path_that_is_anything_else_is_refused_and_kept(private_dir: Path, kin
 def test_settings_and_directories_that_cannot_be_are_refused_by_name(private_dir: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"devices": ("9999",)}, "9999"),
-        ({"devices": ()}, "--device"),
-        ({"devices": ("4000",) * 9}, "--device"),
+        ({"devices": ()}, "--platform"),
+        ({"devices": ("4000",) * 9}, "--platform"),
         ({"tdr_ms": 0}, "--tdr-ms"),
         ({"memory": -1}, "--memory"),
         ({"log_level": "loud"}, "--log-level"),

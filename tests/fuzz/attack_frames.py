@@ -11,9 +11,9 @@ from softnpu.emulator.interface.result import ZeResult
 from tests.fuzz.connection import Connection, close_all
 from tests.fuzz.dice import Dice
 from tests.fuzz.frames import SYNC, Frame, FrameMaker
-from tests.fuzz.holdings import Holdings
+from tests.fuzz.hostile_objects import Descriptors, Model
+from tests.fuzz.owned_objects import OwnedObjects
 from tests.fuzz.report import Tally, Violation
-from tests.fuzz.things import Descriptors, Model
 from tests.support.waiting import wait_until
 
 _CHUNK = 48
@@ -31,16 +31,16 @@ class Target:
 
     socket: Path
     models: list[Model]
-    things: Descriptors
+    hostile_objects: Descriptors
     foreign: list[int]
     foreign_exports: list[int]
 
 
 def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tally) -> None:
     """One session that sends `count` frames; raises `Violation`, `Hang` or `Closed`."""
-    held, exports = Holdings(), list(target.foreign_exports)
+    held, exports = OwnedObjects(), list(target.foreign_exports)
     opened: list[int] = []
-    maker = FrameMaker(dice, held, target.models, target.things, target.foreign, exports, jobs)
+    maker = FrameMaker(dice, held, target.models, target.hostile_objects, target.foreign, exports, jobs)
     with Connection(target.socket) as connection:
         session = connection.hello().session
         try:
@@ -49,7 +49,7 @@ def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tal
                 answers = connection.exchange([(frame.body, frame.fds) for frame in frames])
                 for frame, (answer, fds) in zip(frames, answers, strict=True):
                     _keep_exports(frame, fds, exports, opened)
-                    judge(frame, answer, held, tally)
+                    checks(frame, answer, held, tally)
                     shallow = isinstance(answer, msg.Failed) and answer.info.object.startswith(_SHALLOW)
                     tally.deep["frames"] += not shallow
                 held.leaving.clear()
@@ -60,8 +60,8 @@ def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tal
 
 def longest_bodies(target: Target, dice: Dice, tally: Tally) -> None:
     """The largest bodies of every request, six of each at once; the compiler works afterwards."""
-    held = Holdings()
-    maker = FrameMaker(dice, held, target.models, target.things, [], target.foreign_exports, 1.0)
+    held = OwnedObjects()
+    maker = FrameMaker(dice, held, target.models, target.hostile_objects, [], target.foreign_exports, 1.0)
     with Connection(target.socket) as connection:
         connection.hello()
         answer, fds = connection.ask(msg.ContextCreate(device=0))
@@ -73,7 +73,7 @@ def longest_bodies(target: Target, dice: Dice, tally: Tally) -> None:
                 several, connection.exchange([(one.body, one.fds) for one in several]), strict=True
             ):
                 close_all(got)
-                judge(one, each, held, tally)
+                checks(one, each, held, tally)
         told, _ = connection.ask(msg.CompilerOptions(device=0))
         if not isinstance(told, msg.CompilerOptionsAre):
             raise Violation(f"the compiler after the longest requests: {told}")
@@ -87,7 +87,7 @@ def _keep_exports(frame: Frame, fds: list[int], exports: list[int], opened: list
     close_all(fds)
 
 
-def judge(frame: Frame, answer: msg.Answer, held: Holdings, tally: Tally) -> None:
+def checks(frame: Frame, answer: msg.Answer, held: OwnedObjects, tally: Tally) -> None:
     """Whether this answer to this frame can be right, with what the session holds at this point."""
     tally.saw(frame.tag, answer)
     dead = held.dead_handle(frame.fields)
@@ -105,7 +105,7 @@ def judge(frame: Frame, answer: msg.Answer, held: Holdings, tally: Tally) -> Non
     held.apply(frame.tag, frame.fields, answer)
 
 
-def _check_accounts(connection: Connection, session: int, held: Holdings) -> None:
+def _check_accounts(connection: Connection, session: int, held: OwnedObjects) -> None:
     """What the daemon counts for this session is what its answers gave it."""
     for context in held.contexts:
         answer, _ = connection.ask(msg.ContextMemory(context=context))

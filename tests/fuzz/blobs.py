@@ -22,9 +22,9 @@ from softnpu.emulator.interface.records import PAGE
 from tests.fuzz.attack_frames import Target
 from tests.fuzz.connection import close_all
 from tests.fuzz.dice import Dice
+from tests.fuzz.hostile_objects import Model
 from tests.fuzz.report import Tally, Violation
 from tests.fuzz.rings import Arena
-from tests.fuzz.things import Model
 
 _AT_ONCE = 12
 _ENTRY = struct.Struct("<IIQQ8x32s")

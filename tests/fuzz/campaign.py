@@ -1,4 +1,4 @@
-"""The whole of it: a daemon, a witness, rounds of attacks, and the judgement at the end."""
+"""The whole of it: a daemon, a bystander, rounds of attacks, and the judgement at the end."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.tools.demo.digits import model_path
 from tests.fuzz.attack_frames import Target, frames_round, longest_bodies, open_victim
 from tests.fuzz.blobs import blobs_round
-from tests.fuzz.check import Judge
+from tests.fuzz.bystander import Bystander
 from tests.fuzz.connection import Closed, Connection, Hang
 from tests.fuzz.coverage import missed
+from tests.fuzz.daemon_checks import DaemonChecks
 from tests.fuzz.dice import Dice
+from tests.fuzz.hostile_objects import Descriptors, make_models
 from tests.fuzz.raw import lingering, raw_round, slow_reader
 from tests.fuzz.report import Tally, Violation
 from tests.fuzz.rings import huge_regions, restless_tail, rings_round
-from tests.fuzz.things import Descriptors, make_models
 from tests.fuzz.weights_files import weights_files_round
-from tests.fuzz.witness import Witness
 from tests.support.daemon import Daemon
 
 _TDR_MS = 100  # a wait for an event that nobody signals costs so long
@@ -54,10 +54,10 @@ class Campaign:
     """One run against one daemon."""
 
     def __init__(
-        self, plan: Plan, target: Target, judge: Judge, tally: Tally, say: Callable[[str], None]
+        self, plan: Plan, target: Target, checks: DaemonChecks, tally: Tally, say: Callable[[str], None]
     ) -> None:
         self._plan = plan
-        self._judge = judge
+        self._checks = checks
         self._tally = tally
         self._say = say
         self._rounds: dict[str, Round] = {
@@ -92,7 +92,7 @@ class Campaign:
     def _one(self, name: str) -> None:
         kind, _, index = name.partition(":")
         start = time.monotonic()
-        restarts = self._judge.restarts()
+        restarts = self._checks.restarts()
         try:
             if index:
                 count = min(_SIZES[kind], getattr(self._plan, kind) - int(index) * _SIZES[kind])
@@ -110,9 +110,9 @@ class Campaign:
 
     def _look(self, name: str, restarts: int) -> None:
         try:
-            self._judge.check(restarts)
+            self._checks.check(restarts)
             kind = name.partition(":")[0]
-            self._tally.innocent_ms[kind] = max(self._tally.innocent_ms.get(kind, 0.0), self._judge.last_ms)
+            self._tally.innocent_ms[kind] = max(self._tally.innocent_ms.get(kind, 0.0), self._checks.last_ms)
         except Violation as error:
             self._tally.violate(self._where(name), error)
             self._say(f"VIOLATION {self._tally.violations[-1]}")
@@ -151,28 +151,28 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-fuzz-")))
         daemon = stack.enter_context(_surroundings(folder))
-        witness = Witness(daemon.socket, model_path(), os.getpid())
-        stack.callback(witness.close)
+        bystander = Bystander(daemon.socket, model_path(), os.getpid())
+        stack.callback(bystander.close)
         victim = stack.enter_context(Connection(daemon.socket))
         victim.hello("victim")
         models = make_models(folder, victim)
         handles, exports = open_victim(victim)
-        things = Descriptors(folder)
-        stack.callback(things.close)
+        hostile_objects = Descriptors(folder)
+        stack.callback(hostile_objects.close)
         _use_staging(daemon)
-        judge = Judge(daemon, witness)
-        stack.callback(judge.close)
-        target = Target(daemon.socket, models, things, handles, exports)
-        Campaign(plan, target, judge, tally, say).run()
+        checks = DaemonChecks(daemon, bystander)
+        stack.callback(checks.close)
+        target = Target(daemon.socket, models, hostile_objects, handles, exports)
+        Campaign(plan, target, checks, tally, say).run()
         time.sleep(_CALM_S)  # workers that were killed end
         try:
-            judge.finish()
+            checks.finish()
         except (Violation, AssertionError) as error:
             tally.violate("[the whole run]", error)
             say(f"VIOLATION {tally.violations[-1]}")
         tally.sites, tally.sites_missed = missed(tally.faults)
-        tally.engine_restarts = judge.restarts() if daemon.alive else -1
-        tally.witness = {"inferences": judge.inferences, "longest_ms": round(witness.longest_ms, 1)}
+        tally.engine_restarts = checks.restarts() if daemon.alive else -1
+        tally.bystander = {"inferences": checks.inferences, "longest_ms": round(bystander.longest_ms, 1)}
         if tally.violations:
             say("\n".join(line for line in daemon.log.splitlines() if not line[:4].isdigit())[-4000:])
     return tally

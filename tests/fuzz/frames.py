@@ -18,8 +18,8 @@ from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.supervisor.memory import KINDS
 from softnpu.emulator.supervisor.objects import PRIORITIES
 from tests.fuzz.dice import Dice
-from tests.fuzz.holdings import HANDLE_FIELDS, Holdings
-from tests.fuzz.things import NO_ROOM, Descriptors, Model
+from tests.fuzz.hostile_objects import NO_ROOM, Descriptors, Model
+from tests.fuzz.owned_objects import HANDLE_FIELDS, OwnedObjects
 
 TYPES: dict[str, type[msg.Message]] = {
     kind.__struct_config__.tag: kind for kind in typing.get_args(msg.Request)
@@ -58,9 +58,9 @@ class FrameMaker:
     def __init__(
         self,
         dice: Dice,
-        held: Holdings,
+        held: OwnedObjects,
         models: list[Model],
-        things: Descriptors,
+        hostile_objects: Descriptors,
         foreign: list[int],
         exports: list[int],
         jobs: float,
@@ -68,7 +68,7 @@ class FrameMaker:
         self._dice = dice
         self._held = held
         self._models = models
-        self._things = things
+        self._hostile_objects = hostile_objects
         self._foreign = foreign
         self._exports = exports
         self._tags = list(TYPES)
@@ -182,7 +182,7 @@ class FrameMaker:
         frame = self._graph("graph_export")
         if self._dice.chance(0.4):
             frame.fields["offset"] = self._dice.pick((0, 100, 4096))
-            frame.fds = [self._things.by_kind["file"]]
+            frame.fds = [self._hostile_objects.by_kind["file"]]
         return frame
 
     def _ir(self, tag: str) -> Frame:
@@ -332,7 +332,7 @@ class FrameMaker:
         frame.wrong = "a field that nobody knows"
 
     def _descriptors(self, frame: Frame) -> None:
-        dice, kinds = self._dice, self._things.by_kind
+        dice, kinds = self._dice, self._hostile_objects.by_kind
         name = dice.pick(list(kinds))
         way = dice.randrange(4)
         if way == 0 or not frame.fds:

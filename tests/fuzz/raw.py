@@ -94,7 +94,7 @@ def _rights(fds: list[int]) -> tuple[int, int, array.array[int]]:
 def _packet(dice: Dice, target: Target) -> tuple[bytes, list[int]]:
     body = dice.pick(_BODIES)
     good = frames.encode(dice.randint(1, 1000), body)
-    fd = dice.pick(list(target.things.by_kind.values()))
+    fd = dice.pick(list(target.hostile_objects.by_kind.values()))
     way = dice.randrange(13)
     if way == 0:
         return dice.randbytes(dice.pick((1, 15, 16, 17, 64, 4096))), []

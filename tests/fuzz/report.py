@@ -31,7 +31,7 @@ class Tally:
     seconds: Counter[str] = field(default_factory=Counter)
     worker_deaths: int = 0
     engine_restarts: int = 0
-    witness: dict[str, Any] = field(default_factory=dict)
+    bystander: dict[str, Any] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     innocent_ms: dict[str, float] = field(default_factory=dict)
     sites: int = 0
@@ -70,14 +70,14 @@ class Tally:
             seconds = self.seconds[kind]
             rate = f"{count / seconds:.0f}/s" if seconds else ""
             deep = f", {self.deep[kind] / count:.0%} behind the first check" if self.deep[kind] else ""
-            most = f", the witness waited at most {self.innocent_ms.get(kind, 0):.0f} ms"
+            most = f", the bystander waited at most {self.innocent_ms.get(kind, 0):.0f} ms"
             lines.append(f"{kind}: {count} cases, {seconds:.1f} s, {rate}{deep}{most}")
         lines.append(f"results: {dict(self.results.most_common())}")
         never = sorted(set(self.refused) - set(self.accepted))
         lines.append(f"never accepted: {', '.join(never) or 'nothing'}")
         lines.append(f"refusals met: {self.sites - len(self.sites_missed)} of {self.sites} places")
         lines.append(
-            f"witness: {self.witness}; engine restarts: {self.engine_restarts}; "
+            f"bystander: {self.bystander}; engine restarts: {self.engine_restarts}; "
             f"compiler workers that died: {self.worker_deaths}"
         )
         lines.append(f"violations: {len(self.violations)}")
@@ -101,7 +101,7 @@ class Tally:
             "total": total,
             "worker_deaths": self.worker_deaths,
             "engine_restarts": self.engine_restarts,
-            "witness": self.witness,
+            "bystander": self.bystander,
             "innocent_ms": {kind: round(most, 1) for kind, most in self.innocent_ms.items()},
             "sites": self.sites,
             "sites_missed": self.sites_missed,

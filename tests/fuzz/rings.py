@@ -22,8 +22,8 @@ from tests.fuzz.attack_frames import Target
 from tests.fuzz.commands import PAIR_SIZE, CommandMaker, Room
 from tests.fuzz.connection import Connection, Hang, close_all
 from tests.fuzz.dice import Dice
+from tests.fuzz.hostile_objects import Model
 from tests.fuzz.report import Tally, Violation
-from tests.fuzz.things import Model
 
 _END_S = 30.0
 _SPINS = 300

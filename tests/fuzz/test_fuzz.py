@@ -41,7 +41,7 @@ def _fuzz(folder: Path, deadline_s: float, **cases: object) -> dict[str, Any]:
 def _check(found: dict[str, Any]) -> None:
     assert found["violations"] == []
     assert found["engine_restarts"] == 0
-    assert found["witness"]["inferences"] > 0
+    assert found["bystander"]["inferences"] > 0
     for kind in ("frames", "rings", "blobs"):
         assert found["behind_the_first_check"][kind] > _AT_LEAST, found["behind_the_first_check"]
     accepted, sent = set(found["accepted"]), set(found["accepted"]) | set(found["refused"])

@@ -16,9 +16,9 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import records
-from tests.conftest import StartDaemon, StartPython
-from tests.stateful.stage import Stage
-from tests.stateful.world import Client, Place, Theatre, World, run, zeros
+from tests.conftest import StartDaemon
+from tests.stateful.daemon_model import Client, DaemonModel, ModelMemory, SequenceDaemons, run, zeros
+from tests.stateful.remote_session import SessionProcesses
 from tests.support.models import Array
 from tests.support.waiting import wait_until
 
@@ -62,7 +62,7 @@ class ModelQueue:
 
 
 @dataclass
-class Scene:
+class SessionModel:
     """What one client has beside its accounts."""
 
     client: Client
@@ -106,86 +106,86 @@ class Scene:
         )
 
 
-class QueuesAndEvents(World):
+class QueuesAndEvents(DaemonModel):
     """Results, fences, events and memory are as the model has them after every step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.scenes: list[Scene] = []
+        self.sessions: list[SessionModel] = []
 
-    def scene(self, index: int) -> Scene:
-        return self.scenes[index % len(self.scenes)]
+    def session(self, index: int) -> SessionModel:
+        return self.sessions[index % len(self.sessions)]
 
     # ------------------------------------------------------------ coming and going
 
-    @precondition(lambda self: len(self.scenes) < _CLIENTS)
+    @precondition(lambda self: len(self.sessions) < _CLIENTS)
     @rule()
-    def enter_and_prepare(self) -> None:
-        client = self.enter()
-        client.actor.do("context", "context")
+    def open_prepared_client(self) -> None:
+        client = self.open_client()
+        client.remote.call("context", "context")
         client.contexts.append("context")
-        scene = Scene(client, "context", zeros(_BYTES))
-        self._allocate(scene, "source", _BYTES, "host")
-        self._allocate(scene, "events", _EVENTS * records.SIGNAL_SIZE, "control")
-        self.scenes.append(scene)
-        self._add_queue(scene, "normal")
+        session = SessionModel(client, "context", zeros(_BYTES))
+        self._allocate(session, "source", _BYTES, "host")
+        self._allocate(session, "events", _EVENTS * records.SIGNAL_SIZE, "control")
+        self.sessions.append(session)
+        self._add_queue(session, "normal")
 
-    def _allocate(self, scene: Scene, name: str, size: int, kind: str) -> None:
-        scene.client.actor.do("allocate", scene.context, name, size, kind)
-        scene.client.actor.do("write", name, 0, 0, size)
-        scene.client.places[name] = Place(scene.context, zeros(size))
+    def _allocate(self, session: SessionModel, name: str, size: int, kind: str) -> None:
+        session.client.remote.call("allocate", session.context, name, size, kind)
+        session.client.remote.call("write", name, 0, 0, size)
+        session.client.memory[name] = ModelMemory(session.context, zeros(size))
 
-    @precondition(lambda self: len(self.scenes) > 1)
+    @precondition(lambda self: len(self.sessions) > 1)
     @rule(which=_some, killed=st.booleans())
-    def a_client_leaves(self, which: int, killed: bool) -> None:
-        scene = self.scene(which)
+    def close_or_kill_client(self, which: int, killed: bool) -> None:
+        session = self.session(which)
         if killed:
-            scene.client.actor.kill()
+            session.client.remote.kill()
         else:
-            scene.client.actor.leave()
-        self.scenes.remove(scene)
-        self.clients.remove(scene.client)
+            session.client.remote.leave()
+        self.sessions.remove(session)
+        self.clients.remove(session.client)
 
-    @precondition(lambda self: self.scenes and self.engine_kills < 1)
+    @precondition(lambda self: self.sessions and self.engine_kills < 1)
     @rule()
     def the_engine_dies(self) -> None:
         self.kill_engine()
 
     # ------------------------------------------------------------ queues
 
-    @precondition(lambda self: self.scenes)
+    @precondition(lambda self: self.sessions)
     @rule(which=_some, priority=st.sampled_from(["low", "normal", "high"]))
     def create_queue(self, which: int, priority: str) -> None:
-        scene = self.scene(which)
-        if len(scene.queues) < _QUEUES:
-            self._add_queue(scene, priority)
+        session = self.session(which)
+        if len(session.queues) < _QUEUES:
+            self._add_queue(session, priority)
 
-    def _add_queue(self, scene: Scene, priority: str) -> None:
+    def _add_queue(self, session: SessionModel, priority: str) -> None:
         queue = ModelQueue(self.name("queue"), zeros(_BYTES))
-        scene.client.actor.do("queue", scene.context, queue.name, _SLOTS, priority)
-        scene.client.queues[queue.name] = (scene.context, _SLOTS)
-        self._allocate(scene, f"{queue.name} target", _BYTES, "device")
-        self._allocate(scene, f"{queue.name} buffer", _SLOTS * _BUFFER, "control")
-        self._allocate(scene, f"{queue.name} fences", _SLOTS * records.SIGNAL_SIZE, "control")
-        scene.queues.append(queue)
+        session.client.remote.call("queue", session.context, queue.name, _SLOTS, priority)
+        session.client.queues[queue.name] = (session.context, _SLOTS)
+        self._allocate(session, f"{queue.name} target", _BYTES, "device")
+        self._allocate(session, f"{queue.name} buffer", _SLOTS * _BUFFER, "control")
+        self._allocate(session, f"{queue.name} fences", _SLOTS * records.SIGNAL_SIZE, "control")
+        session.queues.append(queue)
 
-    @precondition(lambda self: any(len(scene.queues) > 1 for scene in self.scenes))
+    @precondition(lambda self: any(len(session.queues) > 1 for session in self.sessions))
     @rule(which=_some, index=_some)
     def destroy_queue(self, which: int, index: int) -> None:
-        scene = self.scene(which)
-        if len(scene.queues) < 2:
+        session = self.session(which)
+        if len(session.queues) < 2:
             return
-        queue = scene.queues.pop(index % len(scene.queues))
-        scene.client.actor.do("drop_queue", queue.name)
+        queue = session.queues.pop(index % len(session.queues))
+        session.client.remote.call("drop_queue", queue.name)
         names = [f"{queue.name} {part}" for part in ("target", "buffer", "fences")]
-        scene.client.actor.do("free", *names)
-        del scene.client.queues[queue.name]
+        session.client.remote.call("free", *names)
+        del session.client.queues[queue.name]
         for name in names:
-            del scene.client.places[name]
+            del session.client.memory[name]
 
     # ------------------------------------------------------------ work
 
-    @precondition(lambda self: self.scenes)
+    @precondition(lambda self: self.sessions)
     @rule(which=_some, index=_some, waits=_events, data=_data, signals=_events)
     def submit(
         self,
@@ -195,113 +195,111 @@ class QueuesAndEvents(World):
         data: list[tuple[str, tuple[int, int, int]]],
         signals: list[int],
     ) -> None:
-        scene = self.scene(which)
-        queue = scene.queues[index % len(scene.queues)]
+        session = self.session(which)
+        queue = session.queues[index % len(session.queues)]
         if len(queue.waiting) == _SLOTS:
             return
         slot = len(queue.submissions) % _SLOTS
         submission = Submission(waits, data, signals, slot)
-        orders: list[list[Any]] = [["wait", "events", event] for event in waits]
+        commands: list[list[Any]] = [["wait", "events", event] for event in waits]
         target = f"{queue.name} target"
         for kind, (start, size, value) in data:
             length = min(_BYTES, start + size) - start
             if kind == "fill":
-                orders.append(["fill", target, start, length, value])
+                commands.append(["fill", target, start, length, value])
             elif kind == "copy":
-                orders.append(["copy", target, start, "source", start, length])
+                commands.append(["copy", target, start, "source", start, length])
             else:
-                orders.append(["barrier"])
-        orders += [["signal", "events", event] for event in signals]
+                commands.append(["barrier"])
+        commands += [["signal", "events", event] for event in signals]
         buffer, fences = f"{queue.name} buffer", f"{queue.name} fences"
-        scene.client.actor.do("submit", queue.name, buffer, slot * _BUFFER, orders, fences, slot)
+        session.client.remote.call("submit", queue.name, buffer, slot * _BUFFER, commands, fences, slot)
         queue.submissions.append(submission)
-        scene.play()
+        session.play()
 
-    @precondition(lambda self: any(queue.waiting for scene in self.scenes for queue in scene.queues))
+    @precondition(lambda self: any(queue.waiting for session in self.sessions for queue in session.queues))
     @rule(which=_some)
     def signal_what_is_waited_for(self, which: int) -> None:
-        blocked = [(s, q) for s in self.scenes for q in s.queues if q.waiting]
-        scene, queue = blocked[which % len(blocked)]
-        events = [event for event in queue.waiting[0].waits if not scene.events[event]]
-        scene.client.actor.do("signal", queue.name, "events", events[0])
-        scene.events[events[0]] = True
-        scene.play()
+        blocked = [(s, q) for s in self.sessions for q in s.queues if q.waiting]
+        session, queue = blocked[which % len(blocked)]
+        events = [event for event in queue.waiting[0].waits if not session.events[event]]
+        session.client.remote.call("signal", queue.name, "events", events[0])
+        session.events[events[0]] = True
+        session.play()
 
-    @precondition(lambda self: any(queue.waiting for scene in self.scenes for queue in scene.queues))
+    @precondition(lambda self: any(queue.waiting for session in self.sessions for queue in session.queues))
     @rule(which=_some, behind=st.integers(0, 2))
     def cancel(self, which: int, behind: int) -> None:
-        blocked = [(s, q) for s in self.scenes for q in s.queues if q.waiting]
-        scene, queue = blocked[which % len(blocked)]
+        blocked = [(s, q) for s in self.sessions for q in s.queues if q.waiting]
+        session, queue = blocked[which % len(blocked)]
         submission = queue.waiting[behind % len(queue.waiting)]
-        scene.client.actor.do("cancel", queue.name, f"{queue.name} fences", submission.fence)
+        session.client.remote.call("cancel", queue.name, f"{queue.name} fences", submission.fence)
         submission.cancelled = True
-        scene.play()
+        session.play()
 
-    @precondition(lambda self: self.scenes)
+    @precondition(lambda self: self.sessions)
     @rule(which=_some, event=st.integers(0, _EVENTS - 1))
     def reset_an_event(self, which: int, event: int) -> None:
-        scene = self.scene(which)
-        if not scene.refers_to(event):
-            scene.client.actor.do("reset", "events", event)
-            scene.events[event] = False
+        session = self.session(which)
+        if not session.refers_to(event):
+            session.client.remote.call("reset", "events", event)
+            session.events[event] = False
 
-    @precondition(lambda self: self.scenes)
+    @precondition(lambda self: self.sessions)
     @rule(which=_some, value=st.integers(0, 255), start=st.integers(0, _BYTES - 1), size=st.integers(1, 999))
     def write_the_source(self, which: int, value: int, start: int, size: int) -> None:
-        scene = self.scene(which)
-        if any(queue.waiting for queue in scene.queues):
+        session = self.session(which)
+        if any(queue.waiting for queue in session.queues):
             return
         end = min(_BYTES, start + size)
-        scene.client.actor.do("write", "source", start, value, end - start)
-        scene.source[start:end] = value
+        session.client.remote.call("write", "source", start, value, end - start)
+        session.source[start:end] = value
 
-    @precondition(lambda self: self.scenes)
+    @precondition(lambda self: self.sessions)
     @rule(which=_some, index=_some)
     def break_a_ring(self, which: int, index: int) -> None:
-        scene = self.scene(which)
-        queue = scene.queues[index % len(scene.queues)]
-        if queue.waiting or len(scene.queues) < 2:
+        session = self.session(which)
+        queue = session.queues[index % len(session.queues)]
+        if queue.waiting or len(session.queues) < 2:
             return
-        scene.client.actor.do("break_ring", queue.name)
+        session.client.remote.call("break_ring", queue.name)
         queue.submissions.append(Submission([], [], [], -1))
         queue.lost = True
-        scene.play()
+        session.play()
 
     # ------------------------------------------------------------ what always holds
 
     @invariant()
     def everything_is_as_expected(self) -> None:
         self.check_accounts()
-        for scene in self.scenes:
-            for queue in scene.queues:
-                self._check_queue(scene, queue)
-            actor = scene.client.actor
-            for event, signalled in enumerate(scene.events):
-                state = actor.do("event", "events", event)
+        for session in self.sessions:
+            for queue in session.queues:
+                self._check_queue(session, queue)
+            remote = session.client.remote
+            for event, signalled in enumerate(session.events):
+                state = remote.call("event", "events", event)
                 assert (state > records.EventState.HOST_RESET) == signalled, f"event {event}"
 
-    def _check_queue(self, scene: Scene, queue: ModelQueue) -> None:
-        actor = scene.client.actor
+    def _check_queue(self, session: SessionModel, queue: ModelQueue) -> None:
+        remote = session.client.remote
         completed = wait_until(
-            lambda: max(0, actor.do("completed", queue.name) - queue.done + 1),
+            lambda: max(0, remote.call("completed", queue.name) - queue.done + 1),
             60.0,
             f"submission {queue.done} of {queue.name}",
         )
         assert completed == 1, "something has ended that cannot"
-        assert actor.do("lost", queue.name) == queue.lost
+        assert remote.call("lost", queue.name) == queue.lost
         last = list(zip(queue.submissions, queue.results, strict=False))[-_SLOTS:]
         for submission, result in last:
             if submission.fence >= 0 and submission.fence not in {w.fence for w in queue.waiting}:
-                assert actor.do("fence", f"{queue.name} fences", submission.fence)[1] == result
+                assert remote.call("fence", f"{queue.name} fences", submission.fence)[1] == result
         digest = hashlib.blake2b(queue.target.tobytes()).hexdigest()
-        assert actor.do("digest", f"{queue.name} target") == digest, f"memory of {queue.name}"
+        assert remote.call("digest", f"{queue.name} target") == digest, f"memory of {queue.name}"
 
 
 @pytest.mark.parametrize(
     "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 )
-def test_queues_and_events(
-    start_daemon: StartDaemon, start_python: StartPython, private_dir: Any, long: bool
-) -> None:
-    theatre = Theatre(start_daemon, Stage(start_python, private_dir), tdr_ms=_NEVER_MS)
-    run(lambda: QueuesAndEvents(theatre), examples=6, steps=35, long=long)
+def test_queues_and_events(start_daemon: StartDaemon, processes: SessionProcesses, long: bool) -> None:
+    daemons = SequenceDaemons(start_daemon, processes, tdr_ms=_NEVER_MS)
+    run(lambda: QueuesAndEvents(daemons), examples=6, steps=35, long=long)

@@ -12,9 +12,9 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from tests.conftest import StartDaemon, StartPython
-from tests.stateful.stage import RefusedFault, Stage
-from tests.stateful.world import Client, Place, Theatre, World, run, zeros
+from tests.conftest import StartDaemon
+from tests.stateful.daemon_model import Client, DaemonModel, ModelMemory, SequenceDaemons, run, zeros
+from tests.stateful.remote_session import RemoteError, SessionProcesses
 
 MIB = 1 << 20
 _CLIENTS, _CONTEXTS, _ALLOCATIONS, _SESSION_BYTES, _USER_BYTES = 4, 3, 14, 5 * MIB, 9 * MIB
@@ -29,7 +29,7 @@ _some = st.integers(0, 1000)
 _sizes = st.sampled_from([1, 64, 100, 4096, 20_000, 300_000, 2 * MIB])
 
 
-class SessionsAndMemory(World):
+class SessionsAndMemory(DaemonModel):
     """Every byte of every allocation is as the model has it, and no limit gives way."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -41,27 +41,27 @@ class SessionsAndMemory(World):
     @precondition(lambda self: len(self.clients) < _CLIENTS)
     @rule()
     def open_session(self) -> None:
-        client = self.enter()
+        client = self.open_client()
         self._new_context(client)
 
     @precondition(lambda self: len(self.clients) == _CLIENTS)
     @rule()
     def one_session_too_many(self) -> None:
         with pytest.raises(AssertionError, match="user-sessions"):
-            self.stage.actor(self.daemon.socket)
+            self.processes.open(self.daemon.socket)
 
     @precondition(lambda self: self.clients)
     @rule(which=_some)
     def close_session(self, which: int) -> None:
         client = self.pick(which)
-        client.actor.leave()
+        client.remote.leave()
         self.clients.remove(client)
 
     @precondition(lambda self: self.clients)
     @rule(which=_some)
     def kill_client(self, which: int) -> None:
         client = self.pick(which)
-        client.actor.kill()
+        client.remote.kill()
         self.clients.remove(client)
 
     @precondition(lambda self: self.clients and self.engine_kills < 1)
@@ -81,7 +81,7 @@ class SessionsAndMemory(World):
         if len(client.contexts) == _CONTEXTS:
             self._refused(client, ZeResult.ERROR_OUT_OF_HOST_MEMORY, "context", name)
             return
-        client.actor.do("context", name)
+        client.remote.call("context", name)
         client.contexts.append(name)
 
     @precondition(lambda self: any(client.contexts for client in self.clients))
@@ -90,7 +90,7 @@ class SessionsAndMemory(World):
         client = self.pick(which)
         if client.contexts:
             name = client.contexts[context % len(client.contexts)]
-            client.actor.do("drop_context", name)
+            client.remote.call("drop_context", name)
             client.drop_context(name)
 
     # ------------------------------------------------------------ memory
@@ -112,78 +112,78 @@ class SessionsAndMemory(World):
         if result is not None:
             self._refused(client, result, "allocate", owner, name, size, kind, exportable)
             return
-        client.actor.do("allocate", owner, name, size, kind, exportable)
+        client.remote.call("allocate", owner, name, size, kind, exportable)
         # what an older segment held before is undefined
-        client.actor.do("write", name, 0, 0, size)
-        client.places[name] = Place(owner, zeros(size), exportable)
+        client.remote.call("write", name, 0, 0, size)
+        client.memory[name] = ModelMemory(owner, zeros(size), exportable)
 
     @precondition(lambda self: self._shareable())
-    @rule(which=_some, taker=_some, context=_some)
-    def share(self, which: int, taker: int, context: int) -> None:
+    @rule(which=_some, importer=_some, context=_some)
+    def share(self, which: int, importer: int, context: int) -> None:
         shareable = self._shareable()
-        giver, name = shareable[which % len(shareable)]
-        client = self.pick(taker)
+        exporter, name = shareable[which % len(shareable)]
+        client = self.pick(importer)
         if not client.contexts:
             return
-        place = giver.places[name]
-        whole = place.data.base if place.data.base is not None else place.data
+        block = exporter.memory[name]
+        whole = block.data.base if block.data.base is not None else block.data
         if whole.size % _PAGE:
             # the importer sees the segment, which is whole pages
             grown = zeros(-(-whole.size // _PAGE) * _PAGE)
             grown[: whole.size] = whole
-            place.data = grown[: place.data.size]
+            block.data = grown[: block.data.size]
             whole = grown
         owner, mine = client.contexts[context % len(client.contexts)], self.name("import")
         result = self._no_room(client, whole.size)
-        fd = giver.actor.fetch("share", name)
+        fd = exporter.remote.fetch_fd("share", name)
         try:
             if result is not None:
-                self._refused(client, result, "take", owner, mine, fds=[fd])
+                self._refused(client, result, "import_memory", owner, mine, fds=[fd])
                 return
-            client.actor.give("take", owner, mine, fds=[fd])
+            client.remote.call_with_fds("import_memory", owner, mine, fds=[fd])
         finally:
             os.close(fd)
-        client.places[mine] = Place(owner, whole[:])
+        client.memory[mine] = ModelMemory(owner, whole[:])
 
-    @precondition(lambda self: any(client.places for client in self.clients))
+    @precondition(lambda self: any(client.memory for client in self.clients))
     @rule(which=_some, memory=_some, value=st.integers(0, 255), start=_some, size=st.integers(1, 5000))
     def write(self, which: int, memory: int, value: int, start: int, size: int) -> None:
         client = self.pick(which)
-        if not client.places:
+        if not client.memory:
             return
-        name, place = _nth(client.places, memory)
-        first = start % place.data.size
-        last = min(place.data.size, first + size)
-        client.actor.do("write", name, first, value, last - first)
-        place.data[first:last] = value
+        name, block = _nth(client.memory, memory)
+        first = start % block.data.size
+        last = min(block.data.size, first + size)
+        client.remote.call("write", name, first, value, last - first)
+        block.data[first:last] = value
 
-    @precondition(lambda self: any(len(client.places) > 1 for client in self.clients))
+    @precondition(lambda self: any(len(client.memory) > 1 for client in self.clients))
     @rule(which=_some, first=_some, second=_some, value=st.integers(0, 255))
     def copy_on_the_device(self, which: int, first: int, second: int, value: int) -> None:
         client = self.pick(which)
-        if not client.places or self._no_room(client, 0, 3, 80 * 1024) is not None:
+        if not client.memory or self._no_room(client, 0, 3, 80 * 1024) is not None:
             return
-        name, source = _nth(client.places, first)
-        inside = {key: place for key, place in client.places.items() if place.context == source.context}
+        name, source = _nth(client.memory, first)
+        inside = {key: block for key, block in client.memory.items() if block.context == source.context}
         other, target = _nth(inside, second)
         size = min(source.data.size, target.data.size)
         if target is source or target.data.base is source.data.base is not None:
-            orders: list[list[Any]] = [["fill", other, 0, size, value]]
+            commands: list[list[Any]] = [["fill", other, 0, size, value]]
             target.data[:size] = value
         else:
-            orders = [["copy", other, 0, name, 0, size]]
+            commands = [["copy", other, 0, name, 0, size]]
             target.data[:size] = source.data[:size]
-        assert client.actor.do("run", source.context, orders) == 0
+        assert client.remote.call("run", source.context, commands) == 0
 
-    @precondition(lambda self: any(client.places for client in self.clients))
+    @precondition(lambda self: any(client.memory for client in self.clients))
     @rule(which=_some, memory=_some, count=st.integers(1, 3))
     def free(self, which: int, memory: int, count: int) -> None:
         client = self.pick(which)
-        names = sorted(client.places)[memory % max(1, len(client.places)) :][:count]
+        names = sorted(client.memory)[memory % max(1, len(client.memory)) :][:count]
         if names:
-            client.actor.do("free", *names)
+            client.remote.call("free", *names)
             for name in names:
-                del client.places[name]
+                del client.memory[name]
 
     # ------------------------------------------------------------ what always holds
 
@@ -194,18 +194,18 @@ class SessionsAndMemory(World):
     @invariant()
     def memory_is_as_written(self) -> None:
         for client in self.clients:
-            for name, place in client.places.items():
-                expected = hashlib.blake2b(place.data.tobytes()).hexdigest()
-                assert client.actor.do("digest", name) == expected, (
-                    f"{name} of session {client.actor.session}"
+            for name, block in client.memory.items():
+                expected = hashlib.blake2b(block.data.tobytes()).hexdigest()
+                assert client.remote.call("digest", name) == expected, (
+                    f"{name} of session {client.remote.session}"
                 )
 
     def _shareable(self) -> list[tuple[Client, str]]:
         return [
             (client, name)
             for client in self.clients
-            for name, place in client.places.items()
-            if place.exportable
+            for name, block in client.memory.items()
+            if block.exportable
         ]
 
     def _no_room(self, client: Client, size: int, count: int = 1, more: int = 0) -> ZeResult | None:
@@ -221,21 +221,20 @@ class SessionsAndMemory(World):
     def _refused(
         client: Client, result: ZeResult, what: str, *arguments: Any, fds: list[int] | None = None
     ) -> None:
-        with pytest.raises(RefusedFault) as caught:
-            client.actor.give(what, *arguments, fds=fds or [])
+        with pytest.raises(RemoteError) as caught:
+            client.remote.call_with_fds(what, *arguments, fds=fds or [])
         assert caught.value.result == result, str(caught.value)
 
 
-def _nth(places: dict[str, Place], index: int) -> tuple[str, Place]:
-    return list(places.items())[index % len(places)]
+def _nth(memory: dict[str, ModelMemory], index: int) -> tuple[str, ModelMemory]:
+    return list(memory.items())[index % len(memory)]
 
 
 @pytest.mark.parametrize(
     "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 )
-def test_sessions_and_memory(
-    start_daemon: StartDaemon, start_python: StartPython, private_dir: Any, long: bool
-) -> None:
-    stage = Stage(start_python, private_dir)
-    theatre = Theatre(start_daemon, stage, limits=_LIMITS, memory=64 * MIB, session_memory=_SESSION_BYTES)
-    run(lambda: SessionsAndMemory(theatre), examples=10, steps=30, long=long)
+def test_sessions_and_memory(start_daemon: StartDaemon, processes: SessionProcesses, long: bool) -> None:
+    daemons = SequenceDaemons(
+        start_daemon, processes, limits=_LIMITS, memory=64 * MIB, session_memory=_SESSION_BYTES
+    )
+    run(lambda: SessionsAndMemory(daemons), examples=10, steps=30, long=long)

@@ -1,15 +1,25 @@
-"""The `softnpu` command as a person runs it: another process, its words and its exit code."""
+"""The `softnpu` command as a person runs it: another process, its output and its exit code."""
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from socket import send_fds
+
+from softnpu.tools.fork_server import ForkServer
+from tests.support.leaks import lasting, lasting_descriptors
+from tests.support.waiting import wait_readable
 
 _DEADLINE_S = 90.0
+_ROOT = Path(__file__).parents[2]
 # wide enough that no table cell is folded, plain so that tests compare words and not colours
 _PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -39,13 +49,44 @@ class Finished:
 
 
 def softnpu(*arguments: str | Path, **environment: str) -> Finished:
-    """Runs `softnpu ARGUMENTS` to its end."""
-    return _finished(["-m", "softnpu.tools.cli", *map(str, arguments)], environment)
+    """Runs `softnpu ARGUMENTS` to its end, in a process that is forked with its imports done."""
+    request = {
+        "arguments": [str(argument) for argument in arguments],
+        "environment": {**os.environ, **_PLAIN, **environment},
+        "folder": str(Path.cwd()),
+    }
+    server = _server()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = server.start(json.dumps(request).encode())
+        try:
+            with open(os.devnull, "rb") as nothing:
+                send_fds(child.connection, [b"x"], [nothing.fileno(), out.fileno(), err.fileno()])
+            ended = wait_readable(child.pidfd, _DEADLINE_S)
+        finally:
+            child.close()
+        if not ended:
+            os.kill(child.pid, 9)
+        code = server.wait(child)
+        out.seek(0)
+        err.seek(0)
+        finished = Finished(code, out.read().decode(), err.read().decode())
+    assert ended, f"softnpu {arguments} still ran after {_DEADLINE_S:g} s: {finished}"
+    return finished
 
 
 def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:
     """Runs a Python program that calls the command's `main` in an altered surrounding."""
     return _finished([str(program), *map(str, arguments)], environment)
+
+
+@cache
+def _server() -> ForkServer:
+    """The process that forks commands, for all tests of this process."""
+    server = ForkServer("tests.support.cli_process:child_function", environment={"PYTHONPATH": str(_ROOT)})
+    lasting.add(server.pid)
+    lasting_descriptors.add(os.readlink(f"/proc/self/fd/{server.fileno()}"))
+    atexit.register(server.close)
+    return server
 
 
 def _finished(command: Sequence[str], environment: Mapping[str, str]) -> Finished:

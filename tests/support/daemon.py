@@ -20,6 +20,7 @@ from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.messages import EngineStatus, StatusIs
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.tools.private_daemon import crash_in_log, files_left
 from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
 
@@ -119,8 +120,7 @@ class Daemon:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(DEADLINE_S)
         assert code == 0, f"the daemon ended with {code}:\n{self.log}"
-        left = [path for path in (self.socket, endpoint.lock_path(self.socket)) if path.exists()]
-        assert left == [], "an orderly end leaves neither socket nor lock file"
+        assert files_left(self.socket) == [], "an orderly end leaves neither socket nor lock file"
 
     def kill(self) -> None:
         """SIGKILL to the supervisor; engines and workers have to die with it."""
@@ -137,7 +137,7 @@ class Daemon:
                 self.process.kill()
                 self.process.wait(DEADLINE_S)
         if not self.tracebacks_expected:
-            assert "Traceback" not in self.log, f"something in the daemon crashed:\n{self.log}"
+            assert not crash_in_log(self.socket), f"something in the daemon crashed:\n{self.log}"
 
     def _await_ready(self, fd: int) -> None:
         answer = b""
@@ -179,7 +179,7 @@ class LastingDaemon:
             assert daemon.engine().engine_pid == pid, f"the engine died:\n{daemon.log}"
             wait_until(lambda: daemon.memory_used() == 0, what="memory given back")
             wait_until(lambda: daemon.base_fd_count() <= descriptors, what="descriptors closed")
-            assert "Traceback" not in daemon.log
+            assert not crash_in_log(daemon.socket)
             self._daemon = daemon
         finally:
             if self._daemon is None:

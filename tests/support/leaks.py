@@ -17,6 +17,8 @@ _LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[event
 
 lasting: set[int] = set()
 """Processes that outlive a test on purpose, by pid; what they start is theirs."""
+lasting_descriptors: set[str] = set()
+"""Descriptors that do, by what /proc says of them."""
 
 
 class Surroundings:
@@ -64,7 +66,9 @@ class Surroundings:
         return [
             f"{fd} -> {target}"
             for fd, target in _descriptors().items()
-            if (fd, target) not in self._descriptors and not target.startswith(_LIBRARIES)
+            if (fd, target) not in self._descriptors
+            and target not in lasting_descriptors
+            and not target.startswith(_LIBRARIES)
         ]
 
     def _new_names(self) -> list[str]:

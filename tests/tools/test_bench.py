@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, report, submit
 from softnpu.tools.bench.requests import Request, run_in_turn
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median, percentile, split
 from tests.support.cli import softnpu
 
@@ -93,8 +93,8 @@ def test_without_json_it_prints_a_table(private_dir: Path, digits: Path) -> None
 
 def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
     rows = [
-        against("clients", "YOLOv8n, 8 processes", "1/s", 1054.8, "AF_UNIX SEQPACKET", 49.9, at_least=30),
-        against("native", "round trip asleep, two cores", "us", 54.81, "semaphore pair", 49.89, at_most=1.2),
+        compared("clients", "YOLOv8n, 8 processes", "1/s", 1054.8, "AF_UNIX SEQPACKET", 49.9, at_least=30),
+        compared("native", "round trip asleep, two cores", "us", 54.81, "semaphore pair", 49.89, at_most=1.2),
     ]
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(report.table(rows))
@@ -128,16 +128,16 @@ def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
 # ------------------------------------------------------------ verdicts
 
 
-def _missed(*_: object) -> Iterator[Measurement]:
-    yield alone("submit", "met", "us", 1)
-    yield against("submit", "missed", "us", 16, "peer", 10, at_most=1.5)
+def _missing_target(*_: object) -> Iterator[Measurement]:
+    yield absolute("submit", "met", "us", 1)
+    yield compared("submit", "missed", "us", 16, "peer", 10, at_most=1.5)
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["--json"], 0), (["--check"], 1)])
 def test_only_check_makes_a_missed_target_a_failure(
     monkeypatch: pytest.MonkeyPatch, options: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(submit, "run", _missed)
+    monkeypatch.setattr(submit, "run", _missing_target)
     assert CliRunner().invoke(cli.app, ["submit", *options]).exit_code == code
 
 
@@ -147,7 +147,7 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
     def note(name: str) -> Callable[..., Iterator[Measurement]]:
         def run(*_: Any) -> Iterator[Measurement]:
             ran.append(name)
-            yield alone(name, "nothing", "us", 1)
+            yield absolute(name, "nothing", "us", 1)
 
         return run
 
@@ -176,15 +176,15 @@ def test_lists_and_copies_are_measured(arguments: tuple[str, ...]) -> None:
     ],
 )
 def test_a_bound_holds_for_the_ratio(value: float, bounds: dict[str, float], ok: bool | None) -> None:
-    row = against("b", "m", "us", value, "peer", 10, **bounds)
+    row = compared("b", "m", "us", value, "peer", 10, **bounds)
     assert row.ok is ok
     assert row.target == next(iter(bounds.values()), None)
 
 
 def test_a_figure_without_a_peer_is_met_by_its_value_alone() -> None:
-    assert alone("b", "m", "B", 0, exactly=0).ok is True
-    assert alone("b", "m", "B", 0.001, exactly=0).ok is False
-    assert alone("b", "m", "B", 5).ok is None
+    assert absolute("b", "m", "B", 0, exactly=0).ok is True
+    assert absolute("b", "m", "B", 0.001, exactly=0).ok is False
+    assert absolute("b", "m", "B", 5).ok is None
 
 
 # ------------------------------------------------------------ rounds and requests

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from softnpu.driver import native_library
 from softnpu.driver.native_library import ENV_NATIVE_DIR
-from softnpu.tools.bench import cli, native
-from softnpu.tools.bench.result import Measurement, alone
+from softnpu.tools.bench import cli, copies, lists, native
+from softnpu.tools.bench.result import Measurement, absolute
 from softnpu.tools.failures import ToolError
 from tests.support.cli import softnpu
 
@@ -63,8 +63,8 @@ def test_the_whole_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "run", refuse)
     for name in ("_submit", "_infer", "_memory"):
         monkeypatch.setattr(cli, name, lambda *_: iter(()))
-    monkeypatch.setattr(cli.lists, "run", lambda *_: iter((alone("lists", "nothing", "us", 1),)))
-    monkeypatch.setattr(cli.copies, "run", lambda *_: iter(()))
+    monkeypatch.setattr(lists, "run", lambda *_: iter((absolute("lists", "nothing", "us", 1),)))
+    monkeypatch.setattr(copies, "run", lambda *_: iter(()))
     finished = CliRunner().invoke(cli.app, ["--json"])
     assert finished.exit_code == 0
     assert msgspec.json.decode(finished.stdout, type=Measurement).bench == "lists"

@@ -10,6 +10,9 @@ import pytest
 from softnpu.tools.comparison import compare
 from softnpu.tools.inputs import parse_shapes, random_array
 
+pytestmark = pytest.mark.quick
+
+
 _REFERENCE = np.array([[100.0, -1.0, 0.0, 1e-6]], np.float32)
 
 

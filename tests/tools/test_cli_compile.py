@@ -16,7 +16,7 @@ from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 from tests.support.models import on_cpu, write_scale
 
-_needs_daemon = pytest.mark.usefixtures("daemon")
+_needs_daemon = pytest.mark.usefixtures("cli_daemon")
 _EQUAL = "every number equals, bit by bit"
 
 
@@ -32,19 +32,18 @@ def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path,
     assert re.fullmatch(rf"wrote {blob}, [\d.]+ KiB, with all weights, in .*", words[1])
     assert words[2] == f"run it with: softnpu infer {blob}"
     assert "probabilities   f32    1x10" in softnpu("infer", blob, "-n", "2").words
-    assert _EQUAL in softnpu("infer", blob, "-n", "2", "--model", digits, "--compare", "CPU").words
+    assert _EQUAL in softnpu("infer", blob, "-n", "2", "--source-model", digits, "--compare", "CPU").words
 
 
 @_needs_daemon
-def test_the_file_has_the_numbers_of_the_model(daemon: Daemon, digits: Path, blob: Path) -> None:
+def test_the_file_has_the_numbers_of_the_model(cli_daemon: Daemon, digits: Path, blob: Path) -> None:
     softnpu("compile", digits, "-o", blob)
     image = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
-    core = Core(daemon.socket)
+    core = Core(cli_daemon.socket)
     np.testing.assert_array_equal(core.import_model(blob)(image)[0], on_cpu(digits, image)[0])
     core.unload_plugin()
 
 
-@_needs_daemon
 def test_the_device_loads_nothing_while_a_model_is_compiled(daemon: Daemon, digits: Path, blob: Path) -> None:
     softnpu("compile", digits, "-o", blob)
     assert "loaded" not in daemon.log
@@ -61,13 +60,13 @@ def test_without_a_name_the_file_is_called_as_the_model(
 
 
 @_needs_daemon
-def test_shapes_and_properties_reach_the_compiler(daemon: Daemon, private_dir: Path, blob: Path) -> None:
+def test_shapes_and_properties_reach_the_compiler(cli_daemon: Daemon, private_dir: Path, blob: Path) -> None:
     x = ops.parameter([-1, 4], ov.Type.f32, name="x")
     x.output(0).set_names({"x"})
     model = private_dir / "open.xml"
     ov.save_model(ov.Model([ops.relu(x)], [x], "open"), model)
     softnpu("compile", model, "-o", blob, "--shape", "x=3,4", "--config", "PERF_COUNT=YES")
-    core = Core(daemon.socket)
+    core = Core(cli_daemon.socket)
     compiled = core.import_model(blob)
     assert list(compiled.input("x").shape) == [3, 4]
     assert compiled.get_property("PERF_COUNT") is True
@@ -85,7 +84,7 @@ def test_an_open_dimension_gets_its_size_when_the_file_is_run(private_dir: Path,
     assert (
         "--shape x: [9, 4]; expected one within [1..8,4]" in softnpu("infer", blob, "--shape=x=9,4").complaint
     )
-    words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--model", model).words
+    words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--source-model", model).words
     assert "5x4" in words
     assert _EQUAL in words
 
@@ -100,11 +99,13 @@ def test_a_platform_that_is_not_here_is_compiled_for(
     words = softnpu("compile", digits, "-o", blob, "--platform", "3720").words
     assert "compiled 'digits' for platform 3720" in words
     assert f"run it with: softnpu infer {blob}, with a device of that platform" in words
-    assert "softnpu daemon --device 3720" in words
+    assert "softnpu daemon --platform 3720" in words
     complaint = softnpu("infer", blob).complaint
     assert "platform: '3720'; expected '4000'. Compile the model for this device" in complaint
     other = start_daemon(devices=("3720",), socket=str(private_dir / "other.sock"))
-    words = softnpu("infer", blob, "--socket", other.socket, "--model", digits, "--compare", "CPU").words
+    words = softnpu(
+        "infer", blob, "--socket", other.socket, "--source-model", digits, "--compare", "CPU"
+    ).words
     assert _EQUAL in words
 
 
@@ -139,9 +140,9 @@ def test_without_weights_the_file_is_small_and_runs_with_the_model(private_dir: 
     model = write_scale(private_dir, 3.0, count=1 << 20)
     words = softnpu("compile", model, "-o", blob, "--weightless").words
     assert "without weights" in words
-    assert f"softnpu infer {blob} --model {model}" in words
+    assert f"softnpu infer {blob} --source-model {model}" in words
     assert blob.stat().st_size < 1 << 20 < (4 << 20) == model.with_suffix(".bin").stat().st_size
-    assert _EQUAL in softnpu("infer", blob, "-n", "1", "--model", model, "--compare", "CPU").words
+    assert _EQUAL in softnpu("infer", blob, "-n", "1", "--source-model", model, "--compare", "CPU").words
 
 
 # ------------------------------------------------------------ what is wrong
@@ -193,8 +194,8 @@ def test_what_a_compiled_model_does_not_take_is_named(
 
 
 def test_a_second_model_is_for_compiled_models(digits: Path) -> None:
-    complaint = softnpu("infer", digits, "--model", digits).complaint
-    assert complaint.startswith(f"--model: given, but {digits} is no compiled model")
+    complaint = softnpu("infer", digits, "--source-model", digits).complaint
+    assert complaint.startswith(f"--source-model: given, but {digits} is no compiled model")
 
 
 @_needs_daemon

@@ -37,7 +37,7 @@ def socket(private_dir: Path) -> Iterator[Path]:
 
 
 def test_a_daemon_in_the_background_says_where_and_who_it_is(socket: Path) -> None:
-    words = softnpu("daemon", "--device", "3720", "--device", "5010", "--memory", "1GiB").words
+    words = softnpu("daemon", "--platform", "3720", "--platform", "5010", "--memory", "1GiB").words
     record = endpoint.read_record(socket)
     assert record is not None
     lines = words.splitlines()
@@ -66,11 +66,11 @@ def test_a_second_daemon_on_a_socket_is_refused_with_the_pid_of_the_first(daemon
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--device", "1234"), "device platform: '1234'; expected 3720 or 4000 or 5010"),
+        (("--platform", "1234"), "device platform: '1234'; expected 3720 or 4000 or 5010"),
         (("--log-level", "loud"), "setting --log-level: 'loud'"),
         (("--tdr-ms", "0"), "setting --tdr-ms: 0; expected 1 or more"),
         (("--spin-us", "-1"), "setting --spin-us: -1"),
-        (("--device", "4000") * 9, "setting --device: 9 devices; expected 1 to 8"),
+        (("--platform", "4000") * 9, "setting --platform: 9 devices; expected 1 to 8"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(arguments: tuple[str, ...], said: str) -> None:

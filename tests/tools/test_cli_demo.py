@@ -38,7 +38,7 @@ def test_without_a_daemon_that_may_be_started_it_says_so_in_one_line() -> None:
     assert "no socket there; expected a running daemon" in softnpu("demo").complaint
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("cli_daemon")
 def test_a_single_wrong_bit_fails_the_demonstration() -> None:
     program = """
     import numpy as np

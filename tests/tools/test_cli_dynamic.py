@@ -19,7 +19,7 @@ def sparse(private_dir: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("cli_daemon")
 def test_infer_compares_a_result_whose_size_depends_on_the_data(sparse: Path) -> None:
     words = softnpu("infer", sparse, "--compare", "CPU", "-n", "2").words
     assert "every number equals, bit by bit" in words

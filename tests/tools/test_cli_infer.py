@@ -18,7 +18,7 @@ from softnpu.tools.models.fetch import get
 from tests.conftest import StartDaemon
 from tests.support.cli import softnpu
 
-_needs_daemon = pytest.mark.usefixtures("daemon")
+_needs_daemon = pytest.mark.usefixtures("cli_daemon")
 _EQUAL = "every number equals, bit by bit"
 
 
@@ -118,16 +118,16 @@ def test_another_precision_is_used_on_both_sides_or_refused_by_name(digits: Path
 def test_a_wrong_number_fails_the_comparison_and_names_its_output(digits: Path) -> None:
     program = """
     import sys
-    from softnpu.tools import cli, runs
+    from softnpu.tools import cli, inference_run
 
-    honest = runs.on_openvino
+    honest = inference_run.on_openvino
 
     def seeded(*arguments):
         run = honest(*arguments)
         run.outputs["probabilities"][0, 3] += 0.01
         return run
 
-    runs.on_openvino = seeded
+    inference_run.on_openvino = seeded
     sys.argv = ["softnpu", "infer", sys.argv[1], "--compare", "CPU"]
     cli.main()
     """

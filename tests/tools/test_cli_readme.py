@@ -11,11 +11,14 @@ import pytest
 
 from tests.support.cli import softnpu
 
+pytestmark = pytest.mark.quick
+
+
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("cli_daemon")
 def test_the_python_example_prints_what_it_says() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)
     assert len(example.strip().splitlines()) <= 12
@@ -35,9 +38,21 @@ def test_every_command_and_option_that_it_shows_exists() -> None:
 
 
 def test_every_link_leads_to_a_file() -> None:
-    for document in (_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")):
-        links = re.findall(r"\]\(([^)#:]+)\)", document.read_text())
-        assert [link for link in links if not (document.parent / link).exists()] == []
+    documents = [*_ROOT.glob("*.md"), *(_ROOT / "docs").glob("*.md"), _ROOT / "tests" / "README.md"]
+    links = [
+        (document.name, link)
+        for document in documents
+        for link in re.findall(r"\]\(([^)#:]+)[)#]", document.read_text())
+        if not (document.parent / link).exists()
+    ]
+    assert len(documents) > 8
+    assert links == []
+
+
+def test_the_index_names_every_document() -> None:
+    index = (_ROOT / "docs" / "index.md").read_text()
+    documents = [path.name for path in (_ROOT / "docs").glob("*.md") if path.name != "index.md"]
+    assert [name for name in documents if f"({name}" not in index] == []
 
 
 def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:

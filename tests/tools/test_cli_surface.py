@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import softnpu as package
 from softnpu.tools.console import format_bytes, format_time, parse_size
 from tests.support.cli import softnpu
 
+pytestmark = pytest.mark.quick
+
+
+_ROOT = Path(__file__).parents[2]
 _COMMANDS = (
     "demo",
     "compile",
@@ -27,6 +34,16 @@ _COMMANDS = (
     "cache",
     "blob",
 )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    assert softnpu("--version").words == f"softnpu {project['project']['version']}\n"
+    # sources that were not installed have no package file
+    assert getattr(package, "__version__", project["project"]["version"]) == project["project"]["version"]
+    (generated,) = project["tool"]["scikit-build"]["generate"]
+    assert generated["path"] == "softnpu/__init__.py"
+    assert '__version__ = "${version}"' in generated["template"]
 
 
 def test_help_lists_every_command() -> None:

@@ -75,7 +75,7 @@ def test_unmodified_openvino_finds_the_device(
 
 
 def test_platform_is_chosen(tmp_path: Path, native_dir: dict[str, str]) -> None:
-    done = _pytest(tmp_path, PLATFORM, native_dir, "--softnpu-device", "3720")
+    done = _pytest(tmp_path, PLATFORM, native_dir, "--softnpu-platform", "3720")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -37,32 +37,32 @@ finally:
 """
 
 
-def test_an_unmodified_program_finds_the_device(daemon: Daemon, native_dir: dict[str, str]) -> None:
+def test_an_unmodified_program_finds_the_device(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
     done = softnpu("run", "--", sys.executable, "-c", LIST_DEVICES, **native_dir)
     assert "'NPU'" in done.words
-    assert daemon.alive
+    assert cli_daemon.alive
 
 
 @pytest.mark.parametrize("separator", [["--"], []], ids=["behind --", "without --"])
 def test_arguments_are_passed_untouched(
-    daemon: Daemon, native_dir: dict[str, str], separator: list[str]
+    cli_daemon: Daemon, native_dir: dict[str, str], separator: list[str]
 ) -> None:
-    given = ["--device", "3720", "--", "--private", "", "a b", "--help"]
+    given = ["--platform", "3720", "--", "--private", "", "a b", "--help"]
     done = softnpu("run", *separator, sys.executable, "-c", SHOW, *given, **native_dir)
     assert ast.literal_eval(done.words) == given
-    assert daemon.alive
+    assert cli_daemon.alive
 
 
 @pytest.mark.parametrize("private", [[], ["--private"]], ids=["shared", "private"])
 def test_exit_code_is_that_of_the_program(
-    daemon: Daemon, native_dir: dict[str, str], private: list[str], tmp_path: Path
+    cli_daemon: Daemon, native_dir: dict[str, str], private: list[str], tmp_path: Path
 ) -> None:
     def code(*program: str | Path) -> int:
         return softnpu("run", *private, "--", *program, **native_dir).code
 
     (tmp_path / "plain").touch()
     assert [code("sh", "-c", "exit 7"), code("no-such-program"), code(tmp_path / "plain")] == [7, 127, 126]
-    assert daemon.alive
+    assert cli_daemon.alive
 
 
 def test_a_private_daemon_ends_with_the_program(native_dir: dict[str, str]) -> None:
@@ -87,17 +87,17 @@ def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, 
 
 
 def test_devices_that_the_daemon_does_not_have_are_refused(
-    daemon: Daemon, native_dir: dict[str, str]
+    cli_daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
-    said = softnpu("run", "--device", "3720", "--", "true", **native_dir).complaint
+    said = softnpu("run", "--platform", "3720", "--", "true", **native_dir).complaint
     assert "its devices are 4000" in said
     assert "--private" in said
-    assert daemon.alive
+    assert cli_daemon.alive
 
 
 def test_devices_of_a_private_daemon_are_chosen(native_dir: dict[str, str]) -> None:
     code = "import openvino as ov; print(ov.Core().get_property('NPU', 'DEVICE_ARCHITECTURE'))"
-    line = ["run", "--private", "--device", "3720", "--", sys.executable, "-c", code]
+    line = ["run", "--private", "--platform", "3720", "--", sys.executable, "-c", code]
     assert softnpu(*line, **native_dir).words.strip() == "3720"
 
 
@@ -116,7 +116,7 @@ def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: d
     assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_SAVED_ENV"} & set(names)
 
 
-def test_env_makes_a_shell_ready_once(daemon: Daemon, native_dir: dict[str, str]) -> None:
+def test_env_makes_a_shell_ready_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
     ours = f"{sys.executable} -P -m softnpu.tools.cli env"
     script = f'set -e; eval "$({ours})"; {sys.executable} -c "{LIST_DEVICES}"; {ours}'
     done = subprocess.run(
@@ -130,7 +130,7 @@ def test_env_makes_a_shell_ready_once(daemon: Daemon, native_dir: dict[str, str]
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()  # nothing is left to set the second time
     assert "'NPU'" in line
-    assert daemon.alive
+    assert cli_daemon.alive
 
 
 def test_environment_of_an_environment_keeps_what_was_added(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from softnpu.tools.models.errors import ModelError, WeightsError
 from softnpu.tools.models.safetensors import read_safetensors
 
+pytestmark = pytest.mark.quick
+
 
 def _write(path: Path, header: object, data: bytes, *, header_bytes: int | None = None) -> Path:
     """A safetensors file; `header_bytes` lies about the length of the header."""

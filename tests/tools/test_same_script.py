@@ -20,9 +20,9 @@ _WAYS = {"CPU": "openvino", "NPU": "softnpu.plugin"}
 
 
 @pytest.fixture
-def ran(daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str, np.ndarray]]]:
+def ran(cli_daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str, np.ndarray]]]:
     """What the application prints and computes, by device."""
-    assert daemon.alive
+    assert cli_daemon.alive
     found = {}
     for device, module in _WAYS.items():
         path = private_dir / f"{device}.npz"
@@ -38,7 +38,7 @@ def ran(daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str, np.
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         with np.load(path) as numbers:
             found[device] = (done.stdout, dict(numbers))
-    wait_until(lambda: daemon.memory_used() == 0, what="memory given back")
+    wait_until(lambda: cli_daemon.memory_used() == 0, what="memory given back")
     return found
 
 

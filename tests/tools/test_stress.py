@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusIs
-from softnpu.tools.stress import accounts, faulty, operations, workloads
-from softnpu.tools.stress.accounts import Sample, growths
-from softnpu.tools.stress.director import Options, State
+from softnpu.tools.failures import ToolError
+from softnpu.tools.stress import daemon_usage, fault_operations, operations, workloads
+from softnpu.tools.stress.cli import chosen_seeds
+from softnpu.tools.stress.coordinator import Options, State
+from softnpu.tools.stress.daemon_usage import Sample, growths
 from softnpu.tools.stress.plan import FAULTS, OPERATIONS, Plan
 from softnpu.tools.stress.reclaim_latency import Death, Deaths
 from softnpu.tools.stress.reports import Failure
-from softnpu.tools.stress.verdict import Verdict, judge
+from softnpu.tools.stress.result import StressResult, evaluate
 from tests.support.cli import run_program, softnpu
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -30,20 +32,20 @@ MIB = 1 << 20
 
 
 def test_eight_clients_that_die_on_a_device_with_faults(private_dir: Path) -> None:
-    report = private_dir / "verdict.json"
+    report = private_dir / "result.json"
     told = softnpu(
         "stress", "--clients", "8", "--seconds", "10", "--kill", "--faults", "--seed", "3", "--json", report
     )
     assert told.code == 0, told.out + told.err
-    verdict = msgspec.json.decode(report.read_bytes(), type=Verdict)
-    assert verdict.passed
-    assert verdict.failures == []
-    assert verdict.results_checked > 0
-    assert verdict.client_deaths > 0
-    assert verdict.processes >= verdict.clients + verdict.client_deaths - 1
-    assert sum(verdict.operations.values()) > 0
+    result = msgspec.json.decode(report.read_bytes(), type=StressResult)
+    assert result.passed
+    assert result.failures == []
+    assert result.results_checked > 0
+    assert result.client_deaths > 0
+    assert result.processes >= result.clients + result.client_deaths - 1
+    assert sum(result.operations.values()) > 0
     assert "passed: seed 3" in told.out
-    assert verdict.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
+    assert result.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
 
 
 def test_a_daemon_that_is_there_is_used_and_left_as_it_was(daemon: Daemon) -> None:
@@ -61,34 +63,35 @@ def test_a_daemon_that_is_there_is_used_and_left_as_it_was(daemon: Daemon) -> No
 
 
 def test_a_model_of_the_users_own(private_dir: Path, digits: Path) -> None:
-    report = private_dir / "verdict.json"
+    report = private_dir / "result.json"
     told = softnpu(
         "stress", "--clients", "2", "--seconds", "2", "--seed", "1", "--model", digits, "--json", report
     )
     assert told.code == 0, told.out + told.err
-    verdict = json.loads(report.read_bytes())
-    assert len(verdict["models"]) == 1
-    assert f"--model {digits}" in verdict["repeat"]
+    result = json.loads(report.read_bytes())
+    assert len(result["models"]) == 1
+    assert f"--model {digits}" in result["repeat"]
 
 
 def test_several_seeds_one_after_the_other_with_one_of_the_small_models(private_dir: Path) -> None:
-    report = private_dir / "verdicts.json"
+    report = private_dir / "results.json"
     told = softnpu(
         "stress", "--clients", "1", "--seconds", "2", "--seeds", "4-5,9", "--model", "perceptron",
         "--json", report,
     )  # fmt: skip
     assert told.code == 0, told.out + told.err
-    verdicts = msgspec.json.decode(report.read_bytes(), type=list[Verdict])
-    assert [verdict.seed for verdict in verdicts] == [4, 5, 9]
-    assert all(verdict.models == ["perceptron"] for verdict in verdicts)
-    assert verdicts[1].repeat == "softnpu stress --clients 1 --seconds 2 --seed 5 --model perceptron"
+    results = msgspec.json.decode(report.read_bytes(), type=list[StressResult])
+    assert [result.seed for result in results] == [4, 5, 9]
+    assert all(result.models == ["perceptron"] for result in results)
+    assert results[1].repeat == "softnpu stress --clients 1 --seconds 2 --seed 5 --model perceptron"
     assert "3 seeds, " in told.out
     assert "all passed" in told.out
 
 
 @pytest.mark.parametrize("seeds", ["", "5-4", "1,x", "-3", "1-99999", "٣"])
 def test_seeds_that_are_none_are_refused(seeds: str) -> None:
-    assert "expected numbers such as 1-10 or 3,5,8" in softnpu("stress", "--seeds", seeds).complaint
+    with pytest.raises(ToolError, match="expected numbers such as 1-10 or 3,5,8"):
+        chosen_seeds(None, seeds)
 
 
 def test_seed_and_seeds_are_not_taken_together() -> None:
@@ -100,19 +103,19 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
     program = private_dir / "run.py"
     program.write_text(
         "import sys, numpy as np\n"
-        "from softnpu.tools.stress import director\n"
-        "honest = director.make_references\n"
+        "from softnpu.tools.stress import coordinator\n"
+        "honest = coordinator.make_references\n"
         "def seeded(folder, seed, models):\n"
         "    found = honest(folder, seed, models)\n"
-        "    for subject in found:\n"
-        "        with np.load(subject.archive) as archive:\n"
+        "    for workload in found:\n"
+        "        with np.load(workload.archive) as archive:\n"
         "            arrays = dict(archive)\n"
         "        for name in arrays:\n"
         "            if name.startswith('out.'):\n"
         "                arrays[name].view(np.uint8).reshape(-1)[0] ^= 1\n"
-        "        np.savez(subject.archive, **arrays)\n"
+        "        np.savez(workload.archive, **arrays)\n"
         "    return found\n"
-        "director.make_references = seeded\n"
+        "coordinator.make_references = seeded\n"
         "from softnpu.tools.cli import main\n"
         "main()\n"
     )
@@ -162,10 +165,10 @@ def test_every_kind_of_death_and_fault_comes() -> None:
 
 def test_every_operation_of_the_plan_is_one_of_the_client() -> None:
     assert set(OPERATIONS) == {*operations.ALL, *(f"fault {kind}" for kind in FAULTS)}
-    assert set(FAULTS) == {*faulty.SUBMISSIONS, *faulty.REQUESTS}
+    assert set(FAULTS) == {*fault_operations.SUBMISSIONS, *fault_operations.REQUESTS}
 
 
-# ------------------------------------------------------------ the verdict
+# ------------------------------------------------------------ the result
 
 
 def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sample:
@@ -178,7 +181,7 @@ def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sa
 def _state(seconds: float, samples: list[Sample], failures: list[Failure] | None = None) -> State:
     options = Options(clients=4, seconds=seconds, kill=True, faults=False, seed=9)
     return State(
-        options=options, subjects=["digits"], samples=samples, done={"infer": 5}, checked=5,
+        options=options, workloads=["digits"], samples=samples, done={"infer": 5}, checked=5,
         failures=failures or [],
     )  # fmt: skip
 
@@ -186,11 +189,11 @@ def _state(seconds: float, samples: list[Sample], failures: list[Failure] | None
 def test_a_supervisor_that_grows_is_a_leak() -> None:
     flat = [_sample(float(at)) for at in range(600)]
     growing = [_sample(float(at), supervisor=16 * MIB + at * 4000) for at in range(600)]
-    assert judge(_state(600, flat), [], []).passed
-    verdict = judge(_state(600, growing), [], [])
-    assert not verdict.passed
-    assert [failure.kind for failure in verdict.failures] == ["leak"]
-    assert "memory of the supervisor grew from 16.6" in verdict.failures[0].text
+    assert evaluate(_state(600, flat), [], []).passed
+    result = evaluate(_state(600, growing), [], [])
+    assert not result.passed
+    assert [failure.kind for failure in result.failures] == ["leak"]
+    assert "memory of the supervisor grew from 16.6" in result.failures[0].text
 
 
 def test_growth_counts_from_the_first_minute_on() -> None:
@@ -212,9 +215,9 @@ def test_a_new_engine_that_still_loads_is_no_measure() -> None:
 
 
 def test_a_short_run_has_an_allowance_and_no_more() -> None:
-    def run(more: int) -> Verdict:
+    def run(more: int) -> StressResult:
         samples = [_sample(float(at), supervisor=16 * MIB + (more if at > 16 else 0)) for at in range(20)]
-        return judge(_state(20, samples), [], [])
+        return evaluate(_state(20, samples), [], [])
 
     assert run(MIB).passed
     assert not run(3 * MIB).passed
@@ -223,19 +226,19 @@ def test_a_short_run_has_an_allowance_and_no_more() -> None:
 def test_a_death_that_is_noticed_late_is_a_failure() -> None:
     soon = Death(client=0, pid=1, session=1, at=10.0, noticed=10.01, back=10.02)
     late = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4)
-    waited = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, waited=0.25)
+    await_fence = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, await_fence=0.25)
     samples = [_sample(float(at)) for at in range(600)]
-    assert judge(_state(600, samples), [soon, waited], []).passed
-    verdict = judge(_state(600, samples), [soon, late], [])
-    assert "noticed after 300 ms" in verdict.failures[0].text
-    assert verdict.noticed_clock.maximum == pytest.approx(0.3)
+    assert evaluate(_state(600, samples), [soon, await_fence], []).passed
+    result = evaluate(_state(600, samples), [soon, late], [])
+    assert "noticed after 300 ms" in result.failures[0].text
+    assert result.noticed_clock.maximum == pytest.approx(0.3)
 
 
 def test_a_failure_of_a_client_names_it_and_the_command_to_repeat() -> None:
     failure = Failure(kind="wrong", client=3, step=17, operation="infer", text="output 0 differs by 2")
-    verdict = judge(_state(20, [], [failure]), [], [])
-    assert str(verdict.failures[0]) == "wrong: client 3, step 17 (infer): output 0 differs by 2"
-    assert verdict.repeat == "softnpu stress --clients 4 --seconds 20 --kill --seed 9"
+    result = evaluate(_state(20, [], [failure]), [], [])
+    assert str(result.failures[0]) == "wrong: client 3, step 17 (infer): output 0 differs by 2"
+    assert result.repeat == "softnpu stress --clients 4 --seconds 20 --kill --seed 9"
 
 
 # ------------------------------------------------------------ the dead
@@ -265,29 +268,29 @@ def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusIs:
 
 
 def test_memory_that_no_session_has_is_orphaned() -> None:
-    assert accounts.orphaned(_status({5: 100, 6: 20}, 120)) == 0
-    assert accounts.orphaned(_status({6: 20}, 120)) == 100
+    assert daemon_usage.orphaned(_status({5: 100, 6: 20}, 120)) == 0
+    assert daemon_usage.orphaned(_status({6: 20}, 120)) == 100
 
 
 def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
     deaths = Deaths()
-    deaths.look(_status({5: 100, 6: 20}, 120), 0.0, False)
+    deaths.update(_status({5: 100, 6: 20}, 120), 0.0, False)
     deaths.note(0, 5, 5, 1.0)
-    deaths.look(_status({5: 100, 6: 20}, 120), 1.01, False)
-    deaths.look(_status({6: 20}, 120), 1.02, False)
+    deaths.update(_status({5: 100, 6: 20}, 120), 1.01, False)
+    deaths.update(_status({6: 20}, 120), 1.02, False)
     assert deaths.pending
-    deaths.look(_status({6: 20}, 20), 1.03, False)
+    deaths.update(_status({6: 20}, 20), 1.03, False)
     (death,) = deaths.done
     assert (death.noticed, death.back, death.reset) == (1.02, 1.03, False)
 
 
 def test_memory_that_never_comes_back_is_told() -> None:
     deaths = Deaths()
-    deaths.look(_status({5: 100}, 100), 0.0, False)
+    deaths.update(_status({5: 100}, 100), 0.0, False)
     deaths.note(0, 5, 5, 1.0)
-    deaths.look(_status({}, 100), 1.5, False)
-    assert deaths.late(1.9) == []
-    (text,) = deaths.late(60.0)
+    deaths.update(_status({}, 100), 1.5, False)
+    assert deaths.overdue(1.9) == []
+    (text,) = deaths.overdue(60.0)
     assert "its memory is not back after 1 s" in text
     assert not deaths.pending
 

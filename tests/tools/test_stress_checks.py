@@ -14,15 +14,14 @@ import pytest
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
 from softnpu.emulator.common import failpoints
-from softnpu.tools.stress import daemon, operations
-from softnpu.tools.stress import progress_page as boards
-from softnpu.tools.stress.checking import Inference, Place, Wrong, check
-from softnpu.tools.stress.director import make_references
-from softnpu.tools.stress.evidence import Report
+from softnpu.tools.stress import daemon, operations, progress_page
+from softnpu.tools.stress.checking import ArgumentMemory, Inference, WrongResult, check
+from softnpu.tools.stress.coordinator import make_references
+from softnpu.tools.stress.failure_report import Report
 from softnpu.tools.stress.journal import Journal, SubmissionNote
-from softnpu.tools.stress.patterns import Pattern, found_in
+from softnpu.tools.stress.patterns import Pattern, patterns_in
 from softnpu.tools.stress.plan import FAULTS, Step
-from softnpu.tools.stress.reports import Failure, Setup, Start
+from softnpu.tools.stress.reports import Failure, Setup, StartClient
 from softnpu.tools.stress.run_history import RunHistory
 from softnpu.tools.stress.worker import Worker
 from softnpu.tools.stress.workloads import Array, Samples, Workload
@@ -35,24 +34,25 @@ _MODELS = ("convolutions", "running-sums")
 
 
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Workload, Samples]]:
+def workloads(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Workload, Samples]]:
     folder = tmp_path_factory.mktemp("references")
-    return [(subject, Samples(subject)) for subject in make_references(folder, 1, _MODELS)]
+    return [(workload, Samples(workload)) for workload in make_references(folder, 1, _MODELS)]
 
 
 class _Pair:
     """Two clients in this process. The first one does the steps."""
 
-    def __init__(self, daemon: Daemon, folder: Path, subjects: list[tuple[Workload, Samples]]) -> None:
-        fd, board = boards.create(2)
+    def __init__(self, daemon: Daemon, folder: Path, workloads: list[tuple[Workload, Samples]]) -> None:
+        fd, progress = progress_page.create(2)
         setup = Setup(
-            socket=str(daemon.socket), folder=str(folder), board_fd=fd, seed=1, clients=2, kill=False,
-            faults=False, parent=os.getpid(),
+            socket=str(daemon.socket), folder=str(folder), progress_fd=fd, seed=1, clients=2, kill=False,
+            faults=False,
         )  # fmt: skip
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._theirs = theirs
         self.clients = [
-            Worker(setup, Start(client=number, life=0, step=0), board, subjects, theirs) for number in (0, 1)
+            Worker(setup, StartClient(client=number, incarnation=0, step=0), progress, workloads, theirs)
+            for number in (0, 1)
         ]
         os.close(fd)
         for client in self.clients:
@@ -68,15 +68,15 @@ class _Pair:
 
 @pytest.fixture
 def pair(
-    shared_daemon: Daemon, private_dir: Path, subjects: list[tuple[Workload, Samples]]
+    shared_daemon: Daemon, private_dir: Path, workloads: list[tuple[Workload, Samples]]
 ) -> Iterator[_Pair]:
-    made = _Pair(shared_daemon, private_dir, subjects)
+    made = _Pair(shared_daemon, private_dir, workloads)
     yield made
     made.close()
 
 
-def _step(subject: int, seed: int) -> Step:
-    return Step(number=7, operation="infer", subject=subject, sample=2, seed=seed, death=None)
+def _step(workload: int, seed: int) -> Step:
+    return Step(number=7, operation="infer", workload=workload, sample=2, seed=seed, death=None)
 
 
 _SEEDS = {"infer": (0, 4, 8), "states": (0, 64)}
@@ -116,14 +116,14 @@ def test_an_inference_that_is_skipped_is_noticed(
         assert run(client, step) > 0
         with monkeypatch.context() as patched:
             patched.setattr(CommandQueue, "execute_command_lists", skip)
-            with pytest.raises(Wrong) as caught:
+            with pytest.raises(WrongResult) as caught:
                 run(client, step)
         finding = caught.value.finding
         assert finding is not None
         inference = finding.inference
         outputs = [output for output in finding.outputs if output.what.startswith("output")]
         assert outputs
-        assert all(inference.pattern.still_in(output.raw).all() for output in outputs)
+        assert all(inference.pattern.untouched_in(output.raw).all() for output in outputs)
         client.reconnect()
     gates.clear()  # they would keep memory of the device
 
@@ -160,14 +160,14 @@ def _bytes(array: Array) -> Array:
 def right() -> Inference:
     """An inference whose result is right."""
     samples = _Fixed()
-    subject = Workload(name="made up", xml="", archive="", inputs=1, outputs=1, samples=1, steps=1)
+    workload = Workload(name="made up", xml="", archive="", inputs=1, outputs=1, samples=1, steps=1)
     note = SubmissionNote(step=0, model="made up", sample=0, inference=0, pattern=1, fed_ns=0)
     behind = np.full(4, 9, np.uint8)
     return Inference(
-        subject, samples, 0, 0,
-        inputs=[Place("data", _bytes(samples.given), 1)],
-        outputs=[Place("result", _bytes(samples.made), 2)],
-        states=[Place("total", _bytes(samples.state), 3)],
+        workload, samples, 0, 0,
+        inputs=[ArgumentMemory("data", _bytes(samples.given), 1)],
+        outputs=[ArgumentMemory("result", _bytes(samples.made), 2)],
+        states=[ArgumentMemory("total", _bytes(samples.state), 3)],
         pattern=Pattern(0, 1), note=note, rest=[(behind, behind.tobytes())],
     )  # fmt: skip
 
@@ -187,13 +187,13 @@ def test_what_is_right_passes(right: Inference) -> None:
 )
 def test_one_wrong_bit_is_noticed(right: Inference, place: Callable[[Inference], Array], said: str) -> None:
     place(right)[3] ^= 0x80  # the sign of the first number: 0.0 and -0.0 are other bits
-    with pytest.raises(Wrong, match=said):
+    with pytest.raises(WrongResult, match=said):
         check(right)
 
 
 def test_too_little_memory_is_no_result(right: Inference) -> None:
     right.outputs[0].view = right.outputs[0].view[:8]
-    with pytest.raises(Wrong, match="output 0 has 8 bytes; expected 12"):
+    with pytest.raises(WrongResult, match="output 0 has 8 bytes; expected 12"):
         check(right)
 
 
@@ -202,11 +202,11 @@ def test_what_changes_after_its_end_is_noticed(pair: _Pair) -> None:
     loaded = client.session.loaded(0)
     loaded.infer(client.session.queue, 1)
     loaded.memory[loaded.first_output].view()[0] ^= 1
-    with pytest.raises(Wrong, match="which had been right when it ended"):
+    with pytest.raises(WrongResult, match="which had been right when it ended"):
         loaded.feed(2)
 
 
-# ------------------------------------------------------------ patterns, journal, chronicle
+# ------------------------------------------------------------ patterns, journal, history
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 20, 4096])
@@ -214,34 +214,43 @@ def test_a_pattern_is_found_where_nothing_was_written(size: int) -> None:
     memory = np.zeros(size, np.uint8)
     pattern = Pattern(client=300, number=0x00A51234)
     pattern.fill(memory)
-    assert pattern.still_in(memory.tobytes()).all()
-    assert not Pattern(300, 0x00A51235).still_in(memory.tobytes())[: size - size % 8].any()
-    assert found_in(memory.tobytes()) == ({pattern: size // 8} if size >= 8 else {})
+    assert pattern.untouched_in(memory.tobytes()).all()
+    assert not Pattern(300, 0x00A51235).untouched_in(memory.tobytes())[: size - size % 8].any()
+    assert patterns_in(memory.tobytes()) == ({pattern: size // 8} if size >= 8 else {})
     memory[0] ^= 1
-    assert np.count_nonzero(pattern.still_in(memory.tobytes())) == max(0, size - 8)
+    assert np.count_nonzero(pattern.untouched_in(memory.tobytes())) == max(0, size - 8)
 
 
 def test_every_life_of_a_client_has_its_own_patterns() -> None:
-    one, other = Journal(3, life=1), Journal(3, life=2)
+    one, other = Journal(3, incarnation=1), Journal(3, incarnation=2)
     assert one.fed("m", 0, 0)[0] != other.fed("m", 0, 0)[0]
     pattern, note = one.fed("m", 1, 0)
     assert one.of_pattern(pattern.number) is note
 
 
 def test_the_director_adds_what_happened_to_the_run(private_dir: Path) -> None:
-    fd, board = boards.create(2)
+    fd, progress = progress_page.create(2)
     os.close(fd)
-    row = board.row(1)
-    row[boards.Field.PID], row[boards.Field.STEP], row[boards.Field.SESSION] = 77, 5, 9
-    row[boards.Field.FAULT], row[boards.Field.FAULT_NS] = FAULTS.index("ecc"), 1
+    row = progress.row(1)
+    row[progress_page.Field.PID], row[progress_page.Field.STEP], row[progress_page.Field.SESSION] = 77, 5, 9
+    row[progress_page.Field.FAULT], row[progress_page.Field.FAULT_NS] = FAULTS.index("ecc"), 1
     path = private_dir / "report.json"
     report = Report(
-        text="", seed=1, client=0, life=0, pid=1, session=1, daemon_pid=1, step=1, operation="", found_ns=1
+        text="",
+        seed=1,
+        client=0,
+        incarnation=0,
+        pid=1,
+        session=1,
+        daemon_pid=1,
+        step=1,
+        operation="",
+        found_ns=1,
     )
     path.write_bytes(report.encode())
-    chronicle = RunHistory()
-    chronicle.note("engine 0 (pid 5) is killed")
-    chronicle.complete(path, board)
+    history = RunHistory()
+    history.note("engine 0 (pid 5) is killed")
+    history.complete(path, progress)
     told = path.read_text()
     assert "client 1 injected 'ecc' into its session 9" in told
     assert "engine 0 (pid 5) is killed" in told
@@ -252,16 +261,16 @@ def test_what_was_found_is_told_though_its_report_fails(pair: _Pair, monkeypatch
     def fail(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr("softnpu.tools.stress.worker.Scene.report", fail)
+    monkeypatch.setattr("softnpu.tools.stress.worker.Diagnosis.report", fail)
     with pytest.raises(OSError, match="no room"):
-        pair.clients[0].tell_found("wrong", "12 of 12 numbers", None)
+        pair.clients[0].report_failure("wrong", "12 of 12 numbers", None)
     failure = msgspec.json.decode(pair.ours.recv(1 << 16), type=Failure)
     assert (failure.kind, failure.text, failure.report) == ("wrong", "12 of 12 numbers", "")
     assert failure.details[0].startswith("no report: OSError: no room")
 
 
 def test_a_wait_that_does_not_end_has_a_report_too(pair: _Pair, private_dir: Path) -> None:
-    pair.clients[0].tell_found("hang", "an inference had not ended", None)
+    pair.clients[0].report_failure("hang", "an inference had not ended", None)
     failure = msgspec.json.decode(pair.ours.recv(1 << 16), type=Failure)
     report = msgspec.json.decode(Path(failure.report).read_bytes(), type=Report)
     assert Path(failure.report).is_relative_to(private_dir / "reports")
@@ -278,10 +287,10 @@ def test_a_private_daemon_is_not_idle_while_there_is_no_client_yet() -> None:
 
 
 def test_a_small_model_is_the_same_alone_and_among_others(
-    private_dir: Path, subjects: list[tuple[Workload, Samples]]
+    private_dir: Path, workloads: list[tuple[Workload, Samples]]
 ) -> None:
     (alone,) = make_references(private_dir, 1, ["running-sums"])
-    among = next(subject for subject, _ in subjects if subject.name == "running-sums")
+    among = next(workload for workload, _ in workloads if workload.name == "running-sums")
     assert (
         Path(alone.xml).with_suffix(".bin").read_bytes() == Path(among.xml).with_suffix(".bin").read_bytes()
     )
@@ -292,7 +301,7 @@ def test_who_has_found_something_is_not_killed_before_it_is_told(monkeypatch: py
     monkeypatch.setattr(failpoints, "active", failpoints.Plan({}, None))
     try:
         signal.setitimer(signal.ITIMER_REAL, 3600)
-        Worker.stay()
+        Worker.cancel_death()
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         assert failpoints.active is None
     finally:

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.tools.stress.evidence import Report
+from softnpu.tools.stress.failure_report import Report
 from softnpu.tools.stress.reports import Failure
-from softnpu.tools.stress.verdict import Verdict
+from softnpu.tools.stress.result import StressResult
 from tests.support.cli import softnpu
 from tests.support.seeded import seeded_engine
 
@@ -20,16 +20,16 @@ class _Run:
     """A short run on an engine with a defect: what it said, and the first report on an output."""
 
     def __init__(self, folder: Path, defect: str, model: str) -> None:
-        path = folder / "verdict.json"
+        path = folder / "result.json"
         told = softnpu(
-            "stress", "--clients", "2", "--seconds", "6", "--seed", "1", "--model", model, "--json", path,
+            "stress", "--clients", "2", "--seconds", "4", "--seed", "1", "--model", model, "--json", path,
             **seeded_engine(folder, defect),
         )  # fmt: skip
         assert told.code == 1, told.out + told.err
         self.out = told.out
-        verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
-        self.failures = [failure for failure in verdict.failures if failure.kind == "wrong"]
-        assert self.failures, verdict.failures
+        result = msgspec.json.decode(path.read_bytes(), type=StressResult)
+        self.failures = [failure for failure in result.failures if failure.kind == "wrong"]
+        assert self.failures, result.failures
         self.failure: Failure = self.failures[0]
         self.report = msgspec.json.decode(Path(self.failure.report).read_bytes(), type=Report)
 

@@ -10,7 +10,7 @@ import typer
 from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import clients, copies, lists, load, native, pairs, report
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import err
+from softnpu.tools.console import err, print_line
 from softnpu.tools.failures import ToolError, describe
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
@@ -99,7 +99,7 @@ def _native(trips: int) -> Iterator[Measurement]:
         yield from native.run(trips)
     except (ToolError, ZeError) as error:
         # nobody needs a compiler for the other figures
-        err.print(f"not measured: {describe(error)}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"not measured: {describe(error)}", console=err)
 
 
 def _infer(

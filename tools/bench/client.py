@@ -104,13 +104,13 @@ def main(arguments: list[str]) -> int:
     linux.die_with_parent(int(parent))
     static = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
     try:
-        held = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static))
+        prepared = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static))
     except failures.expected() as error:
         print(failures.describe(error), flush=True)
         return 1
     print(_READY, flush=True)
     sys.stdin.read()
-    del held
+    del prepared
     return 0
 
 

@@ -16,10 +16,10 @@ import typer
 
 from softnpu.tools.bench import report
 from softnpu.tools.bench.clients_process import Answer, Runner
-from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "clients"
 TARGET = 0.95
@@ -55,7 +55,7 @@ def run(
 ) -> Iterator[Measurement]:
     """Inferences a second of all clients together, and of the peers; medians of `rounds` turns."""
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon())
+        socket = stack.enter_context(private_daemon()).socket
 
         def start(way: str) -> Runner:
             return stack.enter_context(Runner(way, model, precision, socket))
@@ -70,15 +70,17 @@ def run(
         }
         found = {name: median(rates) for name, rates in interleave(turns, rounds).items()}
     metric = f"{model.name}: total throughput, {clients} processes"
-    yield against(BENCH, metric, "1/s", found["ours"], f"{_PEER}, 1 process", found["one"], at_least=TARGET)
-    yield against(BENCH, metric, "1/s", found["ours"], f"{_PEER}, {clients} processes", found["several"])
+    yield compared(BENCH, metric, "1/s", found["ours"], f"{_PEER}, 1 process", found["one"], at_least=TARGET)
+    yield compared(BENCH, metric, "1/s", found["ours"], f"{_PEER}, {clients} processes", found["several"])
     yield from _fairness(model.name, last["ours"])
-    yield alone(
+    yield absolute(
         BENCH, f"{model.name}: staged bytes", "B", sum(answer.staged for answer in last["ours"]), exactly=0
     )
     expected = last["one"][0].digest
     different = sum(answer.digest != expected for answer in last["ours"])
-    yield alone(BENCH, f"{model.name}: processes with outputs that differ", "processes", different, exactly=0)
+    yield absolute(
+        BENCH, f"{model.name}: processes with outputs that differ", "processes", different, exactly=0
+    )
 
 
 def _turn(name: str, runners: Sequence[Runner], seconds: float, last: dict[str, list[Answer]]) -> float:
@@ -92,7 +94,7 @@ def _turn(name: str, runners: Sequence[Runner], seconds: float, last: dict[str, 
 def _fairness(name: str, answers: Sequence[Answer]) -> Iterator[Measurement]:
     """What the process that got least got of the mean."""
     counts = [answer.count for answer in answers]
-    yield against(
+    yield compared(
         BENCH,
         f"{name}: inferences of the process with the fewest",
         "1/turn",

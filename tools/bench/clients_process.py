@@ -88,7 +88,7 @@ class Runner:
         self._process.communicate(timeout=_END_S)
 
 
-class _Held:
+class PreparedRequest:
     """A request ready to run: `infer` is one inference, and what there is to say of it."""
 
     def __init__(
@@ -119,7 +119,7 @@ def _config(precision: str) -> dict[str, str]:
     }
 
 
-def _through_plugin(socket: Path, model: BenchModel, precision: str) -> _Held:
+def _through_plugin(socket: Path, model: BenchModel, precision: str) -> PreparedRequest:
     from softnpu.plugin import Core
     from softnpu.tools.bench.requests import random_inputs, read_model
 
@@ -128,10 +128,10 @@ def _through_plugin(socket: Path, model: BenchModel, precision: str) -> _Held:
     for port, values in zip(compiled.inputs, random_inputs(read_model(model)), strict=True):
         request.get_tensor(port).data[...] = values
     outputs = [tensor.data for tensor in request.output_tensors]
-    return _Held(lambda: request.infer(share_outputs=True), outputs, lambda: compiled.staged_bytes)
+    return PreparedRequest(lambda: request.infer(share_outputs=True), outputs, lambda: compiled.staged_bytes)
 
 
-def _through_openvino(socket: Path, model: BenchModel, precision: str) -> _Held:
+def _through_openvino(socket: Path, model: BenchModel, precision: str) -> PreparedRequest:
     from softnpu.tools.bench.requests import HostRequest, compile_on_host, random_inputs, read_model
 
     del socket
@@ -140,7 +140,7 @@ def _through_openvino(socket: Path, model: BenchModel, precision: str) -> _Held:
     for _ in range(_WARM_UP):
         request.infer()
     request.take_faster_way()
-    return _Held(request.infer, request.outputs, lambda: 0)
+    return PreparedRequest(request.infer, request.outputs, lambda: 0)
 
 
 WAYS = {"plugin": _through_plugin, "openvino": _through_openvino}
@@ -152,12 +152,12 @@ def main(arguments: list[str]) -> int:
     linux.die_with_parent(int(parent))
     static = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
     try:
-        held = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static), precision)
+        prepared = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static), precision)
         for _ in range(_WARM_UP):
-            held.infer()
+            prepared.infer()
         print("ready", flush=True)
         for line in sys.stdin:
-            print(msgspec.json.encode(held.turn(float(line))).decode(), flush=True)
+            print(msgspec.json.encode(prepared.turn(float(line))).decode(), flush=True)
     except failures.expected() as error:
         print(failures.describe(error), flush=True)
         return 1

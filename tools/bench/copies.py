@@ -11,11 +11,11 @@ import typer
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_session
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.console import format_bytes, parse_size
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "copy"
 TARGET = 0.8
@@ -43,7 +43,7 @@ def run(size: int, rounds: int) -> Iterator[Measurement]:
         device.check()
     mine, peer = (size / median(times[side][1:]) / (1 << 30) for side in ("device", "host"))
     metric = f"{format_bytes(size)}, from host to device memory"
-    yield against(BENCH, metric, "GiB/s", mine, "numpy.copyto", peer, at_least=TARGET)
+    yield compared(BENCH, metric, "GiB/s", mine, "numpy.copyto", peer, at_least=TARGET)
 
 
 class DeviceCopy:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from softnpu.driver import Driver
-from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import (
     DeviceRequest,
@@ -21,8 +20,9 @@ from softnpu.tools.bench.requests import (
     read_model,
     run_in_turn,
 )
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, percentile, split
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "infer"
 THROUGHPUT_TARGET = 0.9
@@ -83,10 +83,10 @@ def _one_at_a_time(
     }
     times = interleave(sides, rounds)
     mine, peer = (each / median(times[side]) for side in ("device", "host"))
-    yield against(BENCH, f"{name}: throughput", "1/s", mine, _PEER, peer, at_least=THROUGHPUT_TARGET)
+    yield compared(BENCH, f"{name}: throughput", "1/s", mine, _PEER, peer, at_least=THROUGHPUT_TARGET)
     for metric, percent in (("median", 50), ("p90", 90)):
         mine, peer = (percentile(latencies[side], percent) * 1e3 for side in ("device", "host"))
-        yield against(BENCH, f"{name}: {metric} latency", "ms", mine, _PEER, peer)
+        yield compared(BENCH, f"{name}: {metric} latency", "ms", mine, _PEER, peer)
 
 
 def _in_flight(
@@ -99,7 +99,7 @@ def _in_flight(
     }
     times = interleave(sides, rounds)
     mine, peer = (each / median(times[side]) for side in ("device", "host"))
-    yield against(BENCH, f"{name}: throughput, {IN_FLIGHT} in flight", "1/s", mine, _PEER, peer)
+    yield compared(BENCH, f"{name}: throughput, {IN_FLIGHT} in flight", "1/s", mine, _PEER, peer)
 
 
 def _copies(name: str, before: tuple[int, int], after: tuple[int, int]) -> Iterator[Measurement]:
@@ -107,7 +107,7 @@ def _copies(name: str, before: tuple[int, int], after: tuple[int, int]) -> Itera
     staged = after[1] - before[1]
     # counted by the engine; this process hands over memory of the device only
     metric = f"{name}: staged per inference"
-    yield alone(BENCH, metric, "B", staged / inferences, exactly=0)
+    yield absolute(BENCH, metric, "B", staged / inferences, exactly=0)
 
 
 def count_differences(name: str, device: Request, host: Request) -> Measurement:
@@ -115,7 +115,7 @@ def count_differences(name: str, device: Request, host: Request) -> Measurement:
     different = sum(
         mine.tobytes() != peer.tobytes() for mine, peer in zip(device.outputs, host.outputs, strict=True)
     )
-    return alone(BENCH, f"{name}: outputs that differ", "outputs", different, exactly=0)
+    return absolute(BENCH, f"{name}: outputs that differ", "outputs", different, exactly=0)
 
 
 def _timed_each(request: Request, count: int, latencies: list[float]) -> float:

@@ -14,10 +14,10 @@ import typer
 
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, Driver, Fence
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_session
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import REST_S, median
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "lists"
 TARGET_US = 10.0
@@ -53,13 +53,13 @@ def run(count: int, rounds: int) -> Iterator[Measurement]:
     peer = median(host) / count * 1e6
     for metric, times in (("first execution", first), ("executed again", again)):
         value = median(times) / count * 1e6
-        yield _judged(f"{count} fills, {metric}", value)
-        yield against(BENCH, f"{count} fills, {metric}", _UNIT, value, _PEER, peer)
+        yield _against_time(f"{count} fills, {metric}", value)
+        yield compared(BENCH, f"{count} fills, {metric}", _UNIT, value, _PEER, peer)
     value = median(recorded) / count * 1e6
-    yield against(BENCH, f"{count} fills, recorded and closed", _UNIT, value, _PEER, peer)
+    yield compared(BENCH, f"{count} fills, recorded and closed", _UNIT, value, _PEER, peer)
 
 
-def _judged(metric: str, value: float) -> Measurement:
+def _against_time(metric: str, value: float) -> Measurement:
     """A figure whose target is a time, not a ratio."""
     ok = value <= TARGET_US
     return Measurement(

@@ -19,12 +19,12 @@ import msgspec
 import typer
 
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "load"
 _PEER = "OpenVINO CPU"
@@ -75,7 +75,7 @@ def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
     different = {
         start.outputs for side in (ours, theirs) for starts_of in side.values() for start in starts_of
     }
-    yield alone(BENCH, f"{model.name}: outputs that differ", "outputs", len(different) - 1, exactly=0)
+    yield absolute(BENCH, f"{model.name}: outputs that differ", "outputs", len(different) - 1, exactly=0)
 
 
 def _figures(
@@ -84,9 +84,9 @@ def _figures(
     total = "FEIL" if way is Way.COLD else "FIL"
     for metric, field in ((total, "total_ms"), ("compile", "compile_ms"), ("first inference", "first_ms")):
         mine, peer = (median([getattr(start, field) for start in side]) for side in (ours, theirs))
-        yield against(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
+        yield compared(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
         if metric == "compile":  # the CPU device has no load of its own
-            yield alone(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
+            yield absolute(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
 
 
 class _Starts:
@@ -99,16 +99,16 @@ class _Starts:
 
     def prepare(self) -> None:
         """Fills the caches and writes the exported models."""
-        with private_daemon() as socket:
+        with private_daemon() as daemon:
             for way in (Way.DRIVER_CACHE, Way.CACHE_DIR, Way.IMPORT):
-                _run(self._order("npu", way, socket, prepare=True))
+                _run(self._order("npu", way, daemon.socket, prepare=True))
         for way in (Way.CACHE_DIR, Way.IMPORT):
             _run(self._order("cpu", way, None, prepare=True))
 
     def on_npu(self, way: Way) -> Started:
         """A start on an emulated device. Raises `ToolError` when it was another kind of start."""
-        with private_daemon() as socket:
-            started = _run(self._order("npu", way, socket))
+        with private_daemon() as daemon:
+            started = _run(self._order("npu", way, daemon.socket))
         if started.cached != _CACHED[way]:
             found = "came from a cache" if started.cached else "was compiled anew"
             raise ToolError(f"start '{way.value}'", found=f"the model {found}", expected="the other way")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from softnpu.driver import Driver
 from softnpu.tools.bench.client import ClientProcess
-from softnpu.tools.bench.daemon import private_daemon, process_tree
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.result import Measurement, against, alone
+from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.console import err
+from softnpu.tools.private_daemon import private_daemon, process_tree
 
 BENCH = "memory"
 TARGET = 1.5
@@ -40,7 +40,7 @@ def run(model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement
 
 def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement]:
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon())
+        socket = stack.enter_context(private_daemon()).socket
         observer = stack.enter_context(Driver.open(socket, autostart=False))
         spare = _compilers(process_tree(observer.daemon_pid))
         clients = [_start(stack, way, socket, model)]
@@ -53,7 +53,7 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
         all_of_them = _parts(observer, clients, spare if settle else None)
     name = f"{model.name}, {way}"
     total, single = sum(all_of_them.values()), sum(one.values())
-    yield against(
+    yield compared(
         BENCH,
         f"{name}: total, {processes} processes",
         "MiB",
@@ -65,9 +65,9 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
     for part in _PARTS:
         metric = f"{name}: {part}"
         if one[part]:
-            yield against(BENCH, metric, "MiB", all_of_them[part], "one process", one[part])
+            yield compared(BENCH, metric, "MiB", all_of_them[part], "one process", one[part])
         elif all_of_them[part]:
-            yield alone(BENCH, metric, "MiB", all_of_them[part])
+            yield absolute(BENCH, metric, "MiB", all_of_them[part])
 
 
 def _start(stack: ExitStack, way: str, socket: Path, model: BenchModel) -> ClientProcess:

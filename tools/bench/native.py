@@ -25,11 +25,11 @@ from softnpu.driver import Driver, native_library
 from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, ENV_AUTOSTART, ENV_SPIN_US
 from softnpu.tools.bench import report
-from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.echo import EchoProcess
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median, pinned, split
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "native"
 ASLEEP_TARGET = 1.2
@@ -170,7 +170,7 @@ def _measure(
 ) -> Measurement:
     rounds, count = split(trips, _ROUND)
     with ExitStack() as stack:
-        socket = stack.enter_context(private_daemon(spin_us))
+        socket = stack.enter_context(private_daemon(spin_us=spin_us)).socket
         status = stack.enter_context(Driver.open(socket, autostart=False)).status()
         os.sched_setaffinity(status.engines[0].engine_pid, {far})
         device = stack.enter_context(RoundTrips(library, program, socket, spin_us))
@@ -183,7 +183,7 @@ def _measure(
             {"device": partial(device.round, count), "peer": partial(peer.round, count)}, rounds
         )
     found = {name: median(values) * 1e6 for name, values in times.items()}
-    return against(BENCH, metric, "us", found["device"], PEER, found["peer"], at_most=target)
+    return compared(BENCH, metric, "us", found["device"], PEER, found["peer"], at_most=target)
 
 
 def _first_line(text: str) -> str:

@@ -42,7 +42,7 @@ def table(measurements: Iterable[Measurement]) -> Table:
     for heading in ("peer's", "ratio", "target"):
         made.add_column(heading, justify="right", no_wrap=True)
     made.add_column("", no_wrap=True)
-    verdicts = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+    labels = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
     for row in measurements:
         made.add_row(
             f"{row.bench}: {row.metric}",
@@ -51,7 +51,7 @@ def table(measurements: Iterable[Measurement]) -> Table:
             _number(row.peer_value),
             _number(row.ratio),
             _number(row.target),
-            verdicts[row.ok],
+            labels[row.ok],
         )
     return made
 

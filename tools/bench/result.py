@@ -19,7 +19,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool | None = None
 
 
-def against(
+def compared(
     bench: str,
     metric: str,
     unit: str,
@@ -50,7 +50,9 @@ def against(
     )
 
 
-def alone(bench: str, metric: str, unit: str, value: float, *, exactly: float | None = None) -> Measurement:
+def absolute(
+    bench: str, metric: str, unit: str, value: float, *, exactly: float | None = None
+) -> Measurement:
     """A figure without a peer; with `exactly`, the value that it has to have."""
     ok = None if exactly is None else value == exactly
     return Measurement(bench=bench, metric=metric, value=_rounded(value), unit=unit, target=exactly, ok=ok)

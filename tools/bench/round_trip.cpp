@@ -2,7 +2,7 @@
 //
 // Arguments: how many round trips, once or several times. Without arguments the numbers are read from the
 // standard input, one at a time, and the program sleeps in between. Each is answered with a line: median and
-// 90th percentile, in microseconds. Links against the loader and declares of Level Zero what it needs.
+// 90th percentile, in microseconds. Links compared the loader and declares of Level Zero what it needs.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

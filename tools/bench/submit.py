@@ -15,11 +15,11 @@ from softnpu.driver import CommandList, CommandQueue, Driver, Fence
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.tools.bench import pairs
-from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.echo import EchoProcess
-from softnpu.tools.bench.result import Measurement, against
+from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, median_time, pinned, split
 from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_session
 
 BENCH = "submit"
 ASLEEP_TARGET = 1.5
@@ -78,24 +78,24 @@ def _asleep(
     times = _measure(0, near, far, peers, trips)
     metric = f"round trip asleep, {where}"
     mine = times["device"]
-    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=target)
+    yield compared(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=target)
     for name in peers[1:]:
-        yield against(BENCH, metric, "us", mine, _PEERS[name], times[name])
+        yield compared(BENCH, metric, "us", mine, _PEERS[name], times[name])
 
 
 def _spinning(near: int, far: int, trips: int) -> Iterator[Measurement]:
     times = _measure(DEFAULT_SPIN_US, near, far, ["semaphore", "word"], trips)
     metric = "round trip with spin, two cores"
     mine = times["device"]
-    yield against(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=SPIN_TARGET)
-    yield against(BENCH, metric, "us", mine, _PEERS["word"], times["word"])
+    yield compared(BENCH, metric, "us", mine, _PEERS["semaphore"], times["semaphore"], at_most=SPIN_TARGET)
+    yield compared(BENCH, metric, "us", mine, _PEERS["word"], times["word"])
 
 
 def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) -> dict[str, float]:
     """Median microseconds of a round trip, by side."""
     rounds, count = split(trips, _ROUND)
     with ExitStack() as stack:
-        driver = stack.enter_context(private_session(spin_us))
+        driver = stack.enter_context(private_session(spin_us=spin_us))
         # made before this process is pinned: on one core a spin budget gives up at once
         device = EmptySubmission(driver, spin_us)
         os.sched_setaffinity(driver.status().engines[0].engine_pid, {far})

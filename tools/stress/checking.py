@@ -1,4 +1,4 @@
-"""Is a result the reference's, bit by bit? And has nobody written where nothing was to be written?"""
+"""Checks results against the reference, bit by bit, and that nothing else was written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softnpu.tools.stress.patterns import Pattern
 from softnpu.tools.stress.workloads import Array, Samples, Workload, largest_difference
 
 
-class Wrong(Exception):
+class WrongResult(Exception):
     """A result that is not the reference's; `finding` is the inference it is of, if it is of one."""
 
     def __init__(self, text: str, finding: Finding | None = None) -> None:
@@ -22,12 +22,12 @@ class Wrong(Exception):
 
 
 @dataclass
-class Place:
-    """Memory of one argument: its bytes, the name of the argument, and where it lies on the device."""
+class ArgumentMemory:
+    """Memory of one argument: its bytes, and the allocation and offset where they are."""
 
     name: str
     view: Array
-    memory: int
+    handle: int
     offset: int = 0
 
 
@@ -35,17 +35,17 @@ class Place:
 class Inference:
     """One inference that was submitted: what it computes, where, and how its end was waited for.
 
-    `states` are the places of the new states; with `in_place` they had the old ones before. `rest` is memory
+    `states` is the memory of the new states; with `in_place` they had the old ones before. `rest` is memory
     behind arguments that is not the device's, and what it has.
     """
 
-    subject: Workload
+    workload: Workload
     samples: Samples
     sample: int
     step: int
-    inputs: list[Place]
-    outputs: list[Place]
-    states: list[Place]
+    inputs: list[ArgumentMemory]
+    outputs: list[ArgumentMemory]
+    states: list[ArgumentMemory]
     pattern: Pattern
     note: SubmissionNote
     in_place: bool = False
@@ -55,8 +55,8 @@ class Inference:
     @property
     def name(self) -> str:
         """What it is, in words."""
-        step = f", inference {self.step}" if self.subject.steps > 1 else ""
-        return f"'{self.subject.name}', sample {self.sample}{step}"
+        step = f", inference {self.step}" if self.workload.steps > 1 else ""
+        return f"'{self.workload.name}', sample {self.sample}{step}"
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Output:
     """An output or a new state that is not what it should be; `raw` are its bytes when that was noticed."""
 
     what: str
-    place: Place
+    block: ArgumentMemory
     raw: bytes
     expected: Array
 
@@ -82,7 +82,7 @@ class Output:
 
     def is_right_now(self) -> bool:
         """Whether its memory has what was expected by now."""
-        return bytes(self.place.view[: len(self.raw)]) == self.expected.tobytes()
+        return bytes(self.block.view[: len(self.raw)]) == self.expected.tobytes()
 
     def __str__(self) -> str:
         largest = largest_difference(self.found, self.expected)
@@ -112,21 +112,23 @@ def check(inference: Inference, when: str = "") -> None:
     ]
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise Wrong(f"{what}: {wrong[0]}{more}", Finding(inference, wrong, when))
+        raise WrongResult(f"{what}: {wrong[0]}{more}", Finding(inference, wrong, when))
     for index, (rest, untouched) in enumerate(inference.rest):
         if rest.tobytes() != untouched:
-            raise Wrong(f"{what}: memory behind argument {index} was written", Finding(inference, [], when))
+            raise WrongResult(
+                f"{what}: memory behind argument {index} was written", Finding(inference, [], when)
+            )
 
 
-def _wrong(kind: str, places: Sequence[Place], expected: Sequence[Array], what: str) -> list[Output]:
-    if len(places) != len(expected):
-        raise Wrong(f"{what}: {len(places)} {kind}s; expected {len(expected)}")
+def _wrong(kind: str, blocks: Sequence[ArgumentMemory], expected: Sequence[Array], what: str) -> list[Output]:
+    if len(blocks) != len(expected):
+        raise WrongResult(f"{what}: {len(blocks)} {kind}s; expected {len(expected)}")
     found = []
-    for index, (place, array) in enumerate(zip(places, expected, strict=True)):
-        if len(place.view) != array.nbytes:
-            raise Wrong(f"{what}: {kind} {index} has {len(place.view)} bytes; expected {array.nbytes}")
-        # compared as it is: a second look could see what was written meanwhile
-        raw = place.view.tobytes()
+    for index, (block, array) in enumerate(zip(blocks, expected, strict=True)):
+        if len(block.view) != array.nbytes:
+            raise WrongResult(f"{what}: {kind} {index} has {len(block.view)} bytes; expected {array.nbytes}")
+        # compared once: a second read could see what was written meanwhile
+        raw = block.view.tobytes()
         if raw != array.tobytes():
-            found.append(Output(f"{kind} {index}", place, raw, array))
+            found.append(Output(f"{kind} {index}", block, raw, array))
     return found

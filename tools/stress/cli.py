@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from softnpu.tools.stress.director import Options
-    from softnpu.tools.stress.verdict import Verdict
+    from softnpu.tools.stress.coordinator import Options
+    from softnpu.tools.stress.result import StressResult
 
 _MOST_SEEDS = 10_000
 
@@ -32,7 +32,7 @@ def stress(
         str | None, typer.Option(help="One run after the other: 1-10, or 3,5,8. To the end, whatever fails.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(help="Write the verdict there; with --seeds a list of verdicts.")
+        Path | None, typer.Option(help="Write the result there; with --seeds a list of results.")
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -49,9 +49,9 @@ def stress(
     import msgspec
 
     from softnpu.tools.console import out
-    from softnpu.tools.stress.director import Options
+    from softnpu.tools.stress.coordinator import Options
 
-    chosen = _chosen(seed, seeds)
+    chosen = chosen_seeds(seed, seeds)
     options = Options(
         clients=clients,
         seconds=seconds,
@@ -60,37 +60,37 @@ def stress(
         seed=chosen[0],
         models=tuple(_path(name) for name in model or ()),
     )
-    verdicts: list[Verdict] = []
+    results: list[StressResult] = []
     for number in chosen:
-        verdicts.append(_run(msgspec.structs.replace(options, seed=number), socket))
+        results.append(_run(msgspec.structs.replace(options, seed=number), socket))
         if json is not None:
             # after every run: what was found is kept if a later one is interrupted
-            found = verdicts[0] if seeds is None else verdicts
+            found = results[0] if seeds is None else results
             json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    failed = [verdict.seed for verdict in verdicts if not verdict.passed]
+    failed = [result.seed for result in results if not result.passed]
     if seeds is not None:
-        checked = sum(verdict.results_checked for verdict in verdicts)
+        checked = sum(result.results_checked for result in results)
         words = f"failed: {', '.join(map(str, failed))}" if failed else "all passed"
-        out.print(f"{len(verdicts)} seeds, {checked} results: {words}", highlight=False, soft_wrap=True)
+        out.print(f"{len(results)} seeds, {checked} results: {words}", highlight=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
 
-def _run(options: Options, socket: Path | None) -> Verdict:
+def _run(options: Options, socket: Path | None) -> StressResult:
+    from softnpu.tools.stress.coordinator import Coordinator
     from softnpu.tools.stress.daemon import target
-    from softnpu.tools.stress.director import Director
-    from softnpu.tools.stress.verdict import judge
-    from softnpu.tools.stress.view import View, tell
+    from softnpu.tools.stress.result import evaluate
+    from softnpu.tools.stress.view import View, print_result
 
     with target(socket) as found, View() as view:
-        director = Director(options, found, view.show)
-        director.run()
-    verdict = judge(director.state, director.deaths.done, found.failures)
-    tell(verdict)
-    return verdict
+        coordinator = Coordinator(options, found, view.show)
+        coordinator.run()
+    result = evaluate(coordinator.state, coordinator.deaths.done, found.failures)
+    print_result(result)
+    return result
 
 
-def _chosen(seed: int | None, seeds: str | None) -> list[int]:
+def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
     """The seeds in the order of their runs: of `--seeds`, else the one of `--seed`, else a random one."""
     from softnpu.tools.failures import ToolError
 

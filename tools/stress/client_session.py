@@ -1,4 +1,4 @@
-"""What a client holds: a session, a context, queues, and models on the device that are ready to run."""
+"""The session of a client: a context, queues, and models on the device that are ready to run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from softnpu.driver import (
 )
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.interface.messages import CacheOptions
-from softnpu.tools.stress.checking import Inference, Place, check
+from softnpu.tools.stress.checking import ArgumentMemory, Inference, check
 from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.workloads import Samples, Workload
 
@@ -33,51 +33,51 @@ _KEPT: Final = 3
 _CACHE_BYTES: Final = 64 << 20
 
 
-class Stuck(Exception):
+class WaitTimeout(Exception):
     """A wait that did not end."""
 
 
-def waited(fence: Fence | None, what: str) -> None:
+def await_fence(fence: Fence | None, what: str) -> None:
     """Waits for a submission. Raises `Stuck` when it takes too long."""
     assert fence is not None  # it was submitted
     start = time.monotonic()
     if not fence.host_synchronize(int(WAIT_S * 1e9)):
-        raise Stuck(f"{what} had not ended after {time.monotonic() - start:.1f} s")
+        raise WaitTimeout(f"{what} had not ended after {time.monotonic() - start:.1f} s")
 
 
-Turn = tuple[bool, bool]
-"""How the states of a model lie: in place, and if not, whether their two places are crossed."""
+StateLayout = tuple[bool, bool]
+"""How the states of a model lie: in block, and if not, whether their two buffers are swapped."""
 
 
-class Loaded:
+class LoadedModel:
     """A graph with memory for its arguments, and a list for each turn of its states.
 
-    `in_place` below: one place for each state, which the inference reads and writes.
+    `in_place` below: one buffer for each state, which the inference reads and writes.
     """
 
     def __init__(
-        self, context: Context, graph: Graph, subject: Workload, samples: Samples, journal: Journal
+        self, context: Context, graph: Graph, workload: Workload, samples: Samples, journal: Journal
     ) -> None:
         self.graph = graph
         self.context = context
-        self.subject = subject
+        self.workload = workload
         self.samples = samples
         self.journal = journal
         arguments = graph.meta.arguments
         self.memory = [context.alloc_host(argument.byte_size) for argument in arguments]
         self._stateful = bool(graph.meta.states)
-        self._lists: dict[Turn, CommandList] = {}
+        self._lists: dict[StateLayout, CommandList] = {}
         self._checked: Inference | None = None
 
-    def another(self) -> Loaded:
+    def with_own_memory(self) -> LoadedModel:
         """The same graph with other memory: to be in flight beside this one."""
-        return Loaded(self.context, self.graph, self.subject, self.samples, self.journal)
+        return LoadedModel(self.context, self.graph, self.workload, self.samples, self.journal)
 
     def record(self, memory: Sequence[Allocation], signal: Event | None = None) -> CommandList:
         """A closed list with one execution."""
         commands = self.context.create_command_list()
-        for index, place in enumerate(memory):
-            self.graph.set_argument_value(index, place)
+        for index, block in enumerate(memory):
+            self.graph.set_argument_value(index, block)
         commands.append_graph_execute(self.graph, signal_event=signal)
         commands.close()
         return commands
@@ -90,18 +90,18 @@ class Loaded:
 
     def submit_fed(self, queue: CommandQueue, fence: Fence, inference: Inference) -> None:
         """Submits what was fed."""
-        turn = self.turn_of(inference)
-        if turn not in self._lists:
-            self._lists[turn] = self.record(self.memory_of(turn))
-        submit(queue, self._lists[turn], fence, [inference])
+        layout = self.layout_of(inference)
+        if layout not in self._lists:
+            self._lists[layout] = self.record(self.memory_of(layout))
+        submit(queue, self._lists[layout], fence, [inference])
 
-    def turn_of(self, inference: Inference) -> Turn:
+    def layout_of(self, inference: Inference) -> StateLayout:
         """Where the states of an inference lie: in place or not, and in which of the two orders."""
         return inference.in_place, self._stateful and not inference.in_place and bool(inference.step % 2)
 
-    def memory_of(self, turn: Turn) -> list[Allocation]:
-        """The memory of the arguments: a state is written where it was, or changes between two places."""
-        in_place, crossed = turn
+    def memory_of(self, layout: StateLayout) -> list[Allocation]:
+        """The memory of the arguments: a state is written where it was, or alternates between two buffers."""
+        in_place, crossed = layout
         memory = list(self.memory)
         for state in self.graph.meta.states:
             if in_place:
@@ -123,25 +123,25 @@ class Loaded:
         given: int = 0,
     ) -> Inference:
         """The same with other memory for some of the arguments; the first inputs, `given`, are written."""
-        self._look_again()
+        self._recheck_last()
         in_place = in_place and self._stateful
         if step == 0:
             self.reset_states()
-        places = self._places(memory)
-        inputs = places[: self.subject.inputs]
-        for place, array in list(zip(inputs, self.samples.inputs(sample, step), strict=True))[given:]:
-            place.view[:] = np.frombuffer(array.tobytes(), np.uint8)
+        blocks = self._argument_memory(memory)
+        inputs = blocks[: self.workload.inputs]
+        for block, array in list(zip(inputs, self.samples.inputs(sample, step), strict=True))[given:]:
+            block.view[:] = np.frombuffer(array.tobytes(), np.uint8)
         states = {state.variable: state for state in self.graph.meta.states}
         new = []
-        for name in self.subject.states:
+        for name in self.workload.states:
             state = states[name]
-            new.append(places[state.input if step % 2 or in_place else state.output])
-        outputs = places[self.first_output : self.first_output + self.subject.outputs]
-        pattern, note = self.journal.fed(self.subject.name, sample, step)
-        for place in (*outputs, *(() if in_place else new)):
-            pattern.fill(place.view)
+            new.append(blocks[state.input if step % 2 or in_place else state.output])
+        outputs = blocks[self.first_output : self.first_output + self.workload.outputs]
+        pattern, note = self.journal.fed(self.workload.name, sample, step)
+        for block in (*outputs, *(() if in_place else new)):
+            pattern.fill(block.view)
         return Inference(
-            subject=self.subject,
+            workload=self.workload,
             samples=self.samples,
             sample=sample,
             step=step,
@@ -155,9 +155,9 @@ class Loaded:
 
     def infer(self, queue: CommandQueue, sample: int) -> None:
         """One sample from its first step to the last, each checked."""
-        for step in range(self.subject.steps):
+        for step in range(self.workload.steps):
             inference = self.submit(queue, sample, step)
-            waited(inference.fence, f"inference of '{self.subject.name}'")
+            await_fence(inference.fence, f"inference of '{self.workload.name}'")
             self.check(inference)
 
     def check(self, inference: Inference) -> None:
@@ -174,20 +174,20 @@ class Loaded:
     def reset_states(self) -> None:
         """Writes the initial values."""
         for state in self.graph.meta.states:
-            place = self.memory[state.input].view()
-            count = -(-len(place) // max(1, len(state.initial)))
-            place[:] = np.frombuffer(state.initial * count, np.uint8)[: len(place)]
+            block = self.memory[state.input].view()
+            count = -(-len(block) // max(1, len(state.initial)))
+            block[:] = np.frombuffer(state.initial * count, np.uint8)[: len(block)]
 
-    def _look_again(self) -> None:
-        """What was right has to be so until it is written over: nobody writes after the end."""
+    def _recheck_last(self) -> None:
+        """Checks the last result again before it is overwritten: nothing may be written after the end."""
         checked, self._checked = self._checked, None
         if checked is not None:
             check(checked, ", which had been right when it ended")
 
-    def _places(self, memory: Sequence[Allocation]) -> list[Place]:
+    def _argument_memory(self, memory: Sequence[Allocation]) -> list[ArgumentMemory]:
         """The memory of all arguments: exactly their bytes."""
         return [
-            Place(argument.name, one.view()[: argument.byte_size], one.block.handle)
+            ArgumentMemory(argument.name, one.view()[: argument.byte_size], one.block.handle)
             for argument, one in zip(self.graph.meta.arguments, memory, strict=True)
         ]
 
@@ -210,7 +210,7 @@ class Session:
     def __init__(
         self,
         socket: Path,
-        subjects: Sequence[tuple[Workload, Samples]],
+        workloads: Sequence[tuple[Workload, Samples]],
         cache: Path,
         journal: Journal,
         throughput: bool,
@@ -223,38 +223,38 @@ class Session:
         self.context = device.create_context()
         self.queue = self.context.create_command_queue()
         self.other_queue = self.context.create_command_queue("high")
-        self.subjects = subjects
+        self.workloads = workloads
         self._cache = cache
-        self._loaded: OrderedDict[int, Loaded] = OrderedDict()
+        self._loaded: OrderedDict[int, LoadedModel] = OrderedDict()
 
-    def loaded(self, subject: int) -> Loaded:
+    def loaded(self, workload: int) -> LoadedModel:
         """A model on the device, compiled if it is not there."""
-        held = self._loaded.pop(subject, None) or self.compiled(subject)
-        self._loaded[subject] = held
+        model = self._loaded.pop(workload, None) or self.compiled(workload)
+        self._loaded[workload] = model
         while len(self._loaded) > _KEPT:
             self._loaded.popitem(last=False)
-        return held
+        return model
 
-    def drop(self, subject: int) -> None:
+    def drop(self, workload: int) -> None:
         """Forgets a model, if it is loaded."""
-        self._loaded.pop(subject, None)
+        self._loaded.pop(workload, None)
 
-    def graph(self, subject: int, cached: bool = True) -> Graph:
+    def graph(self, workload: int, cached: bool = True) -> Graph:
         """A model compiled anew, or out of the cache of this run; not loaded."""
         cache = CacheOptions(directory=str(self._cache), limit=_CACHE_BYTES) if cached else None
-        model, _ = self.subjects[subject]
+        model, _ = self.workloads[workload]
         config = {"PERFORMANCE_HINT": "THROUGHPUT"} if self._throughput and model.streams else {}
         with GraphSource.from_ir(model.path) as source:
             return compile_source(self.context, source, config=config, cache=cache)
 
-    def compiled(self, subject: int, cached: bool = True) -> Loaded:
+    def compiled(self, workload: int, cached: bool = True) -> LoadedModel:
         """The same, loaded."""
-        return self.of(subject, self.graph(subject, cached))
+        return self.of(workload, self.graph(workload, cached))
 
-    def of(self, subject: int, graph: Graph) -> Loaded:
+    def of(self, workload: int, graph: Graph) -> LoadedModel:
         """A graph of this model, loaded."""
         graph.initialize()
-        return Loaded(self.context, graph, *self.subjects[subject], self.journal)
+        return LoadedModel(self.context, graph, *self.workloads[workload], self.journal)
 
     def close(self) -> None:
         """The orderly end."""

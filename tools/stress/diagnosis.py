@@ -13,11 +13,11 @@ from softnpu.driver import CommandQueue, Fence, ZeError
 from softnpu.driver.description import FenceState, QueueState
 from softnpu.tools.stress.checking import Finding, Output
 from softnpu.tools.stress.client_session import Session
-from softnpu.tools.stress.evidence import Difference, EngineNow, Leftover, OutputReport, Report
+from softnpu.tools.stress.failure_report import Difference, EngineNow, Leftover, OutputReport, Report
 from softnpu.tools.stress.journal import Journal
-from softnpu.tools.stress.patterns import Pattern, found_in
+from softnpu.tools.stress.patterns import Pattern, patterns_in
 from softnpu.tools.stress.plan import Step
-from softnpu.tools.stress.similar_results import likenesses
+from softnpu.tools.stress.similar_results import similar_results
 from softnpu.tools.stress.workloads import Samples, largest_difference
 
 _FIRST: Final = 8
@@ -25,18 +25,18 @@ _LATER_S: Final = 1.0
 _LOOK_S: Final = 0.001
 
 
-class Scene:
+class Diagnosis:
     """What a client knows of itself when it has found something."""
 
-    def __init__(self, seed: int, client: int, life: int, step: Step | None, session: Session) -> None:
+    def __init__(self, seed: int, client: int, incarnation: int, step: Step | None, session: Session) -> None:
         self.seed = seed
         self.client = client
-        self.life = life
+        self.incarnation = incarnation
         self.step = step
         self.session = session
         self.trouble: list[str] = []
 
-    def report(self, text: str, finding: Finding | None, subjects: Sequence[Samples]) -> Report:
+    def report(self, text: str, finding: Finding | None, workloads: Sequence[Samples]) -> Report:
         """Everything there is to know. The state of queues and fence is read first."""
         found_ns = time.monotonic_ns()
         session, journal = self.session, self.session.journal
@@ -47,7 +47,7 @@ class Scene:
             text=text,
             seed=self.seed,
             client=self.client,
-            life=self.life,
+            incarnation=self.incarnation,
             pid=os.getpid(),
             session=session.driver.session,
             daemon_pid=session.driver.daemon_pid,
@@ -61,7 +61,7 @@ class Scene:
             submissions=list(journal.submissions),
         )
         if finding is not None:
-            _tell_finding(report, finding, journal, subjects)
+            _tell_finding(report, finding, journal, workloads)
             report.later = _later(finding.outputs, found_ns)
         report.later_ns = time.monotonic_ns()
         report.queues_later, report.fence_later = self._queues(fence), self._fence(fence)
@@ -112,32 +112,32 @@ class Scene:
         ]
 
 
-def _tell_finding(report: Report, finding: Finding, journal: Journal, subjects: Sequence[Samples]) -> None:
+def _tell_finding(report: Report, finding: Finding, journal: Journal, workloads: Sequence[Samples]) -> None:
     inference = finding.inference
-    report.model, report.sample = inference.subject.name, inference.sample
+    report.model, report.sample = inference.workload.name, inference.sample
     report.inference, report.in_place = inference.step, inference.in_place
     report.when, report.submission = finding.when.removeprefix(", "), inference.note
     report.outputs = [
-        _output(output, inference.pattern, inference.in_place, journal, subjects)
+        _output(output, inference.pattern, inference.in_place, journal, workloads)
         for output in finding.outputs
     ]
 
 
 def _output(
-    output: Output, pattern: Pattern, in_place: bool, journal: Journal, subjects: Sequence[Samples]
+    output: Output, pattern: Pattern, in_place: bool, journal: Journal, workloads: Sequence[Samples]
 ) -> OutputReport:
     expected, found = output.expected, output.found
     wrong = np.flatnonzero(output.differs())
-    untouched = pattern.still_in(output.raw)
+    untouched = pattern.untouched_in(output.raw)
     # inputs were never filled with the pattern, and states in place neither
     filled = output.what.startswith("output") or (output.what.startswith("state") and not in_place)
     return OutputReport(
         what=output.what,
-        name=output.place.name,
+        name=output.block.name,
         shape=list(expected.shape),
         element_type=str(expected.dtype),
-        memory=output.place.memory,
-        offset=output.place.offset,
+        memory=output.block.handle,
+        offset=output.block.offset,
         numbers=expected.size,
         wrong=len(wrong),
         largest=f"{largest_difference(found, expected):g}",
@@ -147,7 +147,7 @@ def _output(
         unwritten_bytes=int(np.count_nonzero(untouched)) if filled else 0,
         unwritten=_ranges(untouched)[:_FIRST] if filled else [],
         zeros=not np.any(found),
-        equals=likenesses(output, subjects),
+        equals=similar_results(output, workloads),
         leftovers=[
             Leftover(
                 client=other.client,
@@ -155,7 +155,7 @@ def _output(
                 bytes=8 * count,
                 note=journal.of_pattern(other.number) if other.client == pattern.client else None,
             )
-            for other, count in found_in(output.raw).items()
+            for other, count in patterns_in(output.raw).items()
             if other != pattern
         ],
     )
@@ -185,16 +185,16 @@ def _ranges(marked: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[tup
 
 
 def _later(outputs: Sequence[Output], found_ns: int) -> str:
-    """Whether the memory becomes right after all: then somebody was told too early."""
+    """Whether the memory becomes right later: then the end was reported too early."""
     if not outputs:
         return ""
-    before = [output.place.view.tobytes() for output in outputs]
+    before = [output.block.view.tobytes() for output in outputs]
     end = time.monotonic() + _LATER_S
     while time.monotonic() < end:
         if all(output.is_right_now() for output in outputs):
             return f"right {(time.monotonic_ns() - found_ns) / 1e6:.1f} ms later: its end was told too early"
         time.sleep(_LOOK_S)  # the device writes without a word to us
-    after = [output.place.view.tobytes() for output in outputs]
+    after = [output.block.view.tobytes() for output in outputs]
     if before != after or any(output.raw != raw for output, raw in zip(outputs, after, strict=True)):
         return f"written again meanwhile, and still wrong {_LATER_S:g} s later"
     return f"still the same {_LATER_S:g} s later"

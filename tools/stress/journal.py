@@ -21,7 +21,7 @@ class StepNote(msgspec.Struct, kw_only=True):
 
     number: int
     operation: str
-    subject: int
+    workload: int = msgspec.field(name="subject")
     sample: int
     seed: int
     death: str = ""
@@ -57,19 +57,19 @@ class SubmissionNote(msgspec.Struct, kw_only=True):
 class Journal:
     """The last steps and submissions of one client process."""
 
-    def __init__(self, client: int, life: int) -> None:
+    def __init__(self, client: int, incarnation: int) -> None:
         self.steps: deque[StepNote] = deque(maxlen=_STEPS)
         self.submissions: deque[SubmissionNote] = deque(maxlen=_SUBMISSIONS)
         self._client = client
         # not those of the process that had this place before
-        self._number = life << 16
+        self._number = incarnation << 16
 
     def begin(self, step: Step) -> None:
         """A step begins."""
         note = StepNote(
             number=step.number,
             operation=step.operation,
-            subject=step.subject,
+            workload=step.workload,
             sample=step.sample,
             seed=step.seed,
             death="" if step.death is None else str(step.death),

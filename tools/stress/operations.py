@@ -15,8 +15,16 @@ import numpy as np
 
 from softnpu.driver import Allocation, CommandList, Event, Fence, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import import_blob
-from softnpu.tools.stress.checking import Inference, Place, Wrong, check
-from softnpu.tools.stress.client_session import WAIT_S, Loaded, Session, Stuck, Turn, submit, waited
+from softnpu.tools.stress.checking import ArgumentMemory, Inference, WrongResult, check
+from softnpu.tools.stress.client_session import (
+    WAIT_S,
+    LoadedModel,
+    Session,
+    StateLayout,
+    WaitTimeout,
+    await_fence,
+    submit,
+)
 from softnpu.tools.stress.plan import Step
 from softnpu.tools.stress.progress_page import Field, ProgressPage
 
@@ -32,27 +40,27 @@ class Client(Protocol):
     """What an operation needs to know of the client."""
 
     number: int
-    board: ProgressPage
+    progress: ProgressPage
     session: Session
 
     def reconnect(self) -> None: ...
     def compiling(self, compile: Callable[[], T]) -> T | None: ...
-    def share(self, subject: int, sample: int, memory: Allocation | None) -> None: ...
+    def share(self, workload: int, sample: int, memory: Allocation | None) -> None: ...
 
 
-def held(client: Client, step: Step) -> Loaded | None:
+def load_model(client: Client, step: Step) -> LoadedModel | None:
     """The model of this step on the device; None if a compiler worker was killed under it."""
-    return client.compiling(lambda: client.session.loaded(step.subject))
+    return client.compiling(lambda: client.session.loaded(step.workload))
 
 
-def sample_of(loaded: Loaded, step: Step, index: int = 0) -> int:
+def sample_of(loaded: LoadedModel, step: Step, index: int = 0) -> int:
     """The sample of this step, or one of the next."""
-    return (step.sample + index) % loaded.subject.samples
+    return (step.sample + index) % loaded.workload.samples
 
 
 def infer(client: Client, step: Step) -> int:
     """One inference after the other, each waited for, in one of the ways that there are to wait."""
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None:
         return 0
     count = 1 + step.seed % 4
@@ -60,64 +68,64 @@ def infer(client: Client, step: Step) -> int:
     in_place = bool(step.seed & 64)
     for index in range(count):
         sample = sample_of(loaded, step, index)
-        for inference in range(loaded.subject.steps):
+        for inference in range(loaded.workload.steps):
             fed = loaded.feed(sample, inference, in_place)
             wait(fed)
             loaded.check(fed)
-    return count * loaded.subject.steps
+    return count * loaded.workload.steps
 
 
-def _by_new_fences(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+def _by_new_fences(client: Client, loaded: LoadedModel) -> Callable[[Inference], None]:
     queue = client.session.queue
 
     def wait(fed: Inference) -> None:
         fence = queue.create_fence()
         loaded.submit_fed(queue, fence, fed)
-        waited(fence, f"inference of '{loaded.subject.name}'")
+        await_fence(fence, f"inference of '{loaded.workload.name}'")
 
     return wait
 
 
-def _by_one_fence(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+def _by_one_fence(client: Client, loaded: LoadedModel) -> Callable[[Inference], None]:
     queue = client.session.queue
     fence = queue.create_fence()
 
     def wait(fed: Inference) -> None:
         fence.reset()
         loaded.submit_fed(queue, fence, fed)
-        waited(fence, f"inference of '{loaded.subject.name}' with a fence that is used again")
+        await_fence(fence, f"inference of '{loaded.workload.name}' with a fence that is used again")
 
     return wait
 
 
-def _by_the_queue(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+def _by_the_queue(client: Client, loaded: LoadedModel) -> Callable[[Inference], None]:
     queue = client.session.queue
 
     def wait(fed: Inference) -> None:
-        # nobody looks at the fence: it tells a report which submission it was
+        # the fence is only for a report: it says which submission it was
         loaded.submit_fed(queue, queue.create_fence(), fed)
         if not queue.synchronize(int(WAIT_S * 1e9)):
-            raise Stuck(f"a queue with an inference of '{loaded.subject.name}' has not ended")
+            raise WaitTimeout(f"a queue with an inference of '{loaded.workload.name}' has not ended")
 
     return wait
 
 
-def _by_an_event(client: Client, loaded: Loaded) -> Callable[[Inference], None]:
+def _by_an_event(client: Client, loaded: LoadedModel) -> Callable[[Inference], None]:
     """The end is known before the submission has ended: the next one comes while that is being noted."""
     queue = client.session.queue
     event = client.session.context.create_event()
-    lists: dict[Turn, CommandList] = {}
+    lists: dict[StateLayout, CommandList] = {}
 
     def wait(fed: Inference) -> None:
-        turn = loaded.turn_of(fed)
-        if turn not in lists:
-            lists[turn] = loaded.record(loaded.memory_of(turn), event)
+        layout = loaded.layout_of(fed)
+        if layout not in lists:
+            lists[layout] = loaded.record(loaded.memory_of(layout), event)
         event.host_reset()
         fence = queue.create_fence()
-        submit(queue, lists[turn], fence, [fed])
+        submit(queue, lists[layout], fence, [fed])
         if not event.host_synchronize(int(WAIT_S * 1e9)):
-            waited(fence, "an inference whose event is not signalled")
-            raise Stuck("an inference has ended without its event")
+            await_fence(fence, "an inference whose event is not signalled")
+            raise WaitTimeout("an inference has ended without its event")
 
     return wait
 
@@ -129,27 +137,27 @@ def burst(client: Client, step: Step) -> int:
     """Several models' inferences in flight on two queues, and only then a wait."""
     random = Random(step.seed)
     session = client.session
-    flights: list[tuple[Loaded, Inference]] = []
-    count = len(session.subjects)
+    flights: list[tuple[LoadedModel, Inference]] = []
+    count = len(session.workloads)
     for index in range(_IN_FLIGHT):
-        subject = (step.subject + index) % count
-        made = client.compiling(partial(session.loaded, subject))
+        workload = (step.workload + index) % count
+        made = client.compiling(partial(session.loaded, workload))
         if made is None:
             continue
         if any(made is other for other, _ in flights):
-            made = made.another()
+            made = made.with_own_memory()
         queue = random.choice((session.queue, session.other_queue))
         flights.append((made, made.submit(queue, sample_of(made, step, index))))
     random.shuffle(flights)
     for loaded, inference in flights:
-        waited(inference.fence, f"one of {len(flights)} inferences in flight, '{loaded.subject.name}'")
+        await_fence(inference.fence, f"one of {len(flights)} inferences in flight, '{loaded.workload.name}'")
         loaded.check(inference)
     return len(flights)
 
 
 def batch(client: Client, step: Step) -> int:
     """One list with many executions, each on its part of larger memory."""
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None or loaded.graph.meta.states:
         return 0
     context, graph = client.session.context, loaded.graph
@@ -161,25 +169,25 @@ def batch(client: Client, step: Step) -> int:
     parts = []
     for at in range(count):
         sample = sample_of(loaded, step, at)
-        pattern, note = loaded.journal.fed(loaded.subject.name, sample, 0)
-        places, rest = [], []
+        pattern, note = loaded.journal.fed(loaded.workload.name, sample, 0)
+        blocks, rest = [], []
         for index, (argument, room) in enumerate(zip(arguments, rooms, strict=True)):
             graph.set_argument_value(index, memory[index].address + at * room)
             start, end = at * room, at * room + argument.byte_size
             view = memory[index].view()
             pattern.fill(view[start : start + room])
-            places.append(Place(argument.name, view[start:end], memory[index].block.handle, start))
+            blocks.append(ArgumentMemory(argument.name, view[start:end], memory[index].block.handle, start))
             rest.append((view[end : start + room], view[end : start + room].tobytes()))
-        inputs, outputs = places[: loaded.subject.inputs], places[loaded.first_output :]
-        for place, array in zip(inputs, loaded.samples.inputs(sample), strict=True):
-            place.view[:] = np.frombuffer(array.tobytes(), np.uint8)
-        subject, samples = loaded.subject, loaded.samples
-        parts.append(Inference(subject, samples, sample, 0, inputs, outputs, [], pattern, note, rest=rest))
+        inputs, outputs = blocks[: loaded.workload.inputs], blocks[loaded.first_output :]
+        for block, array in zip(inputs, loaded.samples.inputs(sample), strict=True):
+            block.view[:] = np.frombuffer(array.tobytes(), np.uint8)
+        workload, samples = loaded.workload, loaded.samples
+        parts.append(Inference(workload, samples, sample, 0, inputs, outputs, [], pattern, note, rest=rest))
         commands.append_graph_execute(graph)
     commands.close()
     fence = client.session.queue.create_fence()
     submit(client.session.queue, commands, fence, parts)
-    waited(fence, f"a list of {count} inferences of '{loaded.subject.name}'")
+    await_fence(fence, f"a list of {count} inferences of '{loaded.workload.name}'")
     for at, part in enumerate(parts):
         check(part, f", part {at} of {count}")
     return count
@@ -188,38 +196,38 @@ def batch(client: Client, step: Step) -> int:
 def states(client: Client, step: Step) -> int:
     """A model with states, over all steps of a sample and over the next; the first model if there is none."""
     with_states = [
-        index for index, (subject, _) in enumerate(client.session.subjects) if subject.steps > 1
+        index for index, (workload, _) in enumerate(client.session.workloads) if workload.steps > 1
     ] or [0]
-    return infer(client, step._replace(subject=with_states[step.seed % len(with_states)]))
+    return infer(client, step._replace(workload=with_states[step.seed % len(with_states)]))
 
 
 def memory(client: Client, step: Step) -> int:
-    """Allocations of all kinds and sizes, filled and copied by the device, looked at, freed in any order."""
+    """Allocations of all kinds and sizes, filled and copied by the device, checked, freed in any order."""
     random = Random(step.seed)
     context = client.session.context
     kinds = (context.alloc_host, context.alloc_device, context.alloc_shared)
-    held = [random.choice(kinds)(random.randrange(1, _LARGEST)) for _ in range(random.randrange(2, 7))]
+    blocks = [random.choice(kinds)(random.randrange(1, _LARGEST)) for _ in range(random.randrange(2, 7))]
     commands = context.create_command_list()
-    patterns = [random.randrange(256) for _ in held]
-    for block, pattern in zip(held, patterns, strict=True):
+    patterns = [random.randrange(256) for _ in blocks]
+    for block, pattern in zip(blocks, patterns, strict=True):
         block.view()[:] = ~pattern & 0xFF
         commands.append_memory_fill(block, bytes([pattern]), block.size)
         commands.append_barrier()
     target = context.alloc_host(_LARGEST)
     target.view()[:] = 0
-    commands.append_memory_copy(target, held[0], held[0].size)
+    commands.append_memory_copy(target, blocks[0], blocks[0].size)
     commands.close()
-    waited(_submitted(client, commands), "fills and a copy")
-    for block, pattern in zip([*held, target], [*patterns, patterns[0]], strict=True):
-        size = held[0].size if block is target else block.size
+    await_fence(_submitted(client, commands), "fills and a copy")
+    for block, pattern in zip([*blocks, target], [*patterns, patterns[0]], strict=True):
+        size = blocks[0].size if block is target else block.size
         if not np.all(block.view()[:size] == pattern):
-            raise Wrong(f"memory of {size} bytes is not what the device filled it with")
-    if np.any(target.view()[held[0].size :]):
-        raise Wrong(f"memory behind a copy of {held[0].size} bytes was written")
-    random.shuffle(held)
-    for block in held[:-1]:
+            raise WrongResult(f"memory of {size} bytes is not what the device filled it with")
+    if np.any(target.view()[blocks[0].size :]):
+        raise WrongResult(f"memory behind a copy of {blocks[0].size} bytes was written")
+    random.shuffle(blocks)
+    for block in blocks[:-1]:
         block.destroy()
-    return len(held) + 1
+    return len(blocks) + 1
 
 
 def events(client: Client, step: Step) -> int:
@@ -242,16 +250,16 @@ def events(client: Client, step: Step) -> int:
         queue.execute_command_lists([commands], fence)
     gate.host_signal()
     for fence in fences:
-        waited(fence, "a queue that waits for the other")
-    _waited_for(middle)
+        await_fence(fence, "a queue that waits for the other")
+    _await_event(middle)
     if not np.all(third.view() == step.seed & 0xFF):
-        raise Wrong("what a second queue copied after an event is not what the first one wrote")
+        raise WrongResult("what a second queue copied after an event is not what the first one wrote")
     return 1
 
 
 def cancel(client: Client, step: Step) -> int:
     """A submission that waits is cancelled; what stands behind it in the queue runs."""
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None:
         return 0
     context, queue = client.session.context, client.session.queue
@@ -266,43 +274,43 @@ def cancel(client: Client, step: Step) -> int:
     loaded.submit_fed(queue, behind, fed)
     fence.cancel()
     try:
-        waited(fence, "a submission that was cancelled")
+        await_fence(fence, "a submission that was cancelled")
     except ZeError as error:
         if error.result != ZeResult.ERROR_NOT_AVAILABLE:
             raise
     else:
-        raise Wrong("a submission that was cancelled while it waited ended well")
-    waited(behind, "the submission behind a cancelled one")
+        raise WrongResult("a submission that was cancelled while it waited ended well")
+    await_fence(behind, "the submission behind a cancelled one")
     loaded.check(fed)
     return 1
 
 
 def compile_anew(client: Client, step: Step) -> int:
     """A model is compiled anew, from its file or out of the cache, and computes."""
-    client.session.drop(step.subject)
-    made = client.compiling(lambda: client.session.compiled(step.subject, cached=bool(step.seed % 3)))
+    client.session.drop(step.workload)
+    made = client.compiling(lambda: client.session.compiled(step.workload, cached=bool(step.seed % 3)))
     if made is None:
         return 0
     made.infer(client.session.queue, sample_of(made, step))
-    return made.subject.steps
+    return made.workload.steps
 
 
 def import_(client: Client, step: Step) -> int:
     """A model is exported with its weights, and imported again."""
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None:
         return 0
     session = client.session
 
-    def again() -> Loaded:
+    def again() -> LoadedModel:
         blob = loaded.graph.get_native_binary()
-        return session.of(step.subject, import_blob(session.context, blob))
+        return session.of(step.workload, import_blob(session.context, blob))
 
     made = client.compiling(again)
     if made is None:
         return 0
     made.infer(session.queue, sample_of(made, step))
-    return made.subject.steps
+    return made.workload.steps
 
 
 def refused(client: Client, step: Step) -> int:
@@ -316,26 +324,26 @@ def refused(client: Client, step: Step) -> int:
             if error.result != ZeResult.ERROR_UNSUPPORTED_FEATURE:
                 raise
             return 0
-    raise Wrong("a model that is none was compiled")
+    raise WrongResult("a model that is none was compiled")
 
 
 def share(client: Client, step: Step) -> int:
     """Offers an input of a model to the other clients, as memory of this process."""
-    subject, samples = client.session.subjects[step.subject]
-    sample = step.sample % subject.samples
+    workload, samples = client.session.workloads[step.workload]
+    sample = step.sample % workload.samples
     (array, *_) = samples.inputs(sample)
     memory = client.session.context.alloc_host(array.nbytes, export=True)
     memory.view()[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-    client.share(step.subject, sample, memory)
+    client.share(step.workload, sample, memory)
     return 0
 
 
 def remote(client: Client, step: Step) -> int:
     """Computes on memory that another process shares, if one does; it may die meanwhile."""
-    others = client.board.rows
+    others = client.progress.rows
     row = others[(client.number + 1 + step.seed % max(1, len(others) - 1)) % len(others)]
     generation = int(row[Field.GENERATION])
-    subject, sample = int(row[Field.SHARED_SUBJECT]), int(row[Field.SHARED_SAMPLE])
+    workload, sample = int(row[Field.SHARED_WORKLOAD]), int(row[Field.SHARED_SAMPLE])
     if not generation:
         return 0
     try:
@@ -345,7 +353,7 @@ def remote(client: Client, step: Step) -> int:
     try:
         if int(row[Field.GENERATION]) != generation:
             return 0  # it has put something else there
-        loaded = client.compiling(lambda: client.session.loaded(subject))
+        loaded = client.compiling(lambda: client.session.loaded(workload))
         if loaded is None:
             return 0
         foreign = client.session.context.import_memory(fd)
@@ -355,7 +363,7 @@ def remote(client: Client, step: Step) -> int:
     fed = loaded.feed_into(memory, sample, given=1)
     fence = client.session.queue.create_fence()
     submit(client.session.queue, loaded.record(memory), fence, [fed])
-    waited(fence, "an inference on memory of another process")
+    await_fence(fence, "an inference on memory of another process")
     check(fed, ", on memory of another process")
     return 1
 
@@ -373,9 +381,9 @@ def _submitted(client: Client, commands: CommandList) -> Fence:
     return fence
 
 
-def _waited_for(event: Event) -> None:
+def _await_event(event: Event) -> None:
     if not event.host_synchronize(int(1e9)):
-        raise Stuck("an event whose command has ended is not signalled")
+        raise WaitTimeout("an event whose command has ended is not signalled")
 
 
 ALL: Final[dict[str, Callable[[Client, Step], int]]] = {

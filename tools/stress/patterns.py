@@ -1,4 +1,4 @@
-"""What outputs are filled with before an inference: what the device does not write shows, and whose it was.
+"""Patterns that fill outputs before an inference: they show what the device did not write.
 
 A pattern is eight bytes that repeat. It has the number of the client and a number that this client never uses
 again, so a pattern that is found later tells which inference its memory was prepared for.
@@ -41,7 +41,7 @@ class Pattern(NamedTuple):
         view[:whole].reshape(-1, _SIZE)[:] = np.frombuffer(self.word, np.uint8)
         view[whole:] = np.frombuffer(self.word[: len(view) - whole], np.uint8)
 
-    def still_in(self, raw: bytes) -> npt.NDArray[np.bool_]:
+    def untouched_in(self, raw: bytes) -> npt.NDArray[np.bool_]:
         """For every byte whether it may be untouched: whether it belongs to a part that is still the pattern.
 
         Parts are the eight bytes of one repetition; the last one may be shorter.
@@ -53,7 +53,7 @@ class Pattern(NamedTuple):
         return np.repeat(parts, _SIZE)[: len(found)]
 
 
-def found_in(raw: bytes) -> dict[Pattern, int]:
+def patterns_in(raw: bytes) -> dict[Pattern, int]:
     """Every pattern that bytes still have, of whatever inference, and how many repetitions of it."""
     whole = np.frombuffer(raw[: len(raw) // _SIZE * _SIZE], np.uint8).reshape(-1, _SIZE)
     words = whole[(whole[:, 0] == _FIRST) & (whole[:, -1] == _LAST)]

@@ -36,7 +36,7 @@ _DEATH: Final = 1 / 25
 _FAULT: Final = 1 / 40
 _COSTLY: Final = {"hang": 0.03, "stall": 0.03, "drop-signal": 0.03, "drop-doorbell": 0.1, "reset": 0.1}
 """Faults that hold everybody up for a time: how much rarer than the others they are."""
-_FIRST_FAULTS: Final = 4
+_FIRST_FAULT_STEP: Final = 4
 _FIRST_KINDS: Final = 15
 """From this step on every one of the first kinds comes once, however short the run is."""
 _POINTS: Final = (
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
     number: int
     operation: str
-    subject: int
+    workload: int
     sample: int
     seed: int
     death: Death | None
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 
     seed: int
     clients: int
-    subjects: int
+    workloads: int
     kill: bool
     faults: bool
 
@@ -89,7 +89,7 @@ class Plan(NamedTuple):
         step = Step(
             number=number,
             operation=operation,
-            subject=random.randrange(self.subjects),
+            workload=random.randrange(self.workloads),
             sample=random.randrange(1 << 16),
             seed=random.randrange(1 << 32),
             death=death if self.kill else None,
@@ -99,7 +99,7 @@ class Plan(NamedTuple):
         return step
 
     def pause(self, number: int) -> int:
-        """After how many operations of all clients the director kills the engine the next time."""
+        """After how many operations of all clients the coordinator kills the engine the next time."""
         random = Random(f"{self.seed}.engine.{number}")
         return int(self.clients * random.uniform(30, 90)) + 100
 
@@ -110,7 +110,7 @@ class Plan(NamedTuple):
 
     def _fault(self, random: Random, client: int, number: int) -> str:
         # one kind after the other goes to the clients in turn
-        first = (number - _FIRST_FAULTS) * self.clients + client
+        first = (number - _FIRST_FAULT_STEP) * self.clients + client
         if 0 <= first < _FIRST_KINDS:
             return FAULTS[first]
         if random.random() >= _FAULT:

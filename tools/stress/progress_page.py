@@ -1,7 +1,7 @@
-"""The progress board: one page of shared memory on which every client notes what it does, and nobody waits.
+"""One page of shared memory on which every client notes what it does, without locks.
 
-A client writes its own row and nobody else's; a row outlives the process, so that the next one in its place
-goes on counting, and the director can say where a dead or silent one was.
+A client writes only its own row. A row outlives the process: the next process of this client continues
+counting, and the coordinator can say where a dead or hanging one was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Field(enum.IntEnum):
     """The words of a row."""
 
     PID = 0
-    LIFE = 1
+    INCARNATION = 1
     STEP = 2
     OPERATION = 3
     SINCE_NS = 4
@@ -31,9 +31,9 @@ class Field(enum.IntEnum):
     # what this client shares with others; GENERATION is 0 while it changes
     GENERATION = 9
     SHARED_FD = 10
-    SHARED_SUBJECT = 11
+    SHARED_WORKLOAD = 11
     SHARED_SAMPLE = 12
-    # the fault that it has injected last, by its place in `plan.FAULTS`, and when; 0 if none
+    # the fault that it has injected last, by its index in `plan.FAULTS`, and when; 0 if none
     FAULT = 13
     FAULT_NS = 14
     # how often each operation has ended well
@@ -41,7 +41,7 @@ class Field(enum.IntEnum):
 
 
 class Control(enum.IntEnum):
-    """The words of the row that the director writes."""
+    """The words of the row that the coordinator writes."""
 
     STOP = 0
     COMPILER_KILLS = 1
@@ -54,7 +54,7 @@ IDLE: Final = -1
 
 
 class ProgressPage:
-    """All rows: `control` is the director's, `rows[client]` the one of a client."""
+    """All rows: `control` is the coordinator's, `rows[client]` the one of a client."""
 
     def __init__(self, fd: int, clients: int) -> None:
         self._map = linux.map_shared(fd, size_of(clients))
@@ -83,13 +83,13 @@ class ProgressPage:
 
 
 def size_of(clients: int) -> int:
-    """Bytes of a board."""
+    """Bytes of a progress."""
     return (clients + 1) * _WIDTH * _WORD
 
 
 def create(clients: int) -> tuple[int, ProgressPage]:
-    """A new board, and its descriptor."""
-    fd = linux.memfd("stress-board", size_of(clients))
-    board = ProgressPage(fd, clients)
-    board.rows[:, Field.OPERATION] = IDLE
-    return fd, board
+    """A new progress, and its descriptor."""
+    fd = linux.memfd("stress-progress", size_of(clients))
+    progress = ProgressPage(fd, clients)
+    progress.rows[:, Field.OPERATION] = IDLE
+    return fd, progress

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from softnpu.emulator.interface.messages import StatusIs
-from softnpu.tools.stress.accounts import orphaned
+from softnpu.tools.stress.daemon_usage import orphaned
 
 NOTICE_LIMIT_S: Final = 0.1
 MEMORY_LIMIT_S: Final = 1.0
@@ -60,14 +60,14 @@ class Death(msgspec.Struct, kw_only=True):
     at: float
     noticed: float = 0.0
     back: float = 0.0
-    waited: float = 0.0
+    await_fence: float = 0.0
     waited_back: float = 0.0
     reset: bool = False
 
     @property
     def notice_s(self) -> float:
         """Seconds until it was noticed."""
-        return max(0.0, self.noticed - self.at - self.waited)
+        return max(0.0, self.noticed - self.at - self.await_fence)
 
     @property
     def back_s(self) -> float:
@@ -86,7 +86,7 @@ class Deaths:
 
     def note(self, client: int, pid: int, session: int, now: float) -> None:
         """A client has died just now."""
-        assert self._status is not None  # the director has asked before it started anybody
+        assert self._status is not None  # the coordinator has asked before it started anybody
         death = Death(client=client, pid=pid, session=session, at=now)
         self._watched.append((death, Delays.now(self._status)))
 
@@ -95,7 +95,7 @@ class Deaths:
         """Whether the daemon has to be asked soon."""
         return bool(self._watched)
 
-    def look(self, status: StatusIs, now: float, hanging: bool) -> None:
+    def update(self, status: StatusIs, now: float, hanging: bool) -> None:
         """What the daemon says `now`; `hanging`: a client makes the device hang just now."""
         restarts = sum(engine.restarts for engine in status.engines)
         stopped = restarts != self._restarts or any(engine.state != "ready" for engine in status.engines)
@@ -106,18 +106,18 @@ class Deaths:
         clean = orphaned(status) <= 0
         delays = Delays.now(status)
         for death, before in self._watched:
-            waited, waited_back = delays.since(before)
+            await_fence, waited_back = delays.since(before)
             death.reset = death.reset or stopped or hanging
             if not death.noticed and death.pid not in alive:
-                death.noticed, death.waited = now, waited
+                death.noticed, death.await_fence = now, await_fence
             if death.noticed and clean:
                 death.back = now
             death.waited_back = waited_back
         self.done += [death for death, _ in self._watched if death.back]
         self._watched = [each for each in self._watched if not each[0].back]
 
-    def late(self, now: float) -> list[str]:
-        """What has taken too long, in words; who is told of is not watched any more."""
+    def overdue(self, now: float) -> list[str]:
+        """Describes what has taken too long, and stops watching it."""
         found = []
         for each in list(self._watched):
             death = each[0]

@@ -32,23 +32,23 @@ _STEPS: Final = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes `subjects.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
+    """Writes `workloads.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
     folder, seed, given = Path(arguments[0]), int(arguments[1]), arguments[2:]
     random = np.random.default_rng(seed)
     core = ov.Core()
     try:
         models = _models(core, given, random)
-        subjects = [_subject(core, folder, index, model, random) for index, model in enumerate(models)]
+        workloads = [_workload(core, folder, index, model, random) for index, model in enumerate(models)]
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         print(lines[-1] if lines else "OpenVINO cannot read a model", file=sys.stderr)
         return 1
-    write_list(folder, subjects)
+    write_list(folder, workloads)
     return 0
 
 
 def _models(core: ov.Core, given: Sequence[str], random: np.random.Generator) -> list[ov.Model]:
-    """Those that are named, in that order; all own ones if none is."""
+    """The named models in that order; all own ones without names."""
     # all of them are made: a model is the same whether it runs alone or among the others
     own = dict(zip(OWN_MODELS, _own_models(core, random), strict=True))
     return [own[name] if name in own else _given_model(core, name) for name in given or OWN_MODELS]
@@ -145,7 +145,7 @@ def _model(name: str, outputs: list[Any], inputs: list[Any], assigns: Sequence[A
     return ov.Model(results, list(assigns), inputs, name)
 
 
-def _subject(
+def _workload(
     core: ov.Core, folder: Path, index: int, model: ov.Model, random: np.random.Generator
 ) -> Workload:
     name = model.get_friendly_name()

@@ -1,4 +1,4 @@
-"""What clients tell the director when something is wrong, and how it travels."""
+"""What clients tell the coordinator when something is wrong, and how it travels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 
 def reports_folder(folder: Path) -> Path:
-    """Where clients of a run leave reports on what they found wrong."""
+    """Where clients of a run write reports on failures."""
     return folder / "reports"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding: `kind` is wrong, hang, error, leak, death or limit; `text` is the reason in full.
+    """One failure: `kind` is wrong, hang, error, leak, death or limit; `text` is the reason in full.
 
     Of a wrong result `details` has what explains it, and `report` the file that has all of it.
     """
@@ -34,36 +34,24 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return "\n  ".join(lines)
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """An order to the nursery: a process for `client`, which goes on at `step`."""
+class StartClient(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the fork server: a process for `client`, which continues with `step`.
+
+    `incarnation` counts the processes that this client had before.
+    """
 
     client: int
-    life: int
+    incarnation: int
     step: int
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of the nursery has ended, with a status as `waitpid` tells it."""
-
-    pid: int
-    status: int
-
-
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all clients have in common. `board_fd` is a descriptor that the nursery inherits."""
+    """What all clients have in common. `progress_fd` is a descriptor that the fork server inherits."""
 
     socket: str
     folder: str
-    board_fd: int
+    progress_fd: int
     seed: int
     clients: int
     kill: bool
     faults: bool
-    parent: int
-
-
-class Born(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `Start`. Descriptors: the pidfd, and the socket on which the client reports."""
-
-    client: int
-    pid: int

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from softnpu.emulator.interface.messages import StatusIs
-from softnpu.tools.stress.evidence import Event, Neighbour, Report, RunContext
+from softnpu.tools.stress.failure_report import Event, OtherClient, Report, RunContext
 from softnpu.tools.stress.plan import FAULTS, OPERATIONS
 from softnpu.tools.stress.progress_page import IDLE, Field, ProgressPage
 
@@ -28,7 +28,7 @@ class RunHistory:
         """This has happened just now."""
         self._events.append(Event(at_ns=time.monotonic_ns(), what=what))
 
-    def look(self, status: StatusIs) -> None:
+    def update(self, status: StatusIs) -> None:
         """Notes engines that are others than when they were looked at last."""
         for engine in status.engines:
             index, now = engine.device.index, (engine.engine_pid, engine.restarts)
@@ -40,22 +40,22 @@ class RunHistory:
                 )
             self._engines[index] = now
 
-    def complete(self, path: Path, board: ProgressPage) -> None:
-        """Adds to a report of a client what only the director knows."""
+    def complete(self, path: Path, progress: ProgressPage) -> None:
+        """Adds to a report of a client what only the coordinator knows."""
         report = msgspec.json.decode(path.read_bytes(), type=Report)
         report.run = RunContext(
             told_ns=time.monotonic_ns(),
-            events=sorted([*self._events, *_injections(board)], key=lambda event: event.at_ns),
+            events=sorted([*self._events, *_injections(progress)], key=lambda event: event.at_ns),
             neighbours=[
                 neighbour
-                for client in range(len(board.rows))
-                if client != report.client and (neighbour := _neighbour(board, client)) is not None
+                for client in range(len(progress.rows))
+                if client != report.client and (neighbour := _other_client(progress, client)) is not None
             ],
         )
         path.write_bytes(report.encode())
 
 
-def _injections(board: ProgressPage) -> list[Event]:
+def _injections(progress: ProgressPage) -> list[Event]:
     """The last fault that each client has injected."""
     return [
         Event(
@@ -63,17 +63,17 @@ def _injections(board: ProgressPage) -> list[Event]:
             what=f"client {client} injected '{FAULTS[int(row[Field.FAULT])]}' into its session"
             f" {int(row[Field.SESSION])}",
         )
-        for client, row in enumerate(board.rows)
+        for client, row in enumerate(progress.rows)
         if row[Field.FAULT_NS]
     ]
 
 
-def _neighbour(board: ProgressPage, client: int) -> Neighbour | None:
-    row = board.row(client)
+def _other_client(progress: ProgressPage, client: int) -> OtherClient | None:
+    row = progress.row(client)
     if not row[Field.PID]:
         return None
     operation = int(row[Field.OPERATION])
-    return Neighbour(
+    return OtherClient(
         client=client,
         pid=int(row[Field.PID]),
         step=int(row[Field.STEP]),

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from softnpu.tools.stress.checking import Output
-from softnpu.tools.stress.evidence import Likeness
+from softnpu.tools.stress.failure_report import SimilarResult
 from softnpu.tools.stress.workloads import Array, Samples
 
-_LEAST: Final = 0.1
+_LEAST_SHARE: Final = 0.1
 """A smaller share of the wrong numbers is chance."""
-_TOLD: Final = 6
+_REPORTED: Final = 6
 
 
 class _Known(NamedTuple):
@@ -24,7 +24,7 @@ class _Known(NamedTuple):
     array: Array
 
 
-def likenesses(output: Output, subjects: Sequence[Samples]) -> list[Likeness]:
+def similar_results(output: Output, workloads: Sequence[Samples]) -> list[SimilarResult]:
     """What the wrong numbers of an output are, the most alike first; nothing for those that are no one's.
 
     A result is compared number by number, from the first on: with the expected outputs, states and inputs of
@@ -33,8 +33,8 @@ def likenesses(output: Output, subjects: Sequence[Samples]) -> list[Likeness]:
     size = output.expected.dtype.itemsize
     found = np.frombuffer(output.raw, np.uint8).reshape(-1, size)
     wrong = output.differs()
-    alike = []
-    for known in _known(subjects):
+    similar = []
+    for known in _known(workloads):
         other = np.frombuffer(known.array.tobytes(), np.uint8)
         other = other[: len(other) // size * size].reshape(-1, size)
         count = min(len(found), len(other))
@@ -45,11 +45,11 @@ def likenesses(output: Output, subjects: Sequence[Samples]) -> list[Likeness]:
         # zeros are everywhere behind a Relu
         telling = same & wrong & found.any(axis=1)
         share = float(np.count_nonzero(telling)) / int(np.count_nonzero(wrong))
-        if share >= _LEAST:
-            alike.append((float(same.mean()), share, known))
-    alike.sort(key=lambda each: each[:2], reverse=True)
+        if share >= _LEAST_SHARE:
+            similar.append((float(same.mean()), share, known))
+    similar.sort(key=lambda each: each[:2], reverse=True)
     return [
-        Likeness(
+        SimilarResult(
             what=known.what,
             share=whole,
             share_of_wrong=share,
@@ -57,17 +57,17 @@ def likenesses(output: Output, subjects: Sequence[Samples]) -> list[Likeness]:
             sample=known.sample,
             inference=known.inference,
         )
-        for whole, share, known in alike[:_TOLD]
+        for whole, share, known in similar[:_REPORTED]
     ]
 
 
-def _known(subjects: Sequence[Samples]) -> Iterator[_Known]:
-    for samples in subjects:
-        subject = samples.subject
-        for sample in range(subject.samples):
-            for step in range(subject.steps):
-                turn = f", inference {step}" if subject.steps > 1 else ""
-                of = f"'{subject.name}', sample {sample}{turn}"
+def _known(workloads: Sequence[Samples]) -> Iterator[_Known]:
+    for samples in workloads:
+        workload = samples.workload
+        for sample in range(workload.samples):
+            for step in range(workload.steps):
+                layout = f", inference {step}" if workload.steps > 1 else ""
+                of = f"'{workload.name}', sample {sample}{layout}"
                 groups = (
                     ("output", samples.outputs(sample, step)),
                     ("state", samples.states(sample, step)),
@@ -75,4 +75,4 @@ def _known(subjects: Sequence[Samples]) -> Iterator[_Known]:
                 )
                 for kind, arrays in groups:
                     for index, array in enumerate(arrays):
-                        yield _Known(f"{kind} {index} of {of}", subject.name, sample, step, array)
+                        yield _Known(f"{kind} {index} of {of}", workload.name, sample, step, array)

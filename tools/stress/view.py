@@ -1,4 +1,4 @@
-"""What a person sees: a live table in a terminal, a line now and then elsewhere, and the verdict."""
+"""What a person sees: a live table in a terminal, a line now and then elsewhere, and the result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 from rich.live import Live
 from rich.table import Table
 
-from softnpu.tools.console import format_bytes, format_time, out
-from softnpu.tools.stress.director import State
+from softnpu.tools.console import format_bytes, format_time, out, print_line
+from softnpu.tools.stress.coordinator import State
 from softnpu.tools.stress.reclaim_latency import Times
-from softnpu.tools.stress.verdict import Verdict
+from softnpu.tools.stress.result import StressResult
 
 _LINE_S: Final = 5.0
 _SHOWN: Final = 10
@@ -23,7 +23,7 @@ class View:
 
     def __init__(self) -> None:
         self._live = Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else None
-        self._told = 0.0
+        self._already_failed = 0.0
 
     def __enter__(self) -> View:
         if self._live is not None:
@@ -40,59 +40,59 @@ class View:
         """The state now."""
         if self._live is not None:
             self._live.update(_table(state), refresh=True)
-        elif time.monotonic() - self._told >= _LINE_S:
-            self._told = time.monotonic()
-            out.print(_line(state), highlight=False, markup=False, soft_wrap=True)
+        elif time.monotonic() - self._already_failed >= _LINE_S:
+            self._already_failed = time.monotonic()
+            print_line(_line(state))
 
 
-def tell(verdict: Verdict) -> None:
-    """The verdict, in words."""
-    for label, text in _figures(verdict):
-        out.print(f"{label:<16}{text}", highlight=False, markup=False, soft_wrap=True)
-    for failure in verdict.failures[:_SHOWN]:
+def print_result(result: StressResult) -> None:
+    """The result, in words."""
+    for label, text in _figures(result):
+        print_line(f"{label:<16}{text}")
+    for failure in result.failures[:_SHOWN]:
         out.print(str(failure), style="red", highlight=False, markup=False, soft_wrap=True)
-    if len(verdict.failures) > _SHOWN:
-        out.print(f"and {len(verdict.failures) - _SHOWN} more failures", style="red")
-    if verdict.passed:
-        out.print(f"[green]passed[/]: seed {verdict.seed}", highlight=False)
+    if len(result.failures) > _SHOWN:
+        out.print(f"and {len(result.failures) - _SHOWN} more failures", style="red")
+    if result.passed:
+        out.print(f"[green]passed[/]: seed {result.seed}", highlight=False)
     else:
-        out.print("[red]failed[/], again with:", verdict.repeat, highlight=False, soft_wrap=True)
+        out.print("[red]failed[/], again with:", result.repeat, highlight=False, soft_wrap=True)
 
 
-def _figures(verdict: Verdict) -> list[tuple[str, str]]:
-    operations = sum(verdict.operations.values())
+def _figures(result: StressResult) -> list[tuple[str, str]]:
+    operations = sum(result.operations.values())
     figures = [
         (
             "results",
-            f"{verdict.results_checked} compared with OpenVINO's CPU device, in {operations} operations",
+            f"{result.results_checked} compared with OpenVINO's CPU device, in {operations} operations",
         ),
-        ("models", ", ".join(verdict.models)),
+        ("models", ", ".join(result.models)),
         (
             "processes",
-            f"{verdict.processes} clients, of which {verdict.client_deaths} died; {verdict.engine_kills}"
-            f" engines and {verdict.compiler_kills} compiler workers killed",
+            f"{result.processes} clients, of which {result.client_deaths} died; {result.engine_kills}"
+            f" engines and {result.compiler_kills} compiler workers killed",
         ),
         (
             "device",
-            f"{verdict.engine_resets} resets, {verdict.hangs} hangs, {verdict.aborted} aborted,"
-            f" {verdict.overlapped} inferences begun early",
+            f"{result.engine_resets} resets, {result.hangs} hangs, {result.aborted} aborted,"
+            f" {result.overlapped} inferences begun early",
         ),
     ]
-    if verdict.client_deaths:
+    if result.client_deaths:
         figures += [
-            ("death noticed", _times(verdict.noticed)),
-            ("  on the clock", _times(verdict.noticed_clock)),
-            ("memory back", _times(verdict.memory_back)),
-            ("  on the clock", _times(verdict.memory_back_clock)),
+            ("death noticed", _times(result.noticed)),
+            ("  on the clock", _times(result.noticed_clock)),
+            ("memory back", _times(result.memory_back)),
+            ("  on the clock", _times(result.memory_back_clock)),
         ]
-    if verdict.memory_back_in_reset.count:
-        figures.append(("  in a reset", _times(verdict.memory_back_in_reset)))
+    if result.memory_back_in_reset.count:
+        figures.append(("  in a reset", _times(result.memory_back_in_reset)))
     figures += [
         (
             f"{growth.what}",
             f"{format_bytes(growth.early)}, at the end {format_bytes(growth.late)} ({growth.share:+.1%})",
         )
-        for growth in verdict.growth
+        for growth in result.growth
     ]
     return figures
 
@@ -119,7 +119,7 @@ def _table(state: State) -> Table:
         table.add_column(heading, no_wrap=True)
     people = [
         ("running", f"{state.running} of {options.clients}"),
-        ("started", f"{state.births}"),
+        ("started", f"{state.started}"),
         ("died", f"{state.client_deaths}"),
         ("results checked", f"{state.checked}"),
         ("failures", f"[red]{len(state.failures)}[/]" if state.failures else "0"),

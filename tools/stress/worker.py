@@ -16,121 +16,138 @@ import msgspec
 
 from softnpu.driver import Allocation, ZeError, ZeResult
 from softnpu.emulator.common import failpoints
-from softnpu.tools.stress import faulty, operations
-from softnpu.tools.stress.checking import Finding, Wrong
-from softnpu.tools.stress.client_session import Session, Stuck
-from softnpu.tools.stress.diagnosis import Scene
-from softnpu.tools.stress.evidence import Report
+from softnpu.tools.fork_server import ChildFunction
+from softnpu.tools.stress import fault_operations, operations
+from softnpu.tools.stress.checking import Finding, WrongResult
+from softnpu.tools.stress.client_session import Session, WaitTimeout
+from softnpu.tools.stress.diagnosis import Diagnosis
+from softnpu.tools.stress.failure_report import Report
 from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.plan import OPERATIONS, Death, Plan, Step
 from softnpu.tools.stress.progress_page import IDLE, Control, Field, ProgressPage
-from softnpu.tools.stress.reports import Failure, Setup, Start, reports_folder
+from softnpu.tools.stress.reports import Failure, Setup, StartClient, reports_folder
 from softnpu.tools.stress.workloads import Samples, Workload, read_list
 
 T = TypeVar("T")
-Subjects = list[tuple[Workload, Samples]]
+Workloads = list[tuple[Workload, Samples]]
 
 
-def load_subjects(setup: Setup) -> Subjects:
-    """The models and their samples, for all clients that are forked from here."""
-    return [(subject, Samples(subject)) for subject in read_list(Path(setup.folder))]
+def client_function(setup_json: str) -> ChildFunction:
+    """What the fork server runs in every client: models and samples are read once, before it forks."""
+    setup = msgspec.json.decode(setup_json, type=Setup)
+    progress = ProgressPage(setup.progress_fd, setup.clients)
+    workloads = [(workload, Samples(workload)) for workload in read_list(Path(setup.folder))]
+
+    def run(request: bytes, connection: socket.socket) -> int:
+        start = msgspec.json.decode(request, type=StartClient)
+        return run_client(Worker(setup, start, progress, workloads, connection))
+
+    return run
 
 
 def stack_path(folder: str, client: int) -> Path:
-    """Where a client writes where it stands when it is asked (SIGUSR1)."""
+    """Where a client writes its stack when it gets SIGUSR1."""
     return Path(folder) / f"stack-{client}.txt"
 
 
-def live(setup: Setup, order: Start, board: ProgressPage, subjects: Subjects, report: socket.socket) -> int:
-    """The life of a client; its exit code: 0 when it was told to stop, 1 after a failure it has reported."""
-    client = Worker(setup, order, board, subjects, report)
-    with open(stack_path(setup.folder, order.client), "w") as stacks:
+def run_client(client: Worker) -> int:
+    """Runs a client to its end. Returns its exit code: 1 after a failure that it has reported."""
+    with open(client.stack_path, "w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
             client.run()
-        except Stuck as stuck:
-            client.tell_found("hang", str(stuck), None)
-        except Wrong as wrong:
-            client.tell_found("wrong", str(wrong), wrong.finding)
+        except WaitTimeout as timeout:
+            client.report_failure("hang", str(timeout), None)
+        except WrongResult as wrong:
+            client.report_failure("wrong", str(wrong), wrong.finding)
         except Exception as error:
-            client.stay()
-            client.tell("error", _words(error))
+            client.cancel_death()
+            client.send_failure("error", _describe(error))
             raise
         else:
             return 0
     return 1
 
 
-def _words(error: Exception) -> str:
-    """An unexpected error and where it came from, in one line."""
+def _describe(error: Exception) -> str:
+    """An unexpected error and the last frames of its traceback, in one line."""
     frames = traceback.extract_tb(error.__traceback__)[-4:]
-    places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
-    return f"{type(error).__name__}: {error} ({places})"
+    frames_text = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return f"{type(error).__name__}: {error} ({frames_text})"
 
 
 class Worker:
-    """See the module. `operations` act on it."""
+    """One client; `operations` act on it."""
 
     def __init__(
-        self, setup: Setup, order: Start, board: ProgressPage, subjects: Subjects, report: socket.socket
+        self,
+        setup: Setup,
+        start: StartClient,
+        progress: ProgressPage,
+        workloads: Workloads,
+        connection: socket.socket,
     ) -> None:
-        self.number = order.client
-        self.board = board
+        self.number = start.client
+        self.progress = progress
         self._setup = setup
-        self._row = board.row(order.client)
-        self._subjects = subjects
-        self._channel = report
-        self._plan = Plan(setup.seed, setup.clients, len(subjects), setup.kill, setup.faults)
-        self._next = order.step
-        self._life = order.life
-        self._journal = Journal(order.client, order.life)
+        self._row = progress.row(start.client)
+        self._workloads = workloads
+        self._connection = connection
+        self._plan = Plan(setup.seed, setup.clients, len(workloads), setup.kill, setup.faults)
+        self._next = start.step
+        self._incarnation = start.incarnation
+        self._journal = Journal(start.client, start.incarnation)
         self._shared: tuple[Allocation, int] | None = None
         self._row[Field.GENERATION] = 0
         self._row[Field.PID] = os.getpid()
-        self._row[Field.LIFE] = order.life
+        self._row[Field.INCARNATION] = start.incarnation
         self._row[Field.DYING] = 0
         self._row[Field.OPERATION] = IDLE
         self._step: Step | None = None
-        self._spent = False
+        self._replace_after_step = False
+
+    @property
+    def stack_path(self) -> Path:
+        return stack_path(self._setup.folder, self.number)
 
     def run(self) -> None:
-        """Steps until it is told to stop, or dies."""
+        """Runs steps until it has to stop, or dies."""
         self._row[Field.SINCE_NS] = time.monotonic_ns()
         self.open()
-        while not self.board.control[Control.STOP]:
-            self._take(self._plan.step(self.number, self._next))
+        while not self.progress.control[Control.STOP]:
+            self._run_step(self._plan.step(self.number, self._next))
             self._next += 1
-            if self._spent:
+            if self._replace_after_step:
                 break
         self.share(0, 0, None)
         self.session.close()
 
     @staticmethod
-    def stay() -> None:
-        """Nobody ends this process now: what it has found would never be told."""
+    def cancel_death() -> None:
+        """Cancels a planned death: a failure must be reported first."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         failpoints.configure("")
 
-    def tell_found(self, kind: str, text: str, finding: Finding | None) -> None:
-        """A wrong result or a hang, for the verdict, with a report of all that may explain it."""
-        self.stay()
+    def report_failure(self, kind: str, text: str, finding: Finding | None) -> None:
+        """Sends a wrong result or a hang, and writes a report on everything that may explain it."""
+        self.cancel_death()
         try:
             report = self._report_on(text, finding)
             path = reports_folder(Path(self._setup.folder)) / f"client-{self.number}-step-{report.step}.json"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(report.encode())
         except Exception as error:
-            # what was found counts, whatever becomes of its report
-            self.tell(kind, text, [f"no report: {_words(error)}"])
+            # the failure counts, whatever becomes of its report
+            self.send_failure(kind, text, [f"no report: {_describe(error)}"])
             raise
-        self.tell(kind, text, report.lines(), str(path))
+        self.send_failure(kind, text, report.lines(), str(path))
 
     def _report_on(self, text: str, finding: Finding | None) -> Report:
-        scene = Scene(self._setup.seed, self.number, self._life, self._step, self.session)
-        return scene.report(text, finding, [samples for _, samples in self._subjects])
+        diagnosis = Diagnosis(self._setup.seed, self.number, self._incarnation, self._step, self.session)
+        return diagnosis.report(text, finding, [samples for _, samples in self._workloads])
 
-    def tell(self, kind: str, text: str, details: Sequence[str] = (), report: str = "") -> None:
-        """A failure, for the verdict."""
+    def send_failure(self, kind: str, text: str, details: Sequence[str] = (), report: str = "") -> None:
+        """Sends a failure to the coordinator."""
         step = self._step
         failure = Failure(
             kind=kind,
@@ -141,7 +158,7 @@ class Worker:
             details=list(details),
             report=report,
         )
-        self._channel.send(msgspec.json.encode(failure))
+        self._connection.send(msgspec.json.encode(failure))
 
     # ------------------------------------------------------------ for operations
 
@@ -154,18 +171,18 @@ class Worker:
         self.open()
 
     def compiling(self, compile: Callable[[], T]) -> T | None:
-        """What `compile` makes; None if the director has killed compiler workers while it was at work."""
-        kills = int(self.board.control[Control.COMPILER_KILLS])
+        """What `compile` makes; None if the coordinator has killed compiler workers while it was at work."""
+        kills = int(self.progress.control[Control.COMPILER_KILLS])
         try:
             return compile()
         except ZeError as error:
-            now = int(self.board.control[Control.COMPILER_KILLS])
+            now = int(self.progress.control[Control.COMPILER_KILLS])
             if error.result != ZeResult.ERROR_MODULE_BUILD_FAILURE or now == kills:
                 raise
             self._row[Field.EXCUSED] += 1
             return None
 
-    def share(self, subject: int, sample: int, memory: Allocation | None) -> None:
+    def share(self, workload: int, sample: int, memory: Allocation | None) -> None:
         """Others may use `memory` from now on, in place of what was shared before."""
         row, before = self._row, int(self._row[Field.GENERATION])
         row[Field.GENERATION] = 0
@@ -176,7 +193,7 @@ class Worker:
             return
         fd = self.session.context.export_memory(memory)
         self._shared = (memory, fd)
-        row[Field.SHARED_FD], row[Field.SHARED_SUBJECT], row[Field.SHARED_SAMPLE] = fd, subject, sample
+        row[Field.SHARED_FD], row[Field.SHARED_WORKLOAD], row[Field.SHARED_SAMPLE] = fd, workload, sample
         row[Field.GENERATION] = max(before, self._next) + 1
 
     # ------------------------------------------------------------
@@ -185,12 +202,12 @@ class Worker:
         """A new session."""
         setup = self._setup
         cache = Path(setup.folder) / "cache"
-        # one and the same client has both sorts of sessions, one life after the other
-        throughput = bool((self.number + self._life) % 2)
-        self.session = Session(Path(setup.socket), self._subjects, cache, self._journal, throughput)
+        # every client has both kinds of sessions, in turn
+        throughput = bool((self.number + self._incarnation) % 2)
+        self.session = Session(Path(setup.socket), self._workloads, cache, self._journal, throughput)
         self._row[Field.SESSION] = self.session.driver.session
 
-    def _take(self, step: Step) -> None:
+    def _run_step(self, step: Step) -> None:
         """One step."""
         row = self._row
         self._step = step
@@ -205,8 +222,10 @@ class Worker:
         if step.operation in operations.ALL:
             checked = operations.ALL[step.operation](self, step)
         else:
-            checked = faulty.provoke(self, step)
-            self._spent = step.operation.removeprefix("fault ") in faulty.ALSO_REBORN
+            checked = fault_operations.inject_and_check(self, step)
+            self._replace_after_step = (
+                step.operation.removeprefix("fault ") in fault_operations.REPLACES_CLIENT
+            )
         if step.death is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         self._journal.end()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-LIST_FILE: Final = "subjects.json"
+LIST_FILE: Final = "workloads.json"
 OWN_MODELS: Final = ("digits", "perceptron", "convolutions", "attention", "running-sums", "two-outputs")
 """Models that `references` makes itself; the seed decides their sizes and weights."""
 
@@ -20,7 +20,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One model: an IR, and `samples` runs of it, each of `steps` inferences (1 for a model without states).
 
     `archive` has the arrays `in.SAMPLE.STEP.INDEX`, `out.SAMPLE.STEP.INDEX` and `state.SAMPLE.STEP.VARIABLE`
-    (numpy `.npz`); `states` are the variables, by their place in this list. `streams` says that
+    (numpy `.npz`); `states` are the variables, by their index in this list. `streams` says that
     the numbers are the same bit by bit if the CPU device is asked for THROUGHPUT.
     """
 
@@ -41,38 +41,38 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples:
-    """The arrays of a subject, read once."""
+    """The arrays of a workload, read once."""
 
-    def __init__(self, subject: Workload) -> None:
-        with np.load(subject.archive, allow_pickle=False) as archive:
+    def __init__(self, workload: Workload) -> None:
+        with np.load(workload.archive, allow_pickle=False) as archive:
             self._arrays = {name: archive[name] for name in archive.files}
-        self._subject = subject
+        self._workload = workload
 
     @property
-    def subject(self) -> Workload:
+    def workload(self) -> Workload:
         """Whose samples they are."""
-        return self._subject
+        return self._workload
 
     def inputs(self, sample: int, step: int = 0) -> list[Array]:
         """The inputs in the order of the model."""
-        return [self._arrays[f"in.{sample}.{step}.{index}"] for index in range(self._subject.inputs)]
+        return [self._arrays[f"in.{sample}.{step}.{index}"] for index in range(self._workload.inputs)]
 
     def outputs(self, sample: int, step: int = 0) -> list[Array]:
         """The outputs of the CPU device in the order of the model."""
-        return [self._arrays[f"out.{sample}.{step}.{index}"] for index in range(self._subject.outputs)]
+        return [self._arrays[f"out.{sample}.{step}.{index}"] for index in range(self._workload.outputs)]
 
     def states(self, sample: int, step: int = 0) -> list[Array]:
-        """The states that the CPU device had after this inference, in the order of `Subject.states`."""
-        return [self._arrays[f"state.{sample}.{step}.{index}"] for index in range(len(self._subject.states))]
+        """The states that the CPU device had after this inference, in the order of `Workload.states`."""
+        return [self._arrays[f"state.{sample}.{step}.{index}"] for index in range(len(self._workload.states))]
 
 
-def write_list(folder: Path, subjects: list[Workload]) -> None:
+def write_list(folder: Path, workloads: list[Workload]) -> None:
     """Keeps the list for `read_list`."""
-    (folder / LIST_FILE).write_bytes(msgspec.json.encode(subjects))
+    (folder / LIST_FILE).write_bytes(msgspec.json.encode(workloads))
 
 
 def read_list(folder: Path) -> list[Workload]:
-    """The subjects that `references` left in a folder."""
+    """The workloads that `references` left in a folder."""
     return msgspec.json.decode((folder / LIST_FILE).read_bytes(), type=list[Workload])
 
 

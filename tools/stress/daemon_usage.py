@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from softnpu.emulator.interface.messages import StatusIs
-from softnpu.tools.bench.daemon import process_tree
+from softnpu.tools.private_daemon import process_tree
 
 _FIELD: Final = re.compile(rb"^(Pss|Pss_Shmem|Pss_File):\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
@@ -54,7 +54,7 @@ def orphaned(status: StatusIs) -> int:
     return used - sum(session.memory_used for session in status.sessions)
 
 
-def take(status: StatusIs, at: float) -> Sample | None:
+def measure(status: StatusIs, at: float) -> Sample | None:
     """The daemon now; None while an engine is being replaced."""
     try:
         engines = [engine.engine_pid for engine in status.engines]

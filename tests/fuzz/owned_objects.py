@@ -1,4 +1,4 @@
-"""What a session holds, by the answers that it got: the judge of what must be refused."""
+"""What a session holds, by the answers that it got: the checker of what must be refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Held:
 
 
 @dataclass
-class Holdings:
+class OwnedObjects:
     """Live objects by handle, and handles that were live once."""
 
     contexts: dict[int, Held] = field(default_factory=dict)

@@ -14,9 +14,9 @@ from typing import Final
 
 from softnpu.driver import GraphSource, ZeError, ZeResult, faults
 from softnpu.driver.graph_creation import import_blob
-from softnpu.tools.stress.checking import Wrong
-from softnpu.tools.stress.client_session import waited
-from softnpu.tools.stress.operations import Client, held, sample_of
+from softnpu.tools.stress.checking import WrongResult
+from softnpu.tools.stress.client_session import await_fence
+from softnpu.tools.stress.operations import Client, load_model, sample_of
 from softnpu.tools.stress.plan import FAULTS, Step
 from softnpu.tools.stress.progress_page import Field
 
@@ -36,38 +36,40 @@ SUBMISSIONS: Final[dict[str, tuple[ZeResult, ...]]] = {
     "drop-doorbell": (_GOOD, _LOST),
 }
 """How the submission that is hit may end, also if its engine is killed meanwhile: a failure stays decided."""
-ALSO_REBORN: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
+REPLACES_CLIENT: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
 """After these the process ends and another takes its place: repeated offenders would be refused, rightly."""
 
 
-def provoke(client: Client, step: Step) -> int:
+def inject_and_check(client: Client, step: Step) -> int:
     """Injects the fault that the step names; checks what comes of it, and that all else works after it."""
     kind = step.operation.removeprefix("fault ")
     operation = _submission if kind in SUBMISSIONS else REQUESTS[kind]
     checked = operation(client, step, kind)
     if kind == "disconnect":
         return checked
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None:
         return checked
     loaded.infer(client.session.queue, sample_of(loaded, step, 1))
-    return checked + loaded.subject.steps
+    return checked + loaded.workload.steps
 
 
 def _submission(client: Client, step: Step, kind: str) -> int:
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     if loaded is None:
         return 0
     queue = client.session.context.create_command_queue()
     sample = sample_of(loaded, step)
     with _injected(client, kind):
         inference = loaded.submit(queue, sample)
-        result = _result(lambda: waited(inference.fence, f"a submission with the fault '{kind}'"))
+        result = _result(lambda: await_fence(inference.fence, f"a submission with the fault '{kind}'"))
     _check(kind, result, SUBMISSIONS[kind])
     if result == _GOOD:
         loaded.check(inference)
     if queue.lost != (result == _LOST):
-        raise Wrong(f"fault '{kind}': the submission ended with {_name(result)}, queue lost: {queue.lost}")
+        raise WrongResult(
+            f"fault '{kind}': the submission ended with {_name(result)}, queue lost: {queue.lost}"
+        )
     queue.destroy()
     return 1
 
@@ -82,15 +84,15 @@ def _allocation(client: Client, step: Step, kind: str) -> int:
 
 
 def _compilation(client: Client, step: Step, kind: str) -> int:
-    subject, _ = client.session.subjects[step.subject]
-    with GraphSource.from_ir(subject.path) as source, _injected(client, kind):
+    workload, _ = client.session.workloads[step.workload]
+    with GraphSource.from_ir(workload.path) as source, _injected(client, kind):
         result = _result(lambda: client.session.context.create_graph(source))
     _check(kind, result, (ZeResult.ERROR_MODULE_BUILD_FAILURE,))
     return 0
 
 
 def _load(client: Client, step: Step, kind: str) -> int:
-    graph = client.compiling(partial(client.session.graph, step.subject))
+    graph = client.compiling(partial(client.session.graph, step.workload))
     if graph is not None:
         with _injected(client, kind):
             result = _result(graph.initialize)
@@ -99,7 +101,7 @@ def _load(client: Client, step: Step, kind: str) -> int:
 
 
 def _import(client: Client, step: Step, kind: str) -> int:
-    loaded = held(client, step)
+    loaded = load_model(client, step)
     blob = None if loaded is None else client.compiling(loaded.graph.get_native_binary)
     if blob is not None:
         context = client.session.context
@@ -151,8 +153,8 @@ REQUESTS: Final[dict[str, Callable[[Client, Step, str], int]]] = {
 
 @contextmanager
 def _injected(client: Client, kind: str, value: str | None = None) -> Iterator[None]:
-    """The fault, for what this session does next, and for nobody else."""
-    session, row = client.session, client.board.row(client.number)
+    """The fault, for what this session does next, and for no other."""
+    session, row = client.session, client.progress.row(client.number)
     row[Field.FAULT], row[Field.FAULT_NS] = FAULTS.index(kind), time.monotonic_ns()
     with faults.injected(kind, socket=session.socket, session=session.driver.session, value=value):
         yield
@@ -169,7 +171,7 @@ def _result(call: Callable[[], object]) -> int:
 def _check(kind: str, found: int, allowed: tuple[ZeResult, ...]) -> None:
     if found not in allowed:
         wanted = " or ".join(_name(result) for result in allowed)
-        raise Wrong(f"fault '{kind}' ended with {_name(found)}; expected {wanted}")
+        raise WrongResult(f"fault '{kind}' ended with {_name(found)}; expected {wanted}")
 
 
 def _name(result: int) -> str:

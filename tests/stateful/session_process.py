@@ -23,8 +23,8 @@ BUFFER_BYTES = 64 * 1024
 _FENCE = struct.Struct("=QIIQQQ")
 
 
-class Refusal(Exception):
-    """The daemon has refused a request; `fault` says why."""
+class RefusedRequest(Exception):
+    """The daemon has refused a request; `info` says why."""
 
     def __init__(self, info: Any) -> None:
         super().__init__(str(info))
@@ -52,7 +52,7 @@ class _Queue(WireQueue):
         self.tail = 0
 
 
-class Actor:
+class ScriptedSession:
     """The session. Contexts, memory, queues and graphs go by the names that the director gives them."""
 
     def __init__(self, socket: str) -> None:
@@ -65,6 +65,9 @@ class Actor:
         self._segment_fds: dict[str, int] = {}
         self._compiling: dict[str, int] = {}
         self._early: dict[int, msg.Answer] = {}
+
+    def number(self) -> int:
+        return self.session
 
     def leave(self) -> None:
         """The orderly end."""
@@ -85,19 +88,19 @@ class Actor:
     def allocate(self, context: str, name: str, size: int, kind: str, exportable: bool = False) -> None:
         owner = self._contexts[context]
         request = msg.MemAlloc(context=owner.handle, kind=kind, size=size, exportable=exportable)
-        self._keep(owner, name, self._ask(request), size)
+        self._adopt(owner, name, self._ask(request), size)
 
-    def take(self, context: str, name: str, fd: int) -> None:
+    def import_memory(self, context: str, name: str, fd: int) -> None:
         """Imports memory of another session; the descriptor is closed."""
         owner = self._contexts[context]
         try:
             answer = self._ask(msg.MemImport(context=owner.handle, kind="host"), [fd])
         finally:
             os.close(fd)
-        self._keep(owner, name, answer, answer.segment_size)
+        self._adopt(owner, name, answer, answer.segment_size)
 
     def share(self, name: str) -> int:
-        """The descriptor of exportable memory; it stays the actor's."""
+        """The descriptor of exportable memory; it stays the remote's."""
         return self._segment_fds[name]
 
     def free(self, *names: str) -> None:
@@ -128,16 +131,16 @@ class Actor:
         self._ask(msg.QueueDestroy(queue=self._queues.pop(name).handle))
 
     def submit(
-        self, queue: str, buffer: str, offset: int, orders: list[list[Any]], fences: str, fence: int
+        self, queue: str, buffer: str, offset: int, commands: list[list[Any]], fences: str, fence: int
     ) -> int:
-        """A command buffer of these orders (see `_command`) at `offset` of `buffer`, with a fence."""
-        data = cmd.encode_buffer([cmd.encode_command(self._command(*order)) for order in orders])
-        place, signals, target = self._memory[buffer][1], self._memory[fences][1], self._queues[queue]
-        place.write(data, offset)
+        """A command buffer of these commands (see `_command`) at `offset` of `buffer`, with a fence."""
+        data = cmd.encode_buffer([cmd.encode_command(self._command(*command)) for command in commands])
+        block, signals, target = self._memory[buffer][1], self._memory[fences][1], self._queues[queue]
+        block.write(data, offset)
         words = _FENCE.pack(0, 0, 0, target.tail + 1, 0, 0)
         signals.write(words, fence * records.SIGNAL_SIZE)
         return target.submit(
-            place, len(data), offset, fence=signals, fence_offset=fence * records.SIGNAL_SIZE
+            block, len(data), offset, fence=signals, fence_offset=fence * records.SIGNAL_SIZE
         )
 
     def break_ring(self, queue: str) -> None:
@@ -166,9 +169,9 @@ class Actor:
         return int.from_bytes(words, "little")
 
     def cancel(self, queue: str, fences: str, index: int) -> None:
-        place, at = self._memory[fences][1], index * records.SIGNAL_SIZE
-        armed = place.read(8, at + records.FENCE_ARMED)
-        place.write(armed, at + records.FENCE_CANCEL)
+        block, at = self._memory[fences][1], index * records.SIGNAL_SIZE
+        armed = block.read(8, at + records.FENCE_ARMED)
+        block.write(armed, at + records.FENCE_CANCEL)
         self._ring(queue)
 
     def signal(self, queue: str, events: str, index: int) -> None:
@@ -180,12 +183,12 @@ class Actor:
         """The host resets an event."""
         self._memory[events][1].write(struct.pack("=I", 2), index * records.SIGNAL_SIZE)
 
-    def run(self, context: str, orders: list[list[Any]]) -> int:
+    def run(self, context: str, commands: list[list[Any]]) -> int:
         """One submission on a queue of its own, to its end; its result. Everything is given back."""
         self.allocate(context, "run", BUFFER_BYTES, "control")
         self.allocate(context, "run fences", records.SIGNAL_SIZE, "control")
         self.queue(context, "run", 2)
-        result = self.wait("run", self.submit("run", "run", 0, orders, "run fences", 0))
+        result = self.wait("run", self.submit("run", "run", 0, commands, "run fences", 0))
         self.drop_queue("run")
         self.free("run", "run fences")
         return result
@@ -213,7 +216,7 @@ class Actor:
         self._graphs[name] = answer.graph
         return 0
 
-    def call_off(self, name: str) -> None:
+    def cancel_compile(self, name: str) -> None:
         """Asks for the end of a compilation; `compiled` has how it ended all the same."""
         number = self._compiling.pop(name)
         self._ask(msg.Cancel(request=number))
@@ -254,13 +257,13 @@ class Actor:
     def _at(self, name: str, offset: int) -> MemoryAt:
         return MemoryAt(self._memory[name][1].handle, offset)
 
-    def _keep(self, context: WireContext, name: str, answer: msg.MemAllocated, size: int) -> None:
+    def _adopt(self, context: WireContext, name: str, answer: msg.MemAllocated, size: int) -> None:
         if answer.fresh:
             fd = self.wire.take_fd()
             os.posix_fallocate(fd, 0, answer.segment_size)
             context.segments[answer.segment] = SharedMapping(fd, answer.segment_size)
             self._segment_fds[name] = fd
-        self._memory[name] = context, context.adopt(_held(answer), size)
+        self._memory[name] = context, context.adopt(_without_descriptor(answer), size)
 
     def _answer(self, number: int) -> msg.Answer:
         """The final answer to a request; those to others are kept."""
@@ -277,11 +280,11 @@ class Actor:
     def _ask(self, request: msg.Message, fds: list[int] | None = None) -> Any:
         answer = self._answer(self.wire.send(request, fds))
         if isinstance(answer, msg.Failed):
-            raise Refusal(answer.info)
+            raise RefusedRequest(answer.info)
         return answer
 
 
-def _held(answer: msg.MemAllocated) -> msg.MemAllocated:
+def _without_descriptor(answer: msg.MemAllocated) -> msg.MemAllocated:
     """The same, as for a segment that is mapped already."""
     return msg.MemAllocated(
         memory=answer.memory,

@@ -1,7 +1,7 @@
-"""An innocent program: it infers without rest, checks every number, and what it wrote into its memory.
+"""A client that breaks no rule: it infers without pause, and checks every number and its own memory.
 
-`python -m tests.fuzz.witness SOCKET XML PARENT` says a JSON line after its first inference, then one for each
-line that it hears, and ends with its input.
+`python -m tests.fuzz.bystander SOCKET XML PARENT` prints a JSON line after its first inference, then one for
+each line of its input, and ends with it.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def main(socket: str, xml: str, parent: str) -> None:
                 longest = 0.0
 
 
-class Witness:
+class Bystander:
     """That program, and what it has seen."""
 
     def __init__(self, socket: Path, xml: Path, parent: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.witness", str(socket), str(xml), str(parent)],
+            [sys.executable, "-m", "tests.fuzz.bystander", str(socket), str(xml), str(parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -98,9 +98,9 @@ class Witness:
 
     def _hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        assert wait_readable(self._process.stdout.fileno(), _HEAR_S), "the witness got no further"
+        assert wait_readable(self._process.stdout.fileno(), _HEAR_S), "the bystander got no further"
         line = self._process.stdout.readline()
-        assert line, f"the witness ended with {self._process.wait(10)}"
+        assert line, f"the bystander ended with {self._process.wait(10)}"
         said: dict[str, Any] = json.loads(line)
         return said
 

@@ -16,10 +16,10 @@ import msgspec
 from softnpu.driver import Driver, faults
 from softnpu.emulator.interface.messages import StatusIs
 from softnpu.tools.failures import ToolError
-from softnpu.tools.stress import accounts
-from softnpu.tools.stress.accounts import Sample
+from softnpu.tools.stress import daemon_usage
 from softnpu.tools.stress.client_pool import ClientPool
 from softnpu.tools.stress.daemon import Target
+from softnpu.tools.stress.daemon_usage import Sample
 from softnpu.tools.stress.plan import Plan
 from softnpu.tools.stress.progress_page import Field
 from softnpu.tools.stress.reclaim_latency import Deaths
@@ -51,17 +51,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The run so far, for view and verdict. Times in seconds."""
+    """The run so far, for view and result. Times in seconds."""
 
     options: Options
-    subjects: list[str]
+    workloads: list[str]
     elapsed: float = 0.0
     phase: str = "start"
     samples: list[Sample] = []
     done: dict[str, int] = {}
     checked: int = 0
     excused: int = 0
-    births: int = 0
+    started: int = 0
     running: int = 0
     client_deaths: int = 0
     engine_kills: int = 0
@@ -94,7 +94,7 @@ def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Work
     return read_list(folder)
 
 
-class Director:
+class Coordinator:
     """One run against one daemon. `run` ends when the time is over and all clients have ended."""
 
     def __init__(self, options: Options, target: Target, show: Callable[[State], None]) -> None:
@@ -102,10 +102,10 @@ class Director:
         self._target = target
         self._show = show
         self._deaths = Deaths()
-        self._chronicle = RunHistory()
-        subjects = make_references(target.folder, options.seed, options.models)
-        self._plan = Plan(options.seed, options.clients, len(subjects), options.kill, options.faults)
-        self.state = State(options=options, subjects=[subject.name for subject in subjects])
+        self._history = RunHistory()
+        workloads = make_references(target.folder, options.seed, options.models)
+        self._plan = Plan(options.seed, options.clients, len(workloads), options.kill, options.faults)
+        self.state = State(options=options, workloads=[workload.name for workload in workloads])
         self._engine_due = self._plan.pause(0)
         self._compiler_due = self._plan.compiler_pause(0)
         self._ready_since = 0.0
@@ -119,55 +119,55 @@ class Director:
         """The whole run; `state` has what came of it."""
         with (
             Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
-            ClientPool(self._plan, self._target.socket, self._target.folder, self._chronicle) as crowd,
+            ClientPool(self._plan, self._target.socket, self._target.folder, self._history) as pool,
         ):
-            self._monitor, self._crowd = monitor, crowd
+            self._monitor, self._pool = monitor, pool
             if self._options.faults:
                 # the daemon makes what it counts injections with at the first one, and keeps it
                 faults.clear([faults.inject("slow", socket=self._target.socket)], self._target.socket)
-            before = self._settled(lambda sample: sample is not None)
-            self._look()
+            before = self._settled_sample(lambda sample: sample is not None)
+            self._observe()
             start = self._start = time.monotonic()
-            crowd.start()
+            pool.start()
             self._phase("run", lambda: time.monotonic() - start >= self._options.seconds)
-            crowd.stop()
+            pool.stop()
             end = time.monotonic()
-            self._phase("stop", lambda: not crowd.running or time.monotonic() - end > _END_S)
-            if crowd.running:
+            self._phase("stop", lambda: not pool.running or time.monotonic() - end > _END_S)
+            if pool.running:
                 self._fail(
-                    "hang", f"{crowd.running} clients have not ended {_END_S:g} s after they were told to"
+                    "hang", f"{pool.running} clients have not ended {_END_S:g} s after they were asked to"
                 )
             self.state.phase = "accounts"
             self._check_left(before)
-            self._gather(self._ask())
+            self._update_state(self._status())
 
     # ------------------------------------------------------------
 
     def _phase(self, name: str, over: Callable[[], bool]) -> None:
-        state, crowd = self.state, self._crowd
+        state, pool = self.state, self._pool
         state.phase = name
         shown = sampled = 0.0
-        while not over() and len(crowd.failures) < 50:
-            for life in crowd.turn(_ASK_S if self._deaths.pending else _TICK_S):
-                session = int(crowd.board.row(life.client)[Field.SESSION])
-                self._deaths.note(life.client, life.pid, session, time.monotonic())
+        while not over() and len(pool.failures) < 50:
+            for process in pool.poll(_ASK_S if self._deaths.pending else _TICK_S):
+                session = int(pool.progress.row(process.client)[Field.SESSION])
+                self._deaths.note(process.client, process.pid, session, time.monotonic())
             now = time.monotonic()
             status = None
             if self._deaths.pending:
-                status = self._look()
-                for text in self._deaths.late(time.monotonic()):
+                status = self._observe()
+                for text in self._deaths.overdue(time.monotonic()):
                     self._fail("limit", text)
                 if self._deaths.pending and now - max(sampled, shown) < _LATE_S:
                     continue  # what takes time here would count as the daemon's
             if now - sampled >= _SAMPLE_S:
-                sampled, status = now, status or self._look()
-                sample = accounts.take(status, now - self._start)
+                sampled, status = now, status or self._observe()
+                sample = daemon_usage.measure(status, now - self._start)
                 if sample is not None:
                     state.samples.append(sample)
             if now - shown >= _TICK_S:
-                shown, status = now, status or self._look()
-                self._gather(status)
-                crowd.shoot_hanging()
+                shown, status = now, status or self._observe()
+                self._update_state(status)
+                pool.kill_hanging()
                 if name == "run" and self._options.kill:
                     self._kill(status, now)
                 self._show(state)
@@ -182,45 +182,45 @@ class Director:
             state.engine_kills += 1
             self._ready_since = 0.0
             self._engine_due = state.operations + self._plan.pause(state.engine_kills)
-            self._chronicle.note(f"engine {engine.device.index} (pid {engine.engine_pid}) is killed")
-            _shoot(engine.engine_pid)
+            self._history.note(f"engine {engine.device.index} (pid {engine.engine_pid}) is killed")
+            _kill_process(engine.engine_pid)
         if state.operations >= self._compiler_due and status.compiler_pids:
             state.compiler_kills += 1
             self._compiler_due = state.operations + self._plan.compiler_pause(state.compiler_kills)
-            self._crowd.note_compiler_kill()
-            self._chronicle.note(f"compiler worker (pid {status.compiler_pids[0]}) is killed")
-            _shoot(status.compiler_pids[0])
+            self._pool.note_compiler_kill()
+            self._history.note(f"compiler worker (pid {status.compiler_pids[0]}) is killed")
+            _kill_process(status.compiler_pids[0])
             # also for who has begun between the first note and the shot
-            self._crowd.note_compiler_kill()
+            self._pool.note_compiler_kill()
 
-    def _gather(self, status: StatusIs) -> None:
-        state, crowd = self.state, self._crowd
+    def _update_state(self, status: StatusIs) -> None:
+        state, pool = self.state, self._pool
         state.elapsed = time.monotonic() - self._start
-        state.done = crowd.board.done()
-        state.checked = crowd.board.total(Field.CHECKED)
-        state.excused = crowd.board.total(Field.EXCUSED)
-        state.births, state.running, state.client_deaths = crowd.births, crowd.running, crowd.planned_deaths
-        state.failures = [*crowd.failures]
+        state.done = pool.progress.done()
+        state.checked = pool.progress.total(Field.CHECKED)
+        state.excused = pool.progress.total(Field.EXCUSED)
+        state.started, state.running, state.client_deaths = pool.started, pool.running, pool.planned_deaths
+        state.failures = [*pool.failures]
         state.resets = sum(engine.restarts for engine in status.engines)
         state.hangs = sum(engine.hangs for engine in status.engines)
         state.aborted = sum(engine.aborted for engine in status.engines)
         state.overlapped = sum(engine.overlapped for engine in status.engines)
 
     def _check_left(self, before: Sample) -> None:
-        """What the daemon still holds when nobody is there any more."""
+        """Checks that the daemon holds nothing after the last client."""
 
         def clean(sample: Sample | None) -> bool:
-            return sample is not None and not _left(before, sample)
+            return sample is not None and not _leaks(before, sample)
 
-        after = self._settled(clean)
-        for text in _left(before, after):
+        after = self._settled_sample(clean)
+        for text in _leaks(before, after):
             self._fail("leak", text)
 
-    def _settled(self, good: Callable[[Sample | None], bool]) -> Sample:
-        """The accounts, as soon as they are as wanted; after a while as they are."""
+    def _settled_sample(self, good: Callable[[Sample | None], bool]) -> Sample:
+        """The first sample that `good` accepts; after a while whatever it is."""
         end = time.monotonic() + _SETTLE_S
         while True:
-            sample = accounts.take(self._ask(), 0.0)
+            sample = daemon_usage.measure(self._status(), 0.0)
             if good(sample) or (sample is not None and time.monotonic() > end):
                 assert sample is not None
                 return sample
@@ -228,21 +228,21 @@ class Director:
                 raise ToolError("daemon", found="no engine", expected="an engine that is ready")
             time.sleep(0.1)  # children of the daemon end without a word to us
 
-    def _look(self) -> StatusIs:
+    def _observe(self) -> StatusIs:
         """Asks the daemon, also about the dead."""
-        status = self._ask()
-        self._chronicle.look(status)
-        self._deaths.look(status, time.monotonic(), self._crowd.board.any_at(_HANGING))
+        status = self._status()
+        self._history.update(status)
+        self._deaths.update(status, time.monotonic(), self._pool.progress.any_at(_HANGING))
         return status
 
-    def _ask(self) -> StatusIs:
+    def _status(self) -> StatusIs:
         return self._monitor.status()
 
     def _fail(self, kind: str, text: str) -> None:
-        self._crowd.failures.append(Failure(kind=kind, text=text))
+        self._pool.failures.append(Failure(kind=kind, text=text))
 
 
-def _left(before: Sample, after: Sample) -> list[str]:
+def _leaks(before: Sample, after: Sample) -> list[str]:
     found = []
     for what in ("sessions", "device_memory", "orphaned", "descriptors", "threads"):
         early, late = getattr(before, what), getattr(after, what)
@@ -251,6 +251,6 @@ def _left(before: Sample, after: Sample) -> list[str]:
     return found
 
 
-def _shoot(pid: int) -> None:
+def _kill_process(pid: int) -> None:
     with suppress(ProcessLookupError):  # it has ended by itself just now
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The verdict: what failed and why, how to repeat it, and the figures; as text and as JSON."""
+"""The result: what failed and why, how to repeat it, and the figures; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from softnpu.tools.stress.accounts import Growth, Sample, growths
-from softnpu.tools.stress.director import State
+from softnpu.tools.stress.coordinator import State
+from softnpu.tools.stress.daemon_usage import Growth, Sample, growths
 from softnpu.tools.stress.reclaim_latency import NOTICE_LIMIT_S, Death, Times
 from softnpu.tools.stress.reports import Failure
 
@@ -17,7 +17,7 @@ ALLOWANCE: Final = {"supervisor": 1 << 20, "daemon": 24 << 20}
 _LONG_S: Final = 180.0
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class StressResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run. Times in seconds, memory in bytes.
 
     `noticed_clock` and `memory_back_clock` have the time that daemon and observer waited for a processor in
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[Sample]
 
 
-def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
+def evaluate(state: State, deaths: list[Death], more: list[Failure]) -> StressResult:
     """Failures of the run, and those that only its end shows."""
     options = state.options
     growth = growths(state.samples, options.seconds)
@@ -77,7 +77,7 @@ def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
         )
     if not state.checked:
         failures.append(Failure(kind="error", text="no result was checked"))
-    return Verdict(
+    return StressResult(
         passed=not failures,
         failures=failures,
         repeat=repeat(state),
@@ -86,11 +86,11 @@ def judge(state: State, deaths: list[Death], more: list[Failure]) -> Verdict:
         seconds=options.seconds,
         kill=options.kill,
         faults=options.faults,
-        models=state.subjects,
+        models=state.workloads,
         operations=state.done,
         results_checked=state.checked,
         compilations_excused=state.excused,
-        processes=state.births,
+        processes=state.started,
         client_deaths=state.client_deaths,
         engine_kills=state.engine_kills,
         compiler_kills=state.compiler_kills,

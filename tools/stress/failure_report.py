@@ -1,4 +1,4 @@
-"""The report on a wrong result: what was found, whose it is, what was in flight, and what happened around it.
+"""The report on a wrong result: the numbers, what they equal, what was in flight, and what else happened.
 
 Times are CLOCK_MONOTONIC in nanoseconds, as in fence records and in the notes of clients.
 """
@@ -19,7 +19,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
 
 
-class Likeness(msgspec.Struct, frozen=True, kw_only=True):
+class SimilarResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a result is like: `share` of all its numbers, `share_of_wrong` of the wrong ones are the same.
 
     `what` is in words; `model`, `sample`, `inference` say which expected result it is, if it is one.
@@ -64,7 +64,7 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
     unwritten_bytes: int
     unwritten: list[tuple[int, int]]
     zeros: bool
-    equals: list[Likeness]
+    equals: list[SimilarResult]
     leftovers: list[Leftover]
 
 
@@ -90,8 +90,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
-    """What another client was doing when the director heard of the failure."""
+class OtherClient(msgspec.Struct, frozen=True, kw_only=True):
+    """What another client was doing when the coordinator heard of the failure."""
 
     client: int
     pid: int
@@ -101,11 +101,11 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the director adds: the last events, the oldest first, and the other clients."""
+    """What the coordinator adds: the last events, the oldest first, and the other clients."""
 
     told_ns: int
     events: list[Event]
-    neighbours: list[Neighbour]
+    neighbours: list[OtherClient]
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -117,7 +117,7 @@ class Report(msgspec.Struct, kw_only=True):
     text: str
     seed: int
     client: int
-    life: int
+    incarnation: int = msgspec.field(name="life")
     pid: int
     session: int
     daemon_pid: int
@@ -171,20 +171,20 @@ def _output_lines(output: OutputReport) -> list[str]:
         "": "it was in place of the old one",
     }[output.written]
     lines = [f"{output.what} '{output.name}' ({shape} {output.element_type}): {written}"]
-    for likeness in output.equals[:3]:
-        if likeness.share == 1.0:
-            lines.append(f"{output.what} equals {likeness.what}")
+    for similar in output.equals[:3]:
+        if similar.share == 1.0:
+            lines.append(f"{output.what} equals {similar.what}")
         else:
-            share = f"{likeness.share_of_wrong:.0%} of the wrong numbers"
-            lines.append(f"{output.what}: {share} equal {likeness.what}")
+            share = f"{similar.share_of_wrong:.0%} of the wrong numbers"
+            lines.append(f"{output.what}: {share} equal {similar.what}")
     if output.written == "fully" and not output.equals:
         lines.append(f"{output.what} equals nothing that is known")
     for left in output.leftovers[:3]:
         note = left.note
-        whose = "" if note is None else f", '{note.model}', sample {note.sample} in step {note.step}"
+        of_inference = "" if note is None else f", '{note.model}', sample {note.sample} in step {note.step}"
         lines.append(
             f"{output.what}: {left.bytes} bytes were prepared for inference {left.pattern} of client"
-            f" {left.client}{whose}"
+            f" {left.client}{of_inference}"
         )
     return lines
 

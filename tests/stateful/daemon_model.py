@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from tests.conftest import StartDaemon
-from tests.stateful.stage import RemoteActor, Stage
+from tests.stateful.remote_session import RemoteSession, SessionProcesses
 from tests.support.daemon import Daemon
 from tests.support.models import Array
 from tests.support.waiting import wait_gone, wait_until
@@ -43,7 +43,7 @@ def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int,
 
 
 @dataclass
-class Place:
+class ModelMemory:
     """An allocation: its bytes, which the model shares with whoever imports it."""
 
     context: str
@@ -55,20 +55,20 @@ class Place:
 class Client:
     """A session as the model has it. `queues` and `graphs`: the context of each."""
 
-    actor: RemoteActor
+    remote: RemoteSession
     contexts: list[str] = field(default_factory=list)
-    places: dict[str, Place] = field(default_factory=dict)
+    memory: dict[str, ModelMemory] = field(default_factory=dict)
     queues: dict[str, tuple[str, int]] = field(default_factory=dict)
     graphs: dict[str, str] = field(default_factory=dict)
 
     @property
     def memory_used(self) -> int:
         rings = sum(records.ring_size(slots) for _, slots in self.queues.values())
-        return rings + sum(place.data.size for place in self.places.values())
+        return rings + sum(block.data.size for block in self.memory.values())
 
     @property
     def allocations(self) -> int:
-        return len(self.places) + len(self.queues)
+        return len(self.memory) + len(self.queues)
 
     @property
     def handles(self) -> int:
@@ -77,40 +77,40 @@ class Client:
     def drop_context(self, context: str) -> None:
         """Everything in it goes with it."""
         self.contexts.remove(context)
-        self.places = {name: place for name, place in self.places.items() if place.context != context}
+        self.memory = {name: block for name, block in self.memory.items() if block.context != context}
         self.queues = {name: entry for name, entry in self.queues.items() if entry[0] != context}
         self.graphs = {name: owner for name, owner in self.graphs.items() if owner != context}
 
 
-class Theatre:
-    """A daemon and a stage for one sequence after the other; another daemon after one that went wrong."""
+class SequenceDaemons:
+    """One daemon for all sequences; another one after a sequence that went wrong."""
 
-    def __init__(self, start_daemon: StartDaemon, stage: Stage, **settings: Any) -> None:
-        self.stage = stage
-        self.sound = False
+    def __init__(self, start_daemon: StartDaemon, processes: SessionProcesses, **settings: Any) -> None:
+        self.processes = processes
+        self.clean = False
         self._start = start_daemon
         self._settings = settings
         self._daemon: Daemon | None = None
 
     def daemon(self) -> Daemon:
-        """The daemon for the next sequence, which has to say at its end that it is `sound`."""
-        if self._daemon is not None and not self.sound:
+        """The daemon for the next sequence, which has to say at its end that it is `clean`."""
+        if self._daemon is not None and not self.clean:
             self._daemon.kill()
             self._daemon = None
         if self._daemon is None:
             self._daemon = self._start(**self._settings)
-        self.sound = False
+        self.clean = False
         return self._daemon
 
 
-class World(RuleBasedStateMachine):
+class DaemonModel(RuleBasedStateMachine):
     """A daemon, its clients, and the accounts of both after every step."""
 
-    def __init__(self, theatre: Theatre) -> None:
+    def __init__(self, daemons: SequenceDaemons) -> None:
         super().__init__()
-        self.daemon = daemon = theatre.daemon()
-        self.theatre = theatre
-        self.stage = theatre.stage
+        self.daemon = daemon = daemons.daemon()
+        self.daemons = daemons
+        self.processes = daemons.processes
         self._agreed = True
         self.clients: list[Client] = []
         self.engine_kills = 0
@@ -130,8 +130,8 @@ class World(RuleBasedStateMachine):
     def pick(self, index: int) -> Client:
         return self.clients[index % len(self.clients)]
 
-    def enter(self) -> Client:
-        client = Client(self.stage.actor(self.daemon.socket))
+    def open_client(self) -> Client:
+        client = Client(self.processes.open(self.daemon.socket))
         self.clients.append(client)
         return client
 
@@ -146,25 +146,27 @@ class World(RuleBasedStateMachine):
         """Sessions, memory, handles: exact, as soon as what dies has gone."""
         self._agreed = False
         expected = self._expected()
-        found: dict[str, object] = {}
+        reported: dict[str, object] = {}
 
         def agree() -> bool:
-            found.clear()
-            found.update(self._found(self.status()))
-            return found == expected
+            reported.clear()
+            reported.update(self._reported(self.status()))
+            return reported == expected
 
         try:
             wait_until(agree, _QUIET_S)
         except AssertionError:
             wrong = {
-                key: (found.get(key), value) for key, value in expected.items() if found.get(key) != value
+                key: (reported.get(key), value)
+                for key, value in expected.items()
+                if reported.get(key) != value
             }
-            raise AssertionError(f"found and expected: {wrong}") from None
+            raise AssertionError(f"reported and expected: {wrong}") from None
         self._agreed = True
 
     def _expected(self) -> dict[str, object]:
         sessions = {
-            client.actor.session: (
+            client.remote.session: (
                 client.memory_used,
                 len(client.contexts),
                 client.allocations,
@@ -190,7 +192,7 @@ class World(RuleBasedStateMachine):
         }
 
     @staticmethod
-    def _found(state: msg.StatusIs) -> dict[str, object]:
+    def _reported(state: msg.StatusIs) -> dict[str, object]:
         (engine,), (user,) = state.engines, state.users
         sessions = {
             entry.session: (
@@ -212,9 +214,9 @@ class World(RuleBasedStateMachine):
         """Whoever is left leaves; the daemon is as it was, and nobody has been blamed for anything."""
         for number, client in enumerate(self.clients):
             if number % 2 or not self._agreed:
-                client.actor.kill()
+                client.remote.kill()
             else:
-                client.actor.leave()
+                client.remote.leave()
         self.clients.clear()
         if not self._agreed:
             self._monitor.close()
@@ -226,7 +228,7 @@ class World(RuleBasedStateMachine):
         assert engine.images == 0
         assert engine.restarts == self._restarts + self.engine_kills, "an engine died that nobody killed"
         self._monitor.close()
-        self.theatre.sound = True
+        self.daemons.clean = True
 
 
 def zeros(size: int) -> Array:

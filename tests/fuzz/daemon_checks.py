@@ -1,4 +1,4 @@
-"""The judge: nothing died, nobody else noticed, everything came back."""
+"""Checks of a daemon from outside: nothing died, no other client noticed, everything came back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 
 from softnpu.emulator.interface import messages as msg
+from tests.fuzz.bystander import Bystander
 from tests.fuzz.connection import Connection
 from tests.fuzz.report import Violation
-from tests.fuzz.witness import Witness
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
@@ -38,14 +38,14 @@ class _Level:
     threads: int
 
 
-class Judge:
+class DaemonChecks:
     """Looks at a daemon from outside. `check` after every round, `finish` when all sessions are gone."""
 
-    def __init__(self, daemon: Daemon, witness: Witness) -> None:
+    def __init__(self, daemon: Daemon, bystander: Bystander) -> None:
         self._daemon = daemon
-        self._witness = witness
+        self._bystander = bystander
         self._monitor = Connection(daemon.socket)
-        self._monitor.hello("judge", "monitor")
+        self._monitor.hello("checker", "monitor")
         self._monitor.socket.settimeout(_ANSWER_S)
         self._pid = daemon.pid
         self.inferences = 0
@@ -59,20 +59,20 @@ class Judge:
         return self._status().engines[0].restarts if self._daemon.alive else -1
 
     def check(self, restarts: int) -> None:
-        """The daemon answers, has the engine that it had, and the witness has got all its numbers."""
+        """The daemon answers, has the engine that it had, and the bystander has got all its numbers."""
         if not self._daemon.alive:
             raise Violation(f"the daemon died: {self._daemon.log[-1500:]}")
         engine = self._status().engines[0]
         if engine.restarts != restarts:
             raise Violation(f"{engine.restarts - restarts} engines were lost")
-        said = self._witness.ask()
+        said = self._bystander.ask()
         self.last_ms = said["longest_ms"]
         if said["errors"]:
-            raise Violation(f"the witness: {said['errors']}")
+            raise Violation(f"the bystander: {said['errors']}")
         if said["longest_ms"] > _INNOCENT_MS:
-            raise Violation(f"the witness waited {said['longest_ms']:.0f} ms for one inference")
+            raise Violation(f"the bystander waited {said['longest_ms']:.0f} ms for one inference")
         if said["count"] <= self.inferences:
-            raise Violation("the witness has done nothing meanwhile")
+            raise Violation("the bystander has done nothing meanwhile")
         self.inferences = said["count"]
 
     def finish(self) -> None:

@@ -1,0 +1,129 @@
+"""A daemon of this program's own: in a folder that nobody else uses, ended and removed with the program."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from softnpu.tools.failures import ToolError
+
+if TYPE_CHECKING:
+    import psutil
+
+    from softnpu.driver import Driver
+
+_ORPHANED_S: Final = 5.0
+"""Without its session the daemon is idle, and ends by itself: also when this process is killed."""
+_END_S: Final = 15.0
+
+
+class Problem(NamedTuple):
+    """What was wrong with the end of a daemon: `kind` is error or leak."""
+
+    kind: str
+    text: str
+
+
+class PrivateDaemon:
+    """A running daemon with a socket in `folder`. An open session keeps it from ending as idle."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        from softnpu.driver import Driver
+        from softnpu.emulator.daemon import start_background
+        from softnpu.emulator.supervisor.settings import DaemonSettings
+
+        self.folder = folder
+        self.socket = folder / "npu.sock"
+        self.pid = start_background(
+            DaemonSettings(socket=str(self.socket), idle_timeout_s=_ORPHANED_S, **settings)
+        )
+        self._session = Driver.open(self.socket, autostart=False, role="monitor")
+
+    def stop(self) -> list[Problem]:
+        """Ends the daemon, waits for its last process, and returns what was wrong with its end."""
+        import psutil
+
+        from softnpu.driver import ZeError
+
+        problems: list[Problem] = []
+        tree = _processes(self.pid)
+        if tree:
+            with suppress(ZeError):  # it has just ended
+                self._session.stop_daemon()
+        else:
+            problems.append(Problem("error", "the daemon has died"))
+        _, alive = psutil.wait_procs(tree, timeout=_END_S)
+        for process in alive:
+            problems.append(Problem("leak", f"process {process.pid} lives after the daemon's end"))
+            process.kill()
+        self._session.destroy()
+        if not problems:
+            left = files_left(self.socket)
+            problems += [Problem("leak", f"file {path.name} is left by the daemon") for path in left]
+        if crash := crash_in_log(self.socket):
+            problems.append(Problem("error", f"something in the daemon crashed:\n{crash}"))
+        return problems
+
+
+@contextmanager
+def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
+    """A daemon with these settings of `DaemonSettings`, gone with its folder when the block ends.
+
+    Raises `ToolError` when something is wrong with its end.
+    """
+    with tempfile.TemporaryDirectory(prefix="softnpu-private-") as folder:
+        daemon = PrivateDaemon(Path(folder), **settings)
+        try:
+            yield daemon
+        finally:
+            problems = daemon.stop()
+        if problems:
+            raise ToolError(f"daemon {daemon.pid}", found=problems[0].text, expected="an end in order")
+
+
+@contextmanager
+def private_session(**settings: Any) -> Iterator[Driver]:
+    """A session with a private daemon."""
+    from softnpu.driver import Driver
+
+    with private_daemon(**settings) as daemon, Driver.open(daemon.socket, autostart=False) as driver:
+        yield driver
+
+
+def files_left(socket: Path) -> list[Path]:
+    """What a daemon that has ended in order would have removed."""
+    from softnpu.emulator.interface import endpoint
+
+    return [path for path in (socket, endpoint.lock_path(socket)) if path.exists()]
+
+
+def crash_in_log(socket: Path) -> str:
+    """The first traceback in the daemon's log; empty if there is none."""
+    from softnpu.emulator.interface import endpoint
+
+    log = endpoint.log_path(socket).read_text(errors="replace")
+    return log[log.index("Traceback") :][:2000] if "Traceback" in log else ""
+
+
+def process_tree(daemon_pid: int) -> dict[int, str]:
+    """The processes of a daemon by pid: supervisor, engines, compiler workers."""
+    import psutil
+
+    tree = {daemon_pid: "supervisor"}
+    for child in psutil.Process(daemon_pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            tree[child.pid] = "engine" if "softnpu.emulator.engine" in child.cmdline() else "compiler"
+    return tree
+
+
+def _processes(pid: int) -> list[psutil.Process]:
+    import psutil
+
+    try:
+        supervisor = psutil.Process(pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
