@@ -17,7 +17,7 @@ from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_ownership, linux
-from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
 

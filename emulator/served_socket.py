@@ -14,7 +14,7 @@ from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.file_claim import FileClaim
 from softnpu.emulator.common.process_identity import ProcessIdentity
-from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.settings import DaemonSettings

@@ -24,7 +24,6 @@ import signal
 import time
 from typing import NamedTuple
 
-from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from softnpu.emulator.common.shared_counts import SharedCounts
 
 ENV_FAILPOINTS = "SOFTNPU_FAILPOINTS"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import openvino as ov
 
-from softnpu.emulator.blob.container import ArgumentMeta
+from softnpu.emulator.blob.container import SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import ZeResult, refuse
 

@@ -177,7 +177,7 @@ class Client:
             packet.refuse_sockets()
             request = msg.decode_request(packet.body)
             if failpoints.active is not None:
-                failpoints.hit_request("supervisor", type(request))
+                failpoints.hit_request("supervisor", request.tag)
             call = Call(packet)
             if self._injections.armed and not delayed:
                 target = RequestTarget(self.number, self.session, request)

@@ -216,7 +216,7 @@ class InjectionRegistry:
     def _announce(self, entry: _Entry, device: Device, counts: InjectionCounters) -> None:
         if entry.injection.device in (None, device.info.index):
             command = link.InjectionAdd(
-                id=entry.id, place=entry.slot, counters=counts.capacity, injection=entry.injection
+                id=entry.id, slot=entry.slot, counters=counts.capacity, injection=entry.injection
             )
             device.post_injection(command, [counts.fd])
 

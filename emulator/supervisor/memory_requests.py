@@ -6,8 +6,9 @@ import os
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.memory import PAGE, Allocation, check_host_memory, check_request
+from softnpu.emulator.supervisor.memory import Allocation, check_host_memory, check_request
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
 

@@ -12,7 +12,6 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
-from tests.support.serialized_forms import by_descriptor, copying_form, no_copy_form
 
 from softnpu.driver import (
     CommandQueue,
@@ -42,6 +41,7 @@ from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu, write_chain, write_scale
+from tests.support.serialized_forms import by_descriptor, copying_form, no_copy_form
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, recorded, run, same
 

@@ -13,7 +13,6 @@ import pytest
 from softnpu.driver import Driver
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
-from softnpu.emulator.interface.result import Refused
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import DaemonRefused
 from tests.support.tour import TOUR

@@ -294,4 +294,4 @@ def test_storms(daemon: Daemon, start_python: StartPython, digits: Path, seconds
                 client.hear(90.0)
             client.finish()
         wait_until(lambda: daemon.engine().contexts == 1)
-        assert _memory(daemon.engine().engine_pid) < before + 2 * (_SESSION_BYTES + 2 * _GROWTH)
+        assert _memory(daemon.engine().engine_pid) < before + 2 * (SESSION_BYTES + 2 * _GROWTH)

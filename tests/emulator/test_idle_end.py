@@ -15,7 +15,7 @@ import pytest
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_IDLE_S
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess

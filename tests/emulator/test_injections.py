@@ -12,7 +12,7 @@ import pytest
 from softnpu.driver import CommandList, Context, Driver, Event, ZeError, ZeResult, faults
 from softnpu.driver.faults import FaultKind
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.faults import EngineFaults
+from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.interface.environment import ENV_INJECT, ENV_SOCKET
 from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
@@ -326,7 +326,7 @@ def _wait_for(event: Event, commands: CommandList) -> None:
 
 def test_an_engine_asks_only_as_long_as_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "active", None)
-    counts, engine = InjectionCounters.new(4), EngineFaults(2000)
+    counts, engine = InjectionCounters.new(4), InjectedFaults(2000)
     injection = Injection(kind=FaultKind.FAIL)
     order = link.InjectionAdd(id=1, slot=2, counters=4, injection=injection)
 

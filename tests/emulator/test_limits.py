@@ -359,9 +359,9 @@ def test_what_an_engine_keeps_decoded_for_a_session_has_a_limit() -> None:
     share = Share()
     contexts = [_engine_context(share) for _ in range(8)]
     normal = _program(4096, inferences=64)
-    contexts[0].remember(7, 0, normal)
-    contexts[0].remember(7, 0, normal)
-    assert contexts[0].program(7, 0, bytes(4096)) is normal
+    contexts[0].programs.add(7, 0, normal)
+    contexts[0].programs.add(7, 0, normal)
+    assert contexts[0].programs.get(7, 0, bytes(4096)) is normal
     assert share.kept_bytes == 16 * 4096 + 64 * 4096
     for context in contexts:
         for offset in range(200):

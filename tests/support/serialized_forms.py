@@ -7,7 +7,7 @@ import struct
 import openvino as ov
 
 from softnpu.emulator.blob.weights import const_layers, with_offsets
-from softnpu.emulator.compiler.constants import written
+from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.plugin.serializer import by_descriptor, no_copy_form
 
 __all__ = ["by_descriptor", "copying_form", "no_copy_form"]
@@ -18,7 +18,7 @@ def copying_form(model: ov.Model, version: tuple[int, int]) -> bytearray:
     indexed = model.clone()
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
-    xml, nodes = written(indexed, f"model '{model.get_friendly_name()}'")
+    xml, nodes = serialize_ir(indexed, f"model '{model.get_friendly_name()}'")
     offsets: dict[tuple[int, int], int] = {}
     weights = bytearray()
     for node in nodes:

@@ -19,7 +19,7 @@ from softnpu.driver import (
     ZeError,
     ZeResult,
 )
-from softnpu.driver.command_list import MemoryRef
+from softnpu.driver.memory import MemoryRef
 from tests.support.models import Array
 
 SECOND = 1_000_000_000
