@@ -202,18 +202,18 @@ def test_queues_that_were_busy_once_cost_nothing_later(new_context: NewContext, 
     endless = recorded(busy, *[lambda c: c.append_memory_fill(memory, b"\x01", _WORK)] * 20_000)
     queue = busy.create_command_queue()
     others = [new_context() for _ in range(3)]
-    queues = [context.create_command_queue() for context in others for _ in range(10)]
+    queues = [(context, context.create_command_queue()) for context in others for _ in range(10)]
     fence = execute(queue, endless)
-    for each in queues:
-        run(each, barrier(each.context))
+    for context, each in queues:
+        run(each, barrier(context))
 
     def most_asleep() -> bool:
-        return sum(each.describe().asleep for each in queues) >= len(queues) - 8
+        return sum(each.describe().asleep for _, each in queues) >= len(queues) - 8
 
     wait_until(most_asleep, what="rings without work sleep though the engine does not")
     assert not fence.query_status(), "or this test shows nothing"
-    for each in queues:
-        run(each, barrier(each.context))
+    for context, each in queues:
+        run(each, barrier(context))
     fence.cancel()
     failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
     assert daemon.engine().restarts == 0
