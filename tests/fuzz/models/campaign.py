@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `ways`: parts that a way has to contain (none: the plain one and a sample of all others).
+    """What to run. `ways`: parts that a way has to contain (none: one or two of all).
 
     `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved.
     """
@@ -101,7 +101,7 @@ class Campaign:
 
     def _one(self, lane: Lane, key: cases.Key) -> None:
         counts: Counter[str] = Counter()
-        case = cases.make(key)
+        case = cases.seen(key)
         operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
         ways = choice.chosen(key, self._plan.ways, self._plan.native, traits_of(case))
         findings = lane.examine(key, ways, counts)
@@ -160,11 +160,11 @@ def _replay(plan: Plan, say: Say) -> Tally:
         ways = [Way.of(way)]
     else:
         key = cases.Key(seed, int(number))
-        ways = choice.chosen(key, (), plan.native, traits_of(cases.make(key)))
+        ways = choice.chosen(key, (), plan.native, traits_of(cases.seen(key)))
     if plan.ways:
         ways = [Way.of(text) for text in plan.ways]
     tally = Tally(models=1)
-    say("\n".join(cases.described(cases.make(key))))
+    say("\n".join(cases.described(cases.seen(key))))
     with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
         lane = Lane(Path(name, "l0"), native_library.find() if plan.native else None)
         try:

@@ -239,9 +239,9 @@ class Graph:
         return outputs
 
     def _name(self, node: Any) -> Any:
-        """Names that do not count on in this process: a model comes from its number alone."""
+        """Gives a name that comes from this graph alone, and that OpenVINO itself never gives."""
         self._count += 1
-        node.set_friendly_name(f"{self.prefix}{node.get_type_name()}_{self._count}")
+        node.set_friendly_name(f"{self.prefix}{node.get_type_name()}.{self._count}")
         return node
 
 

@@ -15,6 +15,13 @@ _ODD = (
 )  # fmt: skip
 
 
+def name_unnamed(model: ov.Model) -> None:
+    """Names what OpenVINO has added, whose own names count all nodes of the process."""
+    for number, node in enumerate(model.get_ordered_ops()):
+        if node.get_friendly_name() == node.get_name():
+            node.set_friendly_name(f"Added.{number}")
+
+
 def name_all(dice: Dice, model: ov.Model) -> None:
     """Gives tensors of inputs and outputs names, and nodes other friendly names, some of them odd."""
     way = dice.randrange(10)
@@ -42,6 +49,9 @@ def _odd(dice: Dice, index: int) -> str:
 
 
 def _friendly(dice: Dice, node: Any) -> str:
-    """An odd friendly name, which others may have as well; parts of control flow keep theirs apart."""
-    name = dice.pick(_ODD)
+    """An odd friendly name, which others may have as well; parts of control flow keep theirs apart.
+
+    Not the empty one: OpenVINO puts a name in its place that counts all nodes of the process.
+    """
+    name = dice.pick(_ODD[1:])
     return name if dice.chance(0.4) else f"{name}{node.get_friendly_name()}"
