@@ -95,7 +95,7 @@ def _graph(dice: Dice) -> Graph:
     if dice.chance(0.25):  # few families, more of each
         names = dice.sample(names, 2)
         weights = [1] * 2
-    wanted = dice.pick((1, 1, 2, 3, 4, 5, 6, 8, 10, 14))
+    wanted = dice.pick((1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12))
     for _ in range(3 * wanted):
         table = FAMILIES[dice.choices(names, weights)[0]]
         before = len(graph.built)
