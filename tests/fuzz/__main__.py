@@ -30,7 +30,9 @@ def main() -> int:
         metavar="KIND:NUMBER",
         help="only this round; of models SEED:NUMBER, or the folder of a saved finding",
     )
-    parser.add_argument("--json", type=Path, help="write all that was counted into this file")
+    parser.add_argument(
+        "--json", type=Path, help="write all that was counted into this file (of models, while it runs too)"
+    )
     _add_models(parser)
     given = parser.parse_args()
     if given.models is not None:
@@ -86,6 +88,7 @@ def _models(given: argparse.Namespace) -> int:
         shrinks=given.shrinks,
         shrink_s=given.shrink_s,
         found=given.found,
+        json=given.json,
     )
     tally = models.run(plan, lambda line: print(line, flush=True))
     if given.json:

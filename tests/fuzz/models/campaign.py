@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
@@ -31,7 +32,8 @@ Say = Callable[[str], None]
 class Plan:
     """What to run. `ways`: parts that a way has to contain (none: one or two of all).
 
-    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved.
+    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`: a file
+    with all that was counted, written anew while it runs.
     """
 
     models: int = 60
@@ -43,6 +45,7 @@ class Plan:
     shrinks: int = 20
     shrink_s: float = 60.0
     found: Path | None = None
+    json: Path | None = None
     native: bool = True
 
 
@@ -141,6 +144,9 @@ class Campaign:
             text = (
                 f"{self.tally.models} models, {rate:.1f} a second, {len(self.tally.findings)} new differences"
             )
+            self.tally.seconds = now - self._begun
+            if self._plan.json is not None:
+                self._plan.json.write_text(json.dumps(self.tally.as_json(), indent=1))
         self._say(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import openvino as ov
@@ -14,12 +15,23 @@ _ODD = (
     "input.1", "a" * 300, "é" * 2000, "Parameter_1", "%s%n{0}", "\\", "..", "NaN",
 )  # fmt: skip
 
+_OURS = re.compile(r"\.\d+$")
+"""How all names of `Graph` end, and none of OpenVINO's own."""
 
-def name_unnamed(model: ov.Model) -> None:
+
+def name_unnamed(model: ov.Model, prefix: str = "") -> None:
     """Names what OpenVINO has added, whose own names count all nodes of the process."""
     for number, node in enumerate(model.get_ordered_ops()):
-        if node.get_friendly_name() == node.get_name():
-            node.set_friendly_name(f"Added.{number}")
+        if not _OURS.search(node.get_friendly_name()):
+            node.set_friendly_name(f"{prefix}Added.{number}")
+        for at, body in enumerate(_bodies(node)):
+            name_unnamed(body, f"{prefix}{number}.{at}/")
+
+
+def _bodies(node: Any) -> list[ov.Model]:
+    if node.get_type_name() == "If":
+        return [node.get_then_body(), node.get_else_body()]
+    return [node.get_function()] if node.get_type_name() in ("Loop", "TensorIterator") else []
 
 
 def name_all(dice: Dice, model: ov.Model) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import openvino as ov
+
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
@@ -41,8 +43,14 @@ def traits_of(case: Case) -> Traits:
         found.add("open without a bound")
     if any(len(port.partial_shape) > 5 for port in ports):
         found.add("more than 5 dimensions")
-    if not any(node.get_type_name() == "Constant" for node in nodes):
-        found.add("no constants")
+    for parameter in case.model.get_parameters():
+        axis = (
+            ov.layout_helpers.batch_idx(parameter.layout)
+            if ov.layout_helpers.has_batch(parameter.layout)
+            else None
+        )
+        if axis is not None and parameter.get_partial_shape()[axis].is_dynamic:
+            found.add("an open batch that a layout names")
     return Traits(frozenset(found), _after_states(case, nodes), _outside(case))
 
 
