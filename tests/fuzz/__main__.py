@@ -73,6 +73,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)"
     )
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
+    group.add_argument("--stop", action="store_true", help="end with the first new difference")
     group.add_argument("--found", type=Path, help="folder to save what differs in")
 
 
@@ -89,6 +90,7 @@ def _models(given: argparse.Namespace) -> int:
         shrink_s=given.shrink_s,
         found=given.found,
         json=given.json,
+        stop=given.stop,
     )
     tally = models.run(plan, lambda line: print(line, flush=True))
     if given.json:

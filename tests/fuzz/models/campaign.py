@@ -32,8 +32,8 @@ Say = Callable[[str], None]
 class Plan:
     """What to run. `ways`: parts that a way has to contain (none: one or two of all).
 
-    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`: a file
-    with all that was counted, written anew while it runs.
+    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`:
+    a file with all that was counted, written anew while it runs. `stop`: end with the first new one.
     """
 
     models: int = 60
@@ -46,6 +46,7 @@ class Plan:
     shrink_s: float = 60.0
     found: Path | None = None
     json: Path | None = None
+    stop: bool = False
     native: bool = True
 
 
@@ -98,6 +99,8 @@ class Campaign:
     def _take(self) -> int | None:
         with self._lock:
             if self._next >= self._plan.first + self._plan.models or self._failures:
+                return None
+            if self._plan.stop and not self.tally.good:
                 return None
             self._next += 1
             return self._next - 1

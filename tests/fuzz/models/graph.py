@@ -208,6 +208,18 @@ class Graph:
         cut = shape[self.dice.randint(0, len(shape)) :]
         return self.source([size if self.dice.chance(0.6) else 1 for size in cut], kind)
 
+    def varies(self, one: ov.Output) -> bool:
+        """Whether a value depends on an input or a state: OpenVINO computes others when it compiles."""
+        waiting, seen = [one.get_node()], set()
+        while waiting:
+            node = waiting.pop()
+            if node.get_type_name() in ("Parameter", "ReadValue"):
+                return True
+            if node.get_instance_id() not in seen:
+                seen.add(node.get_instance_id())
+                waiting += [port.get_node() for port in node.input_values()]
+        return False
+
     # ------------------------------------------------------------ operations
 
     def add(

@@ -112,6 +112,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE", compiled="split"),
     ),
     Known(
+        "inputs with batches of different lengths",
+        "docs/plugin.md, Batch: all batched inputs need the same number of samples",
+        _refused("expected the same number of samples in all inputs", api="plugin"),
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda seen, one: (
@@ -122,16 +127,28 @@ LIMITS: tuple[Known, ...] = (
 
 INHERITED = "OpenVINO's CPU device does the same, used in the same way"
 """Its own request, used again or with tensors that are set, is wrong or refuses."""
+WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
+"""With other numbers: it depends on what lay in memory, or on how threads share the work."""
 
 
 def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:
     """The differences that nothing excuses, and the names of what excuses the others."""
     left: list[Difference] = []
     names: list[str] = []
+    stopped: dict[int, int] = {}  # by request: the first step that is refused
     for one in differences:
         name = next((entry.name for entry in (*LIMITS, *KNOWN) if entry.excuses(seen, one)), "")
         if not name:
             left.append(one)
-        elif name not in names:
-            names.append(name)
+        else:
+            if name not in names:
+                names.append(name)
+            if "refused" in one.kind:
+                stopped[one.turn] = min(one.step, stopped.get(one.turn, one.step))
+    if "states" in seen.traits:  # what is refused does not change a state
+        left = [
+            one
+            for one in left
+            if not (one.output in seen.traits.after_states and one.step > stopped.get(one.turn, one.step))
+        ]
     return left, names

@@ -21,7 +21,7 @@ from tests.fuzz.models import case as cases
 from tests.fuzz.models import choice
 from tests.fuzz.models.compare import Verdict, judge, same, verdict_of
 from tests.fuzz.models.findings import Finding
-from tests.fuzz.models.known import INHERITED, Seen, unexcused
+from tests.fuzz.models.known import INHERITED, WRONG_TOO, Seen, unexcused
 from tests.fuzz.models.peer import Peer
 from tests.fuzz.models.records import Answer, Died, Job, Way
 from tests.fuzz.models.reference import EVIDENCE
@@ -182,12 +182,15 @@ class Lane:
                 continue
             if form == "again":
                 finding.unsure = _covered(finding, found, plain)
-            elif form == "alike" and (
-                finding.evidence[form] == "as softnpu"
-                # an engine that was killed in between begins with a new request of OpenVINO's
-                or (finding.way.run == "reset" and _covered(finding, found, plain))
-            ):
+            elif form == "alike" and finding.evidence[form] == "as softnpu":
                 finding.known = INHERITED
+            elif (
+                form == "alike"
+                # an engine that was killed in between begins with a new request of OpenVINO's
+                and (finding.kind == "wrong" or finding.way.run == "reset")
+                and _covered(finding, found, plain)
+            ):
+                finding.known = WRONG_TOO
             if finding.unsure or finding.known:
                 return
 

@@ -70,8 +70,8 @@ def make_steps(
         lengths = {}
         for size, where in sorted(places.items()):
             chosen = size if number == 0 or dice.chance(0.25) else dice.randint(1, _MOST)
-            if number and dice.chance(0.05):
-                chosen = 0
+            if number and dice.chance(0.05) and not model.get_sinks():
+                chosen = 0  # often outside of the bounds: refused, and a state would not go on
             if by_place:
                 chosen = max(chosen, size)
             lengths.update(dict.fromkeys(where, chosen))

@@ -39,6 +39,7 @@ def traits_of(case: Case) -> Traits:
         if kinds & set(_REFUSED_STATES):
             found.add("states that the CPU device refuses")
     ports = [*case.model.inputs, *case.model.outputs]
+    ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
         found.add("open without a bound")
     if any(len(port.partial_shape) > 5 for port in ports):
