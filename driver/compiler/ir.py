@@ -64,7 +64,8 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
         thing = f"{subject}, input '{names[position]}'"
         if wanted.setdefault(position, shape) != shape:
             raise _bad_shape(thing, f"two shapes, {_text(wanted[position])} and {_text(shape)}", "one shape")
-        if not all(0 < dim <= _DIM_MAX for dim in shape):
+        partial = model.inputs[position].partial_shape
+        if not all(0 < dim <= _DIM_MAX or _is_own(partial, axis, dim) for axis, dim in enumerate(shape)):
             raise _bad_shape(thing, f"shape {_text(shape)}", f"dimensions from 1 to {_DIM_MAX}")
     applied = {
         position: wanted[position]
@@ -78,6 +79,13 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
             ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, input {asked}", f"shapes that fit {before}"
         ):
             model.reshape({position: ov.PartialShape(list(shape)) for position, shape in applied.items()})
+
+
+def _is_own(partial: ov.PartialShape, axis: int, dim: int) -> bool:
+    """Whether the model says so itself: only then is there nothing along a dimension."""
+    if partial.rank.is_dynamic or axis >= len(partial):
+        return False
+    return bool(partial[axis].is_static and partial[axis].get_length() == dim)
 
 
 def _find(model: ov.Model, name: str, subject: str) -> int:

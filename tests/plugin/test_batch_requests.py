@@ -183,6 +183,13 @@ def test_no_samples_are_refused(product: CompiledModel) -> None:
     _close(request.infer([data])[0], _product(data))
 
 
+def test_samples_without_elements_are_split_too(core: Core) -> None:
+    x = parameter("x", [-1, 0, 2], "N??")
+    model = model_of(ops.concat([x, ops.abs(x)], 2), x)
+    compiled = core.compile_model(model, "NPU", {**F32, "NPU_BATCH_MODE": "PLUGIN"})
+    assert list(compiled.create_infer_request().infer([np.ones((3, 0, 2), np.float32)])[0].shape) == [3, 0, 4]
+
+
 def test_a_wrong_sample_is_refused(product: CompiledModel) -> None:
     with pytest.raises(InputError, match=r"input 'x': float32\[2, 7\] given; expected float32\[\?,6\]"):
         product([random(2, 7)])

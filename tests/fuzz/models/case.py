@@ -20,6 +20,8 @@ from tests.fuzz.models.operations import FAMILIES, WEIGHTS
 from tests.fuzz.models.values import SMALL, bytes_of, name_of, of_array
 
 _MOST_OUTPUTS = 7
+_WIDE = ("i64", "u64", "f64")
+"""Types that OpenVINO's CPU device computes in 32 bits, and that it must not touch in passing."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ def _model(dice: Dice, graph: Graph) -> ov.Model:
         shown += [dice.pick(graph.pool) for _ in range(dice.randint(1, 2))]
     if dice.chance(0.08) and graph.parameters:
         shown.append(dice.pick(graph.parameters).output(0))
+    wide = [one for one in graph.parameters if name_of(one.get_element_type()) in _WIDE]
+    if wide and dice.chance(0.3):
+        shown.append(dice.pick(wide).output(0))
     if dice.chance(0.06):
         shown.append(graph.constant(graph.shape(), graph.kind()))
     if dice.chance(0.08) and shown:

@@ -144,12 +144,16 @@ DEFECTS = {
         "constant_digest(node.view()[:4])",
         ("plugin:plain/one",),
     ),
-    "embedded constants are not aligned": Defect(
+    "constants of one length are one, when they are looked for": Defect(
         "weights",
-        f"{_COMPILER}.canonical",
-        "            yield bytes(aligned(at) - at)\n",
-        "",
-        ("plugin:plain/one",),
+        f"{_PLUGIN}.weights_source",
+        """        entry = pool.named(constant.name, constant.length) or pool.with_digest(
+            constant.digest, constant.length
+        )
+""",
+        """        entry = next((one for one in pool.entries if one.length == constant.length), None)
+""",
+        ("plugin:weightless/",),
     ),
     "the weights of a file are looked for one place on": Defect(
         "weights",

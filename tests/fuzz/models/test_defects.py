@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,18 @@ from tests.fuzz.models.defects import DEFECTS
 
 _ROOT = Path(__file__).parents[3]
 _MOST_MODELS = 400
+
+
+def _run(folder: Path, more: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *words],
+        cwd=_ROOT,
+        env={**os.environ, "TMPDIR": str(folder), **more},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("name", list(DEFECTS))
@@ -35,15 +48,10 @@ def test_a_seeded_defect_is_found(name: str, private_dir: Path) -> None:
     words = ["--models", str(_MOST_MODELS), "--seed", "defect", "--shrinks", "0", "--stop"]
     if defect.ways:
         words += ["--ways", *defect.ways]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *words],
-        cwd=_ROOT,
-        env={**os.environ, "TMPDIR": str(private_dir), **defect.environment(private_dir)},
-        capture_output=True,
-        text=True,
-        timeout=1100,
-        check=False,
-    )
+    done = _run(private_dir, defect.environment(private_dir), *words)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     assert "NEW:" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    key, way = re.findall(r"^NEW: .*\((\S+) ([^\s,)]+)", done.stdout, re.M)[0]
+    again = _run(private_dir, {}, "--models", "1", "--replay", key, "--ways", way)
+    assert again.returncode == 0, f"found without the defect too: {again.stdout[-3000:]}"
