@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import openvino as ov
 
 from softnpu.driver import GraphSource
-from softnpu.driver.compiler.constants import ConstantNode, written
+from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, written
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.interface.weights import const_layers, with_offsets
 from softnpu.plugin.errors import ModelError
@@ -49,15 +49,16 @@ def no_copy_form(
 ) -> bytearray:
     """The stream whose constants are addresses: `model` has to live until the driver has taken it.
 
-    Constants of fewer than `copy_below` bytes lie in the stream.
+    Constants of fewer than `copy_below` bytes lie in the stream, and those that `model` does not have itself.
     """
     xml, nodes = _written(model, by_index)
-    inside = [node for node in nodes if node.length < copy_below]
+    own = {node.address for node in constant_nodes(model, f"model '{model.get_friendly_name()}'")}
+    inside = [node for node in nodes if node.length < copy_below or node.address not in own]
     offsets, size = _packed(inside)
     layers = const_layers(xml)
     parts, last = [], 0
     for node, layer in zip(nodes, layers, strict=True):
-        if node.length < copy_below:
+        if node.length < copy_below or node.address not in own:
             parts += [xml[last : layer.begin], b"%d" % offsets[node.address, node.length]]
             last = layer.end
             continue
