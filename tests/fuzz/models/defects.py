@@ -100,14 +100,12 @@ DEFECTS = {
         "ctypes.data + (sample & ~2) * self.port.per_sample",
         ("plugin:split/",),
     ),
-    "a batch is split though samples are added up": Defect(
+    "all samples go to the place of the first": Defect(
         "batch",
-        f"{_PLUGIN}.batch.rules",
-        """    if axis in axes:
-        raise Mixing(f"it {does}""",
-        """    if axis in axes and len(axes) > 9:
-        raise Mixing(f"it {does}""",
-        ("plugin:plain/one", "plugin:split/"),
+        f"{_PLUGIN}.batch.execution",
+        "slot.part(sample) if",
+        "slot.part(0 if slot in self._results else sample) if",
+        ("plugin:split/",),
     ),
     "states do not go on": Defect(
         "states",

@@ -97,6 +97,16 @@ LIMITS: tuple[Known, ...] = (
         _open_batch,
     ),
     Known(
+        "an output beside the batch, by OpenVINO's plugin",
+        "docs/native.md, Limits: all outputs are taken to have the samples in their first dimension",
+        lambda seen, one: (
+            seen.way.api == "native"
+            and seen.way.compiled != "compiler"
+            and one.kind == "wrong"
+            and one.output in seen.traits.beside_batch
+        ),
+    ),
+    Known(
         "a model without weights, weightless by OpenVINO's plugin",
         "it looks for an attribute of constants",
         _refused("WeightlessCacheAttribute", api="native", compiled="weightless"),

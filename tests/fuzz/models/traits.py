@@ -18,11 +18,13 @@ _REFUSED_STATES = ("f64", "i64", "i16", "u16", "u32", "u64")
 
 @dataclass(frozen=True)
 class Traits:
-    """What a case has. `after_states`: the outputs that depend on a state. `outside`: the steps with a shape
-    that the model does not allow."""
+    """What a case has. `after_states`: the outputs that depend on a state. `beside_batch`: those that do not
+    depend on the inputs whose layouts name a batch. `outside`: the steps with a shape that the model does not
+    allow."""
 
     words: frozenset[str]
     after_states: frozenset[int]
+    beside_batch: frozenset[int]
     outside: frozenset[int]
 
     def __contains__(self, word: object) -> bool:
@@ -52,7 +54,15 @@ def traits_of(case: Case) -> Traits:
         )
         if axis is not None and parameter.get_partial_shape()[axis].is_dynamic:
             found.add("an open batch that a layout names")
-    return Traits(frozenset(found), _after_states(case, nodes), _outside(case))
+    batched = {
+        one.get_instance_id()
+        for one in case.model.get_parameters()
+        if ov.layout_helpers.has_batch(one.layout)
+    }
+    reads = {node.get_instance_id() for node in nodes if node.get_type_name() == "ReadValue"}
+    outputs = frozenset(range(len(case.model.outputs)))
+    beside = outputs - _after(case, nodes, batched) if batched else frozenset()
+    return Traits(frozenset(found), _after(case, nodes, reads), beside, _outside(case))
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -68,11 +78,12 @@ def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
     )
 
 
-def _after_states(case: Case, nodes: Sequence[Any]) -> frozenset[int]:
-    reached: set[int] = set()
+def _after(case: Case, nodes: Sequence[Any], begin: set[int]) -> frozenset[int]:
+    """The outputs that depend on nodes, by their instances."""
+    reached = set(begin)
     for node in nodes:  # in an order in which inputs come first
         sources = {port.get_node().get_instance_id() for port in node.input_values()}
-        if node.get_type_name() == "ReadValue" or sources & reached:
+        if sources & reached:
             reached.add(node.get_instance_id())
     results = case.model.get_results()
     return frozenset(index for index, one in enumerate(results) if one.get_instance_id() in reached)
