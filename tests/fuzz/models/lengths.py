@@ -16,6 +16,8 @@ from tests.fuzz.models.values import name_of, tensor
 _MOST = 9
 _PLACES = ("Bag", "CTC", "Embedding", "Gather", "OneHot", "ROI", "Scatter", "Segment", "Sequence", "Slice")
 """Parts of the types that read or write at places given by numbers: what was right has to stay in range."""
+_RECURRENT = ("AUGRU", "GRU", "LSTM", "RNN")
+"""They do not compare their inputs with their weights: no length but the one of the model is right."""
 
 Places = dict[int, set[tuple[int, int]]]
 """For each length that varies: the (input, axis) that have it."""
@@ -65,6 +67,10 @@ def make_steps(
     """The inputs of some inferences. `limits` has the range of the numbers of each input."""
     wild = dice.chance(0.2)
     by_place = any(part in node.get_type_name() for node in model.get_ordered_ops() for part in _PLACES)
+    recurrent = any(
+        node.get_type_name().startswith(_RECURRENT) and node.get_type_name().endswith(("Cell", "Sequence"))
+        for node in model.get_ordered_ops()
+    )
     steps = []
     for number in range(dice.randint(2, 4) if places or model.get_sinks() else dice.randint(1, 3)):
         lengths = {}
@@ -74,6 +80,8 @@ def make_steps(
                 chosen = 0  # often outside of the bounds: refused, and a state would not go on
             if by_place:
                 chosen = max(chosen, size)
+            if recurrent:
+                chosen = size
             lengths.update(dict.fromkeys(where, chosen))
         shapes = _shapes(model, lengths)
         if places and number and not _defined(model, shapes):
