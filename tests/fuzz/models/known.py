@@ -127,6 +127,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("expected the same number of samples in all inputs", api="plugin"),
     ),
     Known(
+        "a batch of no samples",
+        "docs/plugin.md, Batch: refused with names and numbers before anything has an effect",
+        _refused("that of the batch; expected at least 1", api="plugin"),
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda seen, one: (
