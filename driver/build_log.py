@@ -45,14 +45,14 @@ class BuildLog:
                 call,
                 ZeResult.ERROR_INVALID_NULL_HANDLE,
                 "build log",
-                "used after it was destroyed",
-                "a live one",
+                found="used after it was destroyed",
+                expected="a live one",
             )
 
 
 def failure_text(failure: ZeError) -> str:
     """The log of a creation that failed."""
-    return f"{failure.fault.name}: {failure.fault}\n"
+    return f"{failure.info.name}: {failure.info}\n"
 
 
 def note_failure(text: str) -> None:

@@ -16,8 +16,8 @@ from softnpu.driver.memory import Allocation, Block
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.recording import Recording, Submission
 from softnpu.driver.region import CopyRegion, check_region
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ZeResult
 
@@ -126,8 +126,8 @@ class CommandList(Handle):
                 call,
                 ZeResult.ERROR_INVALID_SIZE,
                 "fill pattern",
-                f"{len(pattern)} bytes over {size}",
-                "1, 2 or 4 bytes that divide the size",
+                found=f"{len(pattern)} bytes over {size}",
+                expected="1, 2 or 4 bytes that divide the size",
             )
         block, offset = self.context.memory.find(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         if size > block.size - offset:
@@ -135,8 +135,8 @@ class CommandList(Handle):
                 call,
                 ZeResult.ERROR_UNINITIALIZED,
                 "fill",
-                f"{size} bytes at offset {offset}",
-                f"a range inside the {block.size} bytes of the allocation",
+                found=f"{size} bytes at offset {offset}",
+                expected=f"a range inside the {block.size} bytes of the allocation",
             )
         self._used.append(block)
         command = cmd.Fill(MemoryAt(block.handle, offset), size, pattern)
@@ -166,7 +166,7 @@ class CommandList(Handle):
         call = "zeCommandListAppendWaitOnEvents"
         self._check_open(call)
         if not events:
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "events", "none", "at least one")
+            raise error(call, ZeResult.ERROR_INVALID_SIZE, "events", found="none", expected="at least one")
         self._record(call, [cmd.EventWait(self._event(call, event)) for event in events], None)
 
     def append_event_reset(self, event: Event) -> None:
@@ -214,8 +214,8 @@ class CommandList(Handle):
                     call,
                     ZeResult.ERROR_INVALID_NULL_HANDLE,
                     "profiling query",
-                    "none",
-                    "a query: the graph is profiled",
+                    found="none",
+                    expected="a query: the graph is profiled",
                 )
             block, offset = profiling_query.place(call, graph)
             self._used.append(block)
@@ -259,7 +259,11 @@ class CommandList(Handle):
         call = "zeCommandListHostSynchronize"
         self.check(call)
         raise error(
-            call, ZeResult.ERROR_UNINITIALIZED, "command list", "a regular one", "an immediate command list"
+            call,
+            ZeResult.ERROR_UNINITIALIZED,
+            "command list",
+            found="a regular one",
+            expected="an immediate command list",
         )
 
     # ------------------------------------------------------------ for queues and events
@@ -272,7 +276,12 @@ class CommandList(Handle):
         self.check(call)
         if not self._closed:
             raise error(
-                call, ZeResult.ERROR_UNINITIALIZED, "command list", "still open", "a closed list", "close it"
+                call,
+                ZeResult.ERROR_UNINITIALIZED,
+                "command list",
+                found="still open",
+                expected="a closed list",
+                hint="close it",
             )
         self._last_queue = queue
         return self._submission
@@ -296,7 +305,12 @@ class CommandList(Handle):
         self.check(call)
         if self._closed:
             raise error(
-                call, ZeResult.ERROR_NOT_AVAILABLE, "command list", "closed", "an open list", "reset it first"
+                call,
+                ZeResult.ERROR_NOT_AVAILABLE,
+                "command list",
+                found="closed",
+                expected="an open list",
+                hint="reset it first",
             )
 
     def _append(

@@ -36,7 +36,11 @@ class CommandListImmediate(CommandList):
         call = "zeCommandListClose"
         self.check(call)
         raise error(
-            call, ZeResult.ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list"
+            call,
+            ZeResult.ERROR_UNINITIALIZED,
+            "command list",
+            found="an immediate one",
+            expected="a regular command list",
         )
 
     def is_immediate(self) -> bool:
@@ -60,7 +64,11 @@ class CommandListImmediate(CommandList):
         del queue
         self.check(call)
         raise error(
-            call, ZeResult.ERROR_UNINITIALIZED, "command list", "an immediate one", "a regular command list"
+            call,
+            ZeResult.ERROR_UNINITIALIZED,
+            "command list",
+            found="an immediate one",
+            expected="a regular command list",
         )
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:

@@ -62,8 +62,8 @@ class CommandListMutable(CommandList):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "command list",
-                f"{'closed' if self._closed else 'open'}, flags {flags:#x}",
-                f"an open list and the flag GRAPH_ARGUMENTS ({MUTABLE_GRAPH_ARGUMENTS:#x})",
+                found=f"{'closed' if self._closed else 'open'}, flags {flags:#x}",
+                expected=f"an open list and the flag GRAPH_ARGUMENTS ({MUTABLE_GRAPH_ARGUMENTS:#x})",
             )
         number = len(self._commands)
         self._ids.add(number)
@@ -82,8 +82,8 @@ class CommandListMutable(CommandList):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "mutation",
-                f"flags {flags}, {len(mutations)} changes, list {'closed' if self._closed else 'open'}",
-                "no flags, at least one change, a closed list",
+                found=f"flags {flags}, {len(mutations)} changes, list {'closed' if self._closed else 'open'}",
+                expected="no flags, at least one change, a closed list",
             )
         changed: dict[int, cmd.GraphExecute] = {}
         used: list[Block] = []
@@ -103,8 +103,8 @@ class CommandListMutable(CommandList):
                     call,
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     f"strides of argument {mutation.argument}",
-                    "no new place before them",
-                    "the place of the argument first",
+                    found="no new place before them",
+                    expected="the place of the argument first",
                 )
         for position, command in changed.items():
             self._commands[position] = command
@@ -137,8 +137,8 @@ class CommandListMutable(CommandList):
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"command id {mutation.command}, argument {mutation.argument}",
-            "not known of this list",
-            "an id from get_next_command_id, and an argument of its graph",
+            found="not known of this list",
+            expected="an id from get_next_command_id, and an argument of its graph",
         )
 
 

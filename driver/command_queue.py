@@ -20,11 +20,12 @@ from softnpu.driver.outcomes import Execution, Outcomes
 from softnpu.driver.progress import Progress
 from softnpu.driver.recording import Submission
 from softnpu.driver.waiting import FOREVER, new_budget, wait
-from softnpu.emulator.interface import failpoints, linux, records
+from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common.spin import TurboBudget
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import SLOT
-from softnpu.emulator.interface.result import Fault, ZeResult
-from softnpu.emulator.interface.spin import TurboBudget
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.context import Context
@@ -93,7 +94,9 @@ class CommandQueue(Handle):
         self.check(call)
         self.context.connection.check(call)
         if not lists:
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "command lists", "none", "at least one")
+            raise error(
+                call, ZeResult.ERROR_INVALID_SIZE, "command lists", found="none", expected="at least one"
+            )
         own = fence
         if fence is not None:
             fence.check(call)
@@ -105,8 +108,8 @@ class CommandQueue(Handle):
                 call,
                 ZeResult.ERROR_INVALID_SIZE,
                 "command lists",
-                f"{len(filled)}",
-                f"at most the {self._slots} slots of the queue",
+                found=f"{len(filled)}",
+                expected=f"at most the {self._slots} slots of the queue",
             )
         if filled:
             self._submit(call, filled, own)
@@ -117,8 +120,8 @@ class CommandQueue(Handle):
                 call,
                 ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
                 "fence",
-                "created for another queue",
-                "a fence of this queue",
+                found="created for another queue",
+                expected="a fence of this queue",
             )
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
@@ -222,24 +225,24 @@ class CommandQueue(Handle):
 
     def _error(self, call: str, result: int, sequence: int, more: int = 0) -> ZeError:
         """The error of a failed submission, with the reason that the engine left in the ring."""
-        fault = self._last_fault()
+        info = self._last_fault()
         # the ring has the reason of the last failure only; but a lost queue has one reason for all
         mine = self._failed() == sequence or result == ZeResult.ERROR_DEVICE_LOST
-        if fault is None or fault.result != result or not mine:
-            fault = Fault(result=result, object=f"submission {sequence}", found="it failed")
+        if info is None or info.result != result or not mine:
+            info = ErrorInfo(result=result, object=f"submission {sequence}", found="it failed")
         if more:
-            fault = msgspec.structs.replace(fault, found=f"{fault.found} (and {more} more failed)")
-        return ZeError(call, fault)
+            info = msgspec.structs.replace(info, found=f"{info.found} (and {more} more failed)")
+        return ZeError(call, info)
 
     def _failed(self) -> int:
         return self._longs[(self._ring.offset + records.RING_FAILED) >> 3]
 
-    def _last_fault(self) -> Fault | None:
+    def _last_fault(self) -> ErrorInfo | None:
         base = self._ring.offset
         size = min(self._words[(base + records.RING_TEXT_SIZE) >> 2], records.RING_TEXT_MAX)
         start = base + records.RING_TEXT
         try:
-            return msgspec.msgpack.decode(self._buffer[start : start + size], type=Fault)
+            return msgspec.msgpack.decode(self._buffer[start : start + size], type=ErrorInfo)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
@@ -327,4 +330,10 @@ def _destroy(
 def check_ordinal(call: str, ordinal: int) -> None:
     """Refuses every queue group but the one that there is."""
     if ordinal:
-        raise error(call, ZeResult.ERROR_INVALID_ARGUMENT, "command queue group", f"ordinal {ordinal}", "0")
+        raise error(
+            call,
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "command queue group",
+            found=f"ordinal {ordinal}",
+            expected="0",
+        )

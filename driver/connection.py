@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from softnpu.driver.errors import ZeError, error
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 A = TypeVar("A", bound=msg.Message)
 
@@ -53,7 +53,7 @@ class _Pending:
 
     def __init__(self, late: Late | None) -> None:
         self.late = late
-        self.given_up = False
+        self.is_cancelled = False
         self.packet: Packet | None = None
         self.answer: msg.Answer | None = None
         self.events: deque[msg.Progress] = deque()
@@ -97,7 +97,7 @@ class Connection:
             if not depth:
                 self._catch_up()
 
-    def at_leisure(self, call: Callable[[], None]) -> None:
+    def defer(self, call: Callable[[], None]) -> None:
         """Does `call` now if this thread is outside of every section, else when it leaves the outermost."""
         self._leisure.append(call)
         if not getattr(self._inside, "depth", 0):
@@ -161,7 +161,7 @@ class Connection:
         assert pending.packet is not None
         with pending.packet as packet:
             if isinstance(pending.answer, msg.Failed):
-                raise ZeError(call, pending.answer.fault)
+                raise ZeError(call, pending.answer.info)
             if not isinstance(pending.answer, kind):
                 raise self._mark_lost(call, f"it answered {type(pending.answer).__name__}")
             return pending.answer, packet.take_fds(packet.fd_count)
@@ -179,13 +179,18 @@ class Connection:
                 call,
                 ZeResult.ERROR_UNINITIALIZED,
                 "driver",
-                f"opened by process {self._pid}, used in its forked child {os.getpid()}",
-                "a driver of this process",
-                "open a driver after the fork",
+                found=f"opened by process {self._pid}, used in its forked child {os.getpid()}",
+                expected="a driver of this process",
+                hint="open a driver after the fork",
             )
         if self._closed:
             raise error(
-                call, ZeResult.ERROR_UNINITIALIZED, "driver", "closed", "an open driver", "open a new one"
+                call,
+                ZeResult.ERROR_UNINITIALIZED,
+                "driver",
+                found="closed",
+                expected="an open driver",
+                hint="open a new one",
             )
         if self._lost is not None:
             raise self.lost_error(call)
@@ -201,7 +206,7 @@ class Connection:
         found = self._lost or "the driver was closed"
         return ZeError(
             call,
-            Fault(
+            ErrorInfo(
                 result=ZeResult.ERROR_DEVICE_LOST,
                 object=f"daemon at {self.name}",
                 found=found,
@@ -229,7 +234,7 @@ class Connection:
     def _give_up(self, number: int, pending: _Pending) -> None:
         """Nobody waits for this answer any more; whoever reads the socket next deals with it."""
         with self._changed:
-            pending.given_up = True
+            pending.is_cancelled = True
             if number not in self._pending:
                 return
             if pending.packet is not None or self._lost is not None or self._closed:
@@ -256,7 +261,7 @@ class Connection:
                 self._channel.send(number, msg.encode(message), fds)
         except Refused as refused:
             self._pending.pop(number, None)  # it was not sent: there will be no answer
-            raise ZeError(call, refused.fault) from refused
+            raise ZeError(call, refused.info) from refused
         except OSError as failure:
             self._note_end(isinstance(failure, ConnectionError))
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
@@ -296,9 +301,9 @@ class Connection:
             call,
             ZeResult.ERROR_MODULE_BUILD_FAILURE,
             "compiler",
-            f"it has said nothing for {limit:g} s",
-            "an answer, or progress",
-            "try again; the daemon's log may say more",
+            found=f"it has said nothing for {limit:g} s",
+            expected="an answer, or progress",
+            hint="try again; the daemon's log may say more",
         )
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
@@ -347,16 +352,16 @@ class Connection:
             return
         pending = self._pending.get(packet.request)
         if packet.request == 0 and isinstance(answer, msg.Failed):
-            self._lost = self._lost or str(answer.fault)
+            self._lost = self._lost or str(answer.info)
         if pending is None:
             packet.close()
         elif isinstance(answer, msg.Progress):
-            if not pending.given_up:
+            if not pending.is_cancelled:
                 pending.events.append(answer)
         else:
             pending.answer = answer
             pending.packet = packet
-            if pending.given_up:
+            if pending.is_cancelled:
                 self._settle_late(packet.request, pending)
 
     def _note_end(self, closed: bool) -> None:

@@ -95,8 +95,8 @@ class Context(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"address {address:#x}" if isinstance(address, int) else f"{place!r}",
-                "not the start of an allocation of this context",
-                "what alloc_host, alloc_device or alloc_shared of this context returned",
+                found="not the start of an allocation of this context",
+                expected="what alloc_host, alloc_device or alloc_shared of this context returned",
             )
         found.destroy()
 
@@ -196,8 +196,8 @@ class Context(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ENUMERATION,
                 "command queue",
-                "DEVICE_SYNC with the synchronous mode",
-                "the asynchronous mode",
+                found="DEVICE_SYNC with the synchronous mode",
+                expected="the asynchronous mode",
             )
         return CommandQueue(self, priority, turbo and not device_sync, slots, mode)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import SLOT
-from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.result import ErrorInfo
 
 _LISTED = 16
 _LONG, _WORD = struct.Struct("=Q"), struct.Struct("=I")
@@ -47,7 +47,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool
     failed: int
     result: int
-    fault: str
+    info: str
     slots: list[SlotState]
 
 
@@ -93,7 +93,7 @@ def describe_ring(handle: int, submitted: int, buffer: mmap, start: int, slots: 
         lost=bool(word(records.RING_LOST)),
         failed=long(records.RING_FAILED),
         result=word(records.RING_RESULT),
-        fault=_fault(buffer, start, word(records.RING_TEXT_SIZE)),
+        info=_fault(buffer, start, word(records.RING_TEXT_SIZE)),
         slots=[_slot(buffer, start, (number - 1) & (slots - 1)) for number in range(first, last + 1)],
     )
 
@@ -137,6 +137,6 @@ def _fault(buffer: mmap, start: int, size: int) -> str:
     text = start + records.RING_TEXT
     raw = buffer[text : text + min(size, records.RING_TEXT_MAX)]
     try:
-        return str(msgspec.msgpack.decode(raw, type=Fault)) if raw else ""
+        return str(msgspec.msgpack.decode(raw, type=ErrorInfo)) if raw else ""
     except (msgspec.DecodeError, UnicodeDecodeError):
         return raw.hex()

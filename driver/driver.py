@@ -12,8 +12,8 @@ from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
+from softnpu.emulator.common.environment import spin_us
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 
@@ -47,7 +47,7 @@ class Driver(Handle):
         try:
             spin_us()
         except Refused as refused:
-            raise ZeError(call, refused.fault) from refused
+            raise ZeError(call, refused.info) from refused
         way = launch.Launch(Path(path) if path is not None else None, autostart)
         while True:
             connection = Connection(way.connect(), str(way.place))
@@ -115,8 +115,8 @@ def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
             call,
             ZeResult.ERROR_UNSUPPORTED_VERSION,
             "firmware interface",
-            f"the daemon speaks {welcome.major}.{welcome.minor}",
-            f"{INTERFACE_MAJOR}.x",
+            found=f"the daemon speaks {welcome.major}.{welcome.minor}",
+            expected=f"{INTERFACE_MAJOR}.x",
         )
     return welcome
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 
 
 class _LastError(threading.local):
     """The last error of each thread."""
 
     call = ""
-    fault: Fault | None = None
+    info: ErrorInfo | None = None
 
 
 _last = _LastError()
@@ -19,11 +19,11 @@ _last = _LastError()
 
 def last_description() -> str:
     """What the last `ZeError` of the calling thread said; empty if there was none."""
-    return "" if _last.fault is None else _text(_last.call, _last.fault)
+    return "" if _last.info is None else _text(_last.call, _last.info)
 
 
-def _text(call: str, fault: Fault) -> str:
-    return f"{call}: {fault.name} ({fault.result:#x}): {fault}"
+def _text(call: str, info: ErrorInfo) -> str:
+    return f"{call}: {info.name} ({info.result:#x}): {info}"
 
 
 class ZeError(Exception):
@@ -33,25 +33,27 @@ class ZeError(Exception):
     was made, `fault` the object, the value found, what was expected and the next step.
     """
 
-    def __init__(self, call: str, fault: Fault) -> None:
-        super().__init__(call, fault)
+    def __init__(self, call: str, info: ErrorInfo) -> None:
+        super().__init__(call, info)
         self.call = call
-        self.fault = fault
-        _last.call, _last.fault = call, fault
+        self.info = info
+        _last.call, _last.info = call, info
 
     @property
     def result(self) -> int:
         try:
-            return ZeResult(self.fault.result)
+            return ZeResult(self.info.result)
         except ValueError:
-            return self.fault.result
+            return self.info.result
 
     def __str__(self) -> str:
-        return _text(self.call, self.fault)
+        return _text(self.call, self.info)
 
 
 def error(
     call: str, result: ZeResult, object: str, found: str, expected: str = "", hint: str = ""
 ) -> ZeError:
     """Builds the exception of a check that the driver itself makes."""
-    return ZeError(call, Fault(result=int(result), object=object, found=found, expected=expected, hint=hint))
+    return ZeError(
+        call, ErrorInfo(result=int(result), object=object, found=found, expected=expected, hint=hint)
+    )

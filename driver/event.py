@@ -10,7 +10,7 @@ from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import ZeResult
 
@@ -27,7 +27,13 @@ class EventPool(Handle):
     def __init__(self, context: Context, count: int) -> None:
         call = "zeEventPoolCreate"
         if count < 1:
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "event pool", f"{count} events", "at least 1")
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_SIZE,
+                "event pool",
+                found=f"{count} events",
+                expected="at least 1",
+            )
         self.context = context
         self.count = count
         self._block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
@@ -44,8 +50,8 @@ class EventPool(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "event pool",
-                f"index {index}: {found}",
-                f"a free index from 0 to {self.count - 1}",
+                found=f"index {index}: {found}",
+                expected=f"a free index from 0 to {self.count - 1}",
             )
         self._used.add(index)
         return Event(self, index, self._block, self._used)

@@ -110,7 +110,7 @@ def function_address(name: str) -> ExtensionTable:
             "zeDriverGetExtensionFunctionAddress",
             ZeResult.ERROR_INVALID_ARGUMENT,
             "extension",
-            repr(name),
-            " or ".join(_BY_NAME),
+            found=repr(name),
+            expected=" or ".join(_BY_NAME),
         )
     return table

@@ -136,9 +136,9 @@ def _whose(session: int | str | None) -> tuple[int | None, int | None]:
             _CALL,
             ZeResult.ERROR_INVALID_ARGUMENT,
             "session",
-            repr(session),
-            "a number, or pid:PID",
-            "'softnpu status' lists them",
+            found=repr(session),
+            expected="a number, or pid:PID",
+            hint="'softnpu status' lists them",
         )
     return (None, int(text)) if session.startswith(_PROCESS) else (int(text), None)
 

@@ -8,7 +8,7 @@ from softnpu.driver.description import FenceState, describe_fence
 from softnpu.driver.handle import Handle
 from softnpu.driver.outcomes import Execution
 from softnpu.driver.waiting import FOREVER, wait
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 
 if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue

@@ -23,11 +23,11 @@ from softnpu.driver.graph_properties import (
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block, MemoryPool
+from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
+from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.weights import Placement
 
 if TYPE_CHECKING:
     from softnpu.driver.command_list import Place
@@ -59,7 +59,7 @@ class DeviceGraph:
 
     def __init__(self, connection: Connection, memory: MemoryPool, handle: int) -> None:
         self.handle = handle
-        end = weakref.finalize(self, connection.at_leisure, partial(_destroy, connection, memory, handle))
+        end = weakref.finalize(self, connection.defer, partial(_destroy, connection, memory, handle))
         end.atexit = False
 
 
@@ -223,8 +223,8 @@ class Graph(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
-                "nothing to set",
-                "memory or strides",
+                found="nothing to set",
+                expected="memory or strides",
             )
         now = self._arguments.get(index)
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
@@ -238,8 +238,8 @@ class Graph(Handle):
                 call,
                 ZeResult.ERROR_UNINITIALIZED,
                 self._name(index),
-                "strides only",
-                "memory that was set before",
+                found="strides only",
+                expected="memory that was set before",
             )
         self._check_room(call, index, now.block.size - now.offset, chosen)
         self._arguments[index] = now._replace(strides=chosen)
@@ -254,9 +254,9 @@ class Graph(Handle):
                     call,
                     ZeResult.ERROR_UNINITIALIZED,
                     self._name(index),
-                    "not set",
-                    "memory",
-                    "call set_argument_value first",
+                    found="not set",
+                    expected="memory",
+                    hint="call set_argument_value first",
                 )
             places.append(place)
         return places
@@ -277,8 +277,8 @@ class Graph(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
-                f"{room} bytes of memory",
-                f"{needed} bytes at least",
+                found=f"{room} bytes of memory",
+                expected=f"{needed} bytes at least",
             )
 
     def _checked_strides(
@@ -290,17 +290,17 @@ class Graph(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
-                "strides",
-                "an argument that the graph was compiled to take strides for",
-                f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
+                found="strides",
+                expected="an argument that the graph was compiled to take strides for",
+                hint=f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
             )
         if not rank <= len(strides) <= STRIDE_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
             raise error(
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 self._name(index),
-                f"strides {list(strides)}",
-                f"{rank} strides of at least 1, innermost first",
+                found=f"strides {list(strides)}",
+                expected=f"{rank} strides of at least 1, innermost first",
             )
         return tuple(strides[:rank])
 
@@ -312,8 +312,8 @@ class Graph(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"graph '{self.meta.name}'",
-                f"argument {index}",
-                f"0 to {len(arguments) - 1}",
+                found=f"argument {index}",
+                expected=f"0 to {len(arguments) - 1}",
             )
         return arguments[index]
 

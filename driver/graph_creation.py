@@ -15,12 +15,12 @@ from softnpu.driver.errors import ZeError, error
 from softnpu.driver.graph import Graph
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.driver.graph_source import GraphSource, WeightFile
-from softnpu.emulator.interface import linux
+from softnpu.emulator.blob.container import BlobReader
+from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.blob import BlobReader
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.weights import Placement
 
 Progress = Callable[[str, float], None]
 _ALL_FLAGS = int(~GraphFlag.NONE)
@@ -42,10 +42,14 @@ class GraphDesc:
     def view(self, call: str) -> memoryview:
         """The input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
         if self.input is None:
-            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "pInput is null", "a model")
+            raise error(
+                call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", found="pInput is null", expected="a model"
+            )
         view = memoryview(self.input).cast("B")
         if not len(view):
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "graph", "inputSize is 0", "a model")
+            raise error(
+                call, ZeResult.ERROR_INVALID_SIZE, "graph", found="inputSize is 0", expected="a model"
+            )
         return view
 
 
@@ -156,15 +160,17 @@ def _create(
     context: Context, desc: GraphDesc | None, compiler: tuple[int, int], progress: Progress | None, call: str
 ) -> Graph:
     if desc is None:
-        raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "desc is null", "a description")
+        raise error(
+            call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", found="desc is null", expected="a description"
+        )
     view = desc.view(call)
     if desc.flags < 0 or desc.flags & ~_ALL_FLAGS:
         raise error(
             call,
             ZeResult.ERROR_INVALID_ENUMERATION,
             "graph",
-            f"flags {desc.flags:#x}",
-            f"bits of {_ALL_FLAGS:#x}",
+            found=f"flags {desc.flags:#x}",
+            expected=f"bits of {_ALL_FLAGS:#x}",
         )
     if desc.format == GraphFormat.NATIVE:
         return import_blob(context, view, flags=desc.flags, progress=progress, call=call)
@@ -173,8 +179,8 @@ def _create(
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             "graph",
-            f"format {desc.format}",
-            " or ".join(f"{form.value} ({form.name})" for form in GraphFormat),
+            found=f"format {desc.format}",
+            expected=" or ".join(f"{form.value} ({form.name})" for form in GraphFormat),
         )
     with serialized.parse(view, compiler, call) as source:
         return compile_source(
@@ -205,7 +211,7 @@ def _request(
         for fd in blobs:
             os.close(fd)
         if isinstance(answer, msg.GraphCreated):
-            connection.at_leisure(partial(connection.post, msg.GraphDestroy(graph=answer.graph)))
+            connection.defer(partial(connection.post, msg.GraphDestroy(graph=answer.graph)))
 
     created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, late)
     return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
@@ -215,7 +221,7 @@ def _placement(blob: bytes | bytearray | memoryview, places: Mapping[int, int], 
     try:
         reference = BlobReader(memoryview(blob).cast("B")).weights_reference()
     except Refused as refused:
-        raise ZeError(call, refused.fault) from refused
+        raise ZeError(call, refused.info) from refused
     outside = reference.outside if reference is not None else ()
     missing = next((constant for constant in outside if constant.offset not in places), None)
     if missing is not None:
@@ -223,7 +229,7 @@ def _placement(blob: bytes | bytearray | memoryview, places: Mapping[int, int], 
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"blob, constant '{missing.name}'",
-            f"canonical offset {missing.offset} is not in the placement",
-            "a place for every constant outside of the blob",
+            found=f"canonical offset {missing.offset} is not in the placement",
+            expected="a place for every constant outside of the blob",
         )
     return Placement(offsets=tuple(places[constant.offset] for constant in outside))

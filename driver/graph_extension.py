@@ -22,7 +22,7 @@ from softnpu.driver.graph_properties import (
     OptionType,
 )
 from softnpu.driver.query_network import QueryNetwork
-from softnpu.emulator.interface import blob
+from softnpu.emulator.blob import container
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import ZeResult
 
@@ -49,7 +49,7 @@ class GraphExtension:
             compiler_version=(compiler.major, compiler.minor),
             graph_formats_supported=GraphFormat.NGRAPH_LITE,
             max_ov_opset_version_supported=compiler.opset,
-            elf_version=(blob.MAJOR, blob.MINOR, 0),
+            elf_version=(container.MAJOR, container.MINOR, 0),
             runtime_version=_RUNTIMES.get(self.device.info.platform, _RUNTIME),
         )
 
@@ -67,7 +67,9 @@ class GraphExtension:
         call = "pfnCompilerIsOptionSupported"
         self._check_kind(call, kind)
         if name is None:
-            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "option", "null pointer", "a name")
+            raise error(
+                call, ZeResult.ERROR_INVALID_NULL_POINTER, "option", found="null pointer", expected="a name"
+            )
         if kind == OptionType.COMPILER:
             request = msg.CompilerOptions(device=self.device.info.index, option=name, value=value)
             answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
@@ -77,8 +79,8 @@ class GraphExtension:
             call,
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             f"option {name}",
-            "not supported" if value is None else f"value '{value}' is not supported",
-            "an option of the compiler",
+            found="not supported" if value is None else f"value '{value}' is not supported",
+            expected="an option of the compiler",
         )
 
     # ------------------------------------------------------------ graphs
@@ -129,8 +131,8 @@ class GraphExtension:
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             "context memory",
-            f"type {kind}",
-            " or ".join(f"{query.value} ({query.name})" for query in MemoryQuery),
+            found=f"type {kind}",
+            expected=" or ".join(f"{query.value} ({query.name})" for query in MemoryQuery),
         )
 
     # ------------------------------------------------------------
@@ -154,8 +156,8 @@ class GraphExtension:
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "options",
-                f"type {kind}",
-                " or ".join(f"{each.value} ({each.name})" for each in OptionType),
+                found=f"type {kind}",
+                expected=" or ".join(f"{each.value} ({each.name})" for each in OptionType),
             )
 
 

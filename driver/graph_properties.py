@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from softnpu.driver.properties import Record
-from softnpu.emulator.interface.blob import ASSIGN, READ_VALUE, ArgumentMeta
+from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 
 MAX_NAME = 256
 """Bytes of a name with its NUL."""

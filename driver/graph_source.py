@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
 
 

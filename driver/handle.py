@@ -41,7 +41,7 @@ class Handle:
             owner._children[id(self)] = self
         _live[id(self)] = self
         self._release = partial(release, *args)
-        self._finalizer = weakref.finalize(self, connection.at_leisure, self._release)
+        self._finalizer = weakref.finalize(self, connection.defer, self._release)
         self._finalizer.atexit = False  # the daemon takes everything back when the process ends
 
     def destroy(self) -> None:
@@ -82,16 +82,16 @@ class Handle:
                 call,
                 ZeResult.ERROR_UNINITIALIZED,
                 name,
-                f"created by process {self._made_by}, used in its forked child {os.getpid()}",
-                f"a {name} of this process",
-                "open a driver after the fork",
+                found=f"created by process {self._made_by}, used in its forked child {os.getpid()}",
+                expected=f"a {name} of this process",
+                hint="open a driver after the fork",
             )
         return error(
             call,
             ZeResult.ERROR_INVALID_NULL_HANDLE,
             name,
-            "used after it, or what it was created through, was destroyed",
-            f"a live {name}",
+            found="used after it, or what it was created through, was destroyed",
+            expected=f"a live {name}",
         )
 
     def __enter__(self: H) -> H:

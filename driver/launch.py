@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error
-from softnpu.emulator.interface import failpoints, linux, ownership, places
+from softnpu.emulator.common import failpoints, file_ownership, linux
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 
@@ -35,9 +36,9 @@ class Launch:
 
     def __init__(self, path: Path | None, autostart: bool | None) -> None:
         try:
-            self.place = places.default_socket() if path is None else path.absolute()
+            self.place = endpoint.default_socket() if path is None else path.absolute()
         except Refused as refused:
-            raise ZeError(_CALL, refused.fault) from refused
+            raise ZeError(_CALL, refused.info) from refused
         self._named = path is not None or bool(os.environ.get(ENV_SOCKET))
         self._may_start = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
         self._end = time.monotonic() + _WITHIN_S
@@ -62,9 +63,9 @@ class Launch:
                 _CALL,
                 ZeResult.ERROR_UNINITIALIZED,
                 f"daemon at {self.place}",
-                found,
-                "a running daemon",
-                f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
+                found=found,
+                expected="a running daemon",
+                hint=f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
             )
         return self._start()
 
@@ -79,10 +80,10 @@ class Launch:
         """A connection, or why there is none."""
         if failpoints.active is not None:
             failpoints.hit("client.connect")
-        sock = places.new_socket()
+        sock = endpoint.new_socket()
         try:
             sock.settimeout(_CONNECT_S)
-            with places.socket_address(self.place) as address:
+            with endpoint.socket_address(self.place) as address:
                 sock.connect(address)
             self._check_peer(sock)
             sock.settimeout(None)
@@ -98,18 +99,18 @@ class Launch:
                 _CALL,
                 ZeResult.ERROR_UNINITIALIZED,
                 f"daemon at {self.place}",
-                failure.strerror or str(failure),
-                "the socket of a softnpu daemon",
-                f"choose its place with {ENV_SOCKET}",
+                found=failure.strerror or str(failure),
+                expected="the socket of a softnpu daemon",
+                hint=f"choose its place with {ENV_SOCKET}",
             ) from failure
         except Refused as refused:
             sock.close()
             raise error(
                 _CALL,
                 ZeResult.ERROR_UNINITIALIZED,
-                refused.fault.object,
-                refused.fault.found,
-                refused.fault.expected,
+                refused.info.object,
+                found=refused.info.found,
+                expected=refused.info.expected,
             ) from refused
         except BaseException:
             sock.close()
@@ -124,7 +125,7 @@ class Launch:
         peer = linux.peer_of(sock)
         self._again = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid
-        if peer.uid in (os.geteuid(), ownership.ROOT):
+        if peer.uid in (os.geteuid(), file_ownership.ROOT):
             return
         expected = f"a daemon of user {os.geteuid()} or root"
         hint = f"choose another place with {ENV_SOCKET}"
@@ -135,15 +136,20 @@ class Launch:
             found = f"user {peer.uid} serves a socket of user {owner}"
             raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
         try:
-            ownership.check_folder_of(self.place.parent, peer.uid)
+            file_ownership.check_folder_of(self.place.parent, peer.uid)
         except Refused as refused:
-            fault = refused.fault
-            found = f"it belongs to user {peer.uid}, and {fault.object}: {fault.found}"
-            raise self._refuse(found, f"{expected}, or {fault.expected}", fault.hint) from refused
+            info = refused.info
+            found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"
+            raise self._refuse(found, f"{expected}, or {info.expected}", info.hint) from refused
 
     def _refuse(self, found: str, expected: str, hint: str) -> ZeError:
         return error(
-            _CALL, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS, f"daemon at {self.place}", found, expected, hint
+            _CALL,
+            ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+            f"daemon at {self.place}",
+            found=found,
+            expected=expected,
+            hint=hint,
         )
 
     def _start(self) -> socket.socket:
@@ -155,9 +161,9 @@ class Launch:
                 _CALL,
                 ZeResult.ERROR_UNINITIALIZED,
                 f"daemon at {self.place}",
-                f"{self.place.parent}: {failure.strerror}",
-                "a directory in which a daemon can make its socket",
-                f"choose another place with {ENV_SOCKET}",
+                found=f"{self.place.parent}: {failure.strerror}",
+                expected="a directory in which a daemon can make its socket",
+                hint=f"choose another place with {ENV_SOCKET}",
             ) from failure
         try:
             self._lock(gate)
@@ -200,9 +206,9 @@ class Launch:
             _CALL,
             ZeResult.ERROR_UNINITIALIZED,
             f"daemon at {self.place}",
-            found,
-            "a daemon that comes up",
-            f"read {places.log_path(self.place)}, or start it by hand: softnpu daemon --foreground",
+            found=found,
+            expected="a daemon that comes up",
+            hint=f"read {endpoint.log_path(self.place)}, or start it by hand: softnpu daemon --foreground",
         )
 
 

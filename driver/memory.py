@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from softnpu.driver.errors import error
 from softnpu.driver.handle import Handle
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
@@ -122,8 +122,8 @@ class Allocation(Handle):
                 "Allocation.view",
                 ZeResult.ERROR_INVALID_SIZE,
                 describe(block.handle),
-                f"{count} elements of {kind} at byte {offset}",
-                f"a range inside its {block.size} bytes",
+                found=f"{count} elements of {kind} at byte {offset}",
+                expected=f"a range inside its {block.size} bytes",
             )
         raw = view_of(block)[offset : offset + count * kind.itemsize]
         return raw.view(kind).reshape(count if shape is None else tuple(shape))
@@ -180,8 +180,8 @@ class MemoryPool:
                 call,
                 ZeResult.ERROR_INVALID_ENUMERATION,
                 describe(block.handle),
-                "allocated without the export flag",
-                "an exportable allocation",
+                found="allocated without the export flag",
+                expected="an exportable allocation",
             )
         return os.dup(fd)
 
@@ -203,7 +203,7 @@ class MemoryPool:
     def _queue_late(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.QueueCreated)
         self._late.append((answer.ring, fds, self._freed))
-        self._connection.at_leisure(lambda: self._connection.post(msg.QueueDestroy(queue=answer.queue)))
+        self._connection.defer(lambda: self._connection.post(msg.QueueDestroy(queue=answer.queue)))
 
     def _adopt(
         self,
@@ -238,7 +238,7 @@ class MemoryPool:
 
     def _collect(self, end: deque[tuple[int, int, int]], note: tuple[int, int, int]) -> None:
         end.append(note)
-        self._connection.at_leisure(self.flush)
+        self._connection.defer(self.flush)
 
     def flush(self) -> None:
         """Gives memory back that nothing refers to any more."""
@@ -290,7 +290,11 @@ class MemoryPool:
         if isinstance(place, np.ndarray):
             if not place.flags.c_contiguous:
                 raise error(
-                    call, ZeResult.ERROR_INVALID_ARGUMENT, "array", "not contiguous", "a C-contiguous view"
+                    call,
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    "array",
+                    found="not contiguous",
+                    expected="a C-contiguous view",
                 )
             address = place.ctypes.data
         elif isinstance(place, int):
@@ -302,14 +306,20 @@ class MemoryPool:
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "memory",
-                f"a {type(place).__name__}",
-                "an Allocation, a numpy view of one, or an address",
+                found=f"a {type(place).__name__}",
+                expected="an Allocation, a numpy view of one, or an address",
             )
         return self._find_address(call, address, unknown)
 
     def _find_address(self, call: str, address: int, unknown: ZeResult) -> tuple[Block, int]:
         if address == 0:
-            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "memory", "null pointer", "an address")
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_NULL_POINTER,
+                "memory",
+                found="null pointer",
+                expected="an address",
+            )
         with self._lock:
             index = bisect.bisect_right(self._addresses, address) - 1
             entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
@@ -319,9 +329,9 @@ class MemoryPool:
                 call,
                 unknown,
                 f"address {address:#x}",
-                "not in memory of this context",
-                "memory from alloc_host, alloc_device or alloc_shared of this context",
-                "copy the data into such memory first",
+                found="not in memory of this context",
+                expected="memory from alloc_host, alloc_device or alloc_shared of this context",
+                hint="copy the data into such memory first",
             )
         return block, address - block.address
 
@@ -348,8 +358,8 @@ class MemoryPool:
                 call,
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
                 f"segment of {answer.segment_size} bytes",
-                failure.strerror or str(failure),
-                "memory of the machine to back it",
+                found=failure.strerror or str(failure),
+                expected="memory of the machine to back it",
             ) from failure
         finally:
             os.close(fd)

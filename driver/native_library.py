@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error
-from softnpu.emulator.interface.environment import variables_outside
+from softnpu.emulator.common.environment import variables_outside
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_OUTSIDE, ENV_PYTHON, ENV_SOCKET
+from softnpu.emulator.interface.version import ENV_PYTHON, ENV_SAVED_ENV, ENV_SOCKET
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 """A directory with the native driver, in place of the installed one: for whoever works on it."""
@@ -34,7 +34,7 @@ class NativeLibrary:
 
         A daemon that such a program starts gets back what is replaced here.
         """
-        saved = base.get(ENV_OUTSIDE)
+        saved = base.get(ENV_SAVED_ENV)
         before = base if saved is None else {**base, **_restored(saved)}
         folders = _ahead(str(self.loader.parent), base.get("LD_LIBRARY_PATH", ""), ":")
         drivers = _ahead(str(self.driver), base.get("ZE_ENABLE_ALT_DRIVERS", ""), ",")
@@ -44,7 +44,7 @@ class NativeLibrary:
             "ZE_ENABLE_ALT_DRIVERS": drivers,
             ENV_SOCKET: str(socket),
             ENV_PYTHON: sys.executable,
-            ENV_OUTSIDE: json.dumps({name: before.get(name, "") for name in _CHANGED}),
+            ENV_SAVED_ENV: json.dumps({name: before.get(name, "") for name in _CHANGED}),
         }
 
 
@@ -70,9 +70,9 @@ def find() -> NativeLibrary:
                 "zeInitDrivers",
                 ZeResult.ERROR_DEPENDENCY_UNAVAILABLE,
                 "native driver",
-                f"no file {file}",
-                "the library that pip builds where it finds a C++ compiler",
-                "install g++, then softnpu once more: pip install --force-reinstall --no-deps"
+                found=f"no file {file}",
+                expected="the library that pip builds where it finds a C++ compiler",
+                hint="install g++, then softnpu once more: pip install --force-reinstall --no-deps"
                 + (f"; or unset {ENV_NATIVE_DIR}" if os.environ.get(ENV_NATIVE_DIR) else ""),
             )
     return library
@@ -88,5 +88,5 @@ def _restored(saved: str) -> dict[str, str]:
     try:
         outside = variables_outside(saved)
     except Refused as refused:
-        raise ZeError("zeInitDrivers", refused.fault) from refused
+        raise ZeError("zeInitDrivers", refused.info) from refused
     return {name: value for name, value in outside.items() if name in _CHANGED}

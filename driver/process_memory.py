@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from softnpu.driver.errors import error
 from softnpu.driver.graph_source import WeightFile
-from softnpu.emulator.interface import linux
+from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
 
 _MAPS = "/proc/self/maps"
 _SMAPS = "/proc/self/smaps"
@@ -189,8 +189,8 @@ def _write(fd: int, address: int, length: int, offset: int, name: str, call: str
                 call,
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 f"constant '{name}'",
-                f"its {length} bytes cannot be copied: {failure.strerror}",
-                "memory for a copy of the weights",
+                found=f"its {length} bytes cannot be copied: {failure.strerror}",
+                expected="memory for a copy of the weights",
             ) from failure
 
 
@@ -223,8 +223,8 @@ def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{piece.name}'",
-            f"{piece.length} bytes at address {piece.address:#x}, of which {at:#x} is no readable memory",
-            "memory of this process that stays valid during the call",
+            found=f"{piece.length} bytes at address {piece.address:#x}, of which {at:#x} is no readable memory",
+            expected="memory of this process that stays valid during the call",
         )
     return cover
 

@@ -71,11 +71,17 @@ class ProfilingPool(Handle):
                 call,
                 ZeResult.ERROR_NOT_AVAILABLE,
                 f"graph '{graph.meta.name}'",
-                "compiled without profiling",
-                "a graph created with the profiling flag",
+                found="compiled without profiling",
+                expected="a graph created with the profiling flag",
             )
         if count < 1:
-            raise error(call, ZeResult.ERROR_INVALID_SIZE, "profiling pool", f"{count} queries", "at least 1")
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_SIZE,
+                "profiling pool",
+                found=f"{count} queries",
+                expected="at least 1",
+            )
         self.graph = graph
         self.count = count
         layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
@@ -93,17 +99,17 @@ class ProfilingPool(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "profiling pool",
-                f"index {index}",
-                f"0 to {self.count - 1}",
+                found=f"index {index}",
+                expected=f"0 to {self.count - 1}",
             )
         if index in self._used:
             raise error(
                 call,
                 ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
                 "profiling pool",
-                f"index {index} has a query",
-                "a free index",
-                "destroy its query first",
+                found=f"index {index} has a query",
+                expected="a free index",
+                hint="destroy its query first",
             )
         self._used.add(index)
         return ProfilingQuery(self, index, self._used)
@@ -118,9 +124,9 @@ class ProfilingPool(Handle):
                 "pfnProfilingPoolDestroy",
                 ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
                 "profiling pool",
-                f"{len(self._used)} live queries",
-                "none",
-                "destroy its queries first",
+                found=f"{len(self._used)} live queries",
+                expected="none",
+                hint="destroy its queries first",
             )
         super().destroy()
 
@@ -143,8 +149,8 @@ class ProfilingQuery(Handle):
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "profiling query",
-                f"of graph '{self._pool.graph.meta.name}'",
-                f"a query of graph '{graph.meta.name}'",
+                found=f"of graph '{self._pool.graph.meta.name}'",
+                expected=f"a query of graph '{graph.meta.name}'",
             )
         return self._pool.block, self._offset
 
@@ -205,8 +211,8 @@ class ProfilingQuery(Handle):
             "pfnProfilingQueryGetData",
             ZeResult.ERROR_INVALID_ARGUMENT,
             "profiling type",
-            f"{int(kind)}",
-            "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)",
+            found=f"{int(kind)}",
+            expected="LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)",
         )
 
     def log_get_string(self) -> str:
@@ -229,8 +235,8 @@ class ProfilingQuery(Handle):
                 call,
                 ZeResult.ERROR_NOT_AVAILABLE,
                 "profiling query",
-                "no inference has ended with it",
-                "an inference that was executed with this query",
+                found="no inference has ended with it",
+                expected="an inference that was executed with this query",
             )
         return profile
 

@@ -21,15 +21,21 @@ class QueryNetwork(Handle):
         call = "pfnQueryNetworkCreate2"
         context.check(call)
         if desc is None:
-            raise error(call, ZeResult.ERROR_INVALID_NULL_POINTER, "graph", "desc is null", "a description")
+            raise error(
+                call,
+                ZeResult.ERROR_INVALID_NULL_POINTER,
+                "graph",
+                found="desc is null",
+                expected="a description",
+            )
         view = desc.view(call)
         if desc.format != GraphFormat.NGRAPH_LITE:
             raise error(
                 call,
                 ZeResult.ERROR_UNSUPPORTED_ENUMERATION,
                 "query network",
-                f"format {desc.format}",
-                f"{GraphFormat.NGRAPH_LITE.value} (NGRAPH_LITE)",
+                found=f"format {desc.format}",
+                expected=f"{GraphFormat.NGRAPH_LITE.value} (NGRAPH_LITE)",
             )
         with serialized.parse(view, compiler, call) as source:
             request = msg.GraphQuery(

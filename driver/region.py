@@ -31,8 +31,8 @@ def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitche
                 call,
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
                 "copy region",
-                f"depth {region.depth}, slice {region.origin_z}, slice pitches {slice_pitches}",
-                "two dimensions: depth 1, no slice pitch",
+                found=f"depth {region.depth}, slice {region.origin_z}, slice pitches {slice_pitches}",
+                expected="two dimensions: depth 1, no slice pitch",
             )
     size = (target.width, target.height, target.depth)
     if not all(size) or size != (source.width, source.height, source.depth):
@@ -40,6 +40,6 @@ def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitche
             call,
             ZeResult.ERROR_INVALID_SIZE,
             "copy region",
-            f"target {target.width} x {target.height}, source {source.width} x {source.height}",
-            "two regions of one size that is not empty",
+            found=f"target {target.width} x {target.height}, source {source.width} x {source.height}",
+            expected="two regions of one size that is not empty",
         )

@@ -77,8 +77,8 @@ def parse(data: memoryview, compiler: tuple[int, int], call: str) -> GraphSource
             call,
             ZeResult.ERROR_UNSUPPORTED_VERSION,
             "serialised model",
-            f"written for compiler {form.version[0]}.{form.version[1]}",
-            f"{compiler[0]}.{compiler[1]}, the version of this device",
+            found=f"written for compiler {form.version[0]}.{form.version[1]}",
+            expected=f"{compiler[0]}.{compiler[1]}, the version of this device",
         )
     start, size = form.xml
     if not 0 < size <= XML_LIMIT:
@@ -146,9 +146,9 @@ def _pointed(name: str, attribute: bytes, call: str) -> Piece:
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
-            f"WeightsPointerAttribute{attribute[:100].decode(errors='replace')}",
-            "version 0 with mp (address) and ms (bytes)",
-            "use NPU_MODEL_SERIALIZER_VERSION=ALL_WEIGHTS_COPY",
+            found=f"WeightsPointerAttribute{attribute[:100].decode(errors='replace')}",
+            expected="version 0 with mp (address) and ms (bytes)",
+            hint="use NPU_MODEL_SERIALIZER_VERSION=ALL_WEIGHTS_COPY",
         )
     where, count = int(address[1]), int(length[1])
     if count and (not where or where + count >= 1 << 64):
@@ -156,8 +156,8 @@ def _pointed(name: str, attribute: bytes, call: str) -> Piece:
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"constant '{name}'",
-            f"{count} bytes at address {where:#x}",
-            "memory of this process",
+            found=f"{count} bytes at address {where:#x}",
+            expected="memory of this process",
         )
     return Piece(name, where, count)
 
@@ -175,8 +175,8 @@ def _form(data: memoryview, call: str) -> _Form:
             call,
             ZeResult.ERROR_INVALID_ARGUMENT,
             "serialised model",
-            f"{parts} parts",
-            f"{_PARTS}, XML and weights, or the header of a stream",
+            found=f"{parts} parts",
+            expected=f"{_PARTS}, XML and weights, or the header of a stream",
         )
     left = len(data) - _COPYING.size
     if xml_size > left or _SIZE.size > left - xml_size:
@@ -226,4 +226,6 @@ def _address(data: memoryview) -> int:
 
 
 def _bad_size(call: str, part: str, found: str, expected: str) -> ZeError:
-    return error(call, ZeResult.ERROR_INVALID_SIZE, f"serialised model, {part}", found, expected)
+    return error(
+        call, ZeResult.ERROR_INVALID_SIZE, f"serialised model, {part}", found=found, expected=expected
+    )

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from softnpu.emulator.interface.ownership import ACCESS_LIST, check_folder
+from softnpu.emulator.common.file_ownership import ACCESS_LIST, check_folder
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _VERSION = struct.pack("<I", 2)
@@ -39,9 +39,9 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
         raise refuse(
             ZeResult.ERROR_UNINITIALIZED,
             f"directory {folder}",
-            error.strerror or str(error),
-            "a directory that can be made",
-            "choose another place with --socket",
+            found=error.strerror or str(error),
+            expected="a directory that can be made",
+            hint="choose another place with --socket",
         ) from error
     try:
         _let_in(folder, 7, _SEARCH, users, groups)
@@ -73,9 +73,9 @@ def _let_in(path: Path, owner: int, others: int, users: tuple[int, ...], groups:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             f"{path}",
-            "a file system without access lists",
-            "one that can let single users in",
-            "choose another place with --socket, such as one in /tmp or /run",
+            found="a file system without access lists",
+            expected="one that can let single users in",
+            hint="choose another place with --socket, such as one in /tmp or /run",
         ) from error
 
 
@@ -88,9 +88,9 @@ def _check_folders(folder: Path, users: tuple[int, ...], groups: tuple[int, ...]
                 raise refuse(
                     ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                     f"directory {name}",
-                    f"{who} cannot enter it (mode {stat.S_IMODE(name.stat().st_mode):o})",
-                    "a way to the socket for everybody who is allowed",
-                    "choose a new directory in one that they can enter and that only you or root can write,"
+                    found=f"{who} cannot enter it (mode {stat.S_IMODE(name.stat().st_mode):o})",
+                    expected="a way to the socket for everybody who is allowed",
+                    hint="choose a new directory in one that they can enter and that only you or root can write,"
                     " such as --socket /run/npu/npu.sock for a daemon of root",
                 )
 

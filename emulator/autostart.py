@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from softnpu.emulator.common.environment import idle_s, spin_us
 from softnpu.emulator.daemon import start_background
-from softnpu.emulator.interface import places
-from softnpu.emulator.interface.environment import idle_s, spin_us
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_PLATFORM
+from softnpu.emulator.interface.version import ENV_DEVICES
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _IDLE_S = 60.0
@@ -30,9 +30,9 @@ def main(arguments: list[str]) -> int:
             start_background(settings(arguments[0]))
         except Refused as error:
             # another one holds the lock: it comes up, and will serve, or it ends, and will give the lock up
-            if places.accepts(Path(arguments[0])):
+            if endpoint.accepts(Path(arguments[0])):
                 return 0
-            if error.fault.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
+            if error.info.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
                 print(json.dumps({"reason": str(error)}))
                 return 1
         else:
@@ -43,7 +43,7 @@ def settings(socket: str) -> DaemonSettings:
     """Those of a daemon that starts by itself, as the environment says. Refuses what it cannot read there."""
     return DaemonSettings(
         socket=socket,
-        devices=tuple(os.environ.get(ENV_PLATFORM, "4000").split(",")),
+        devices=tuple(os.environ.get(ENV_DEVICES, "4000").split(",")),
         idle_timeout_s=idle_s(_IDLE_S),
         spin_us=spin_us(),
     )

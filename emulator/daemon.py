@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.interface import ownership, places
-from softnpu.emulator.interface.environment import variables_outside
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_OUTSIDE
+from softnpu.emulator.common import file_ownership
+from softnpu.emulator.common.environment import variables_outside
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.version import ENV_SAVED_ENV
 from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
@@ -80,7 +81,7 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     Refuses what `softnpu run` does not write.
     """
     found = dict(environment)
-    before = variables_outside(found.pop(ENV_OUTSIDE, ""))
+    before = variables_outside(found.pop(ENV_SAVED_ENV, ""))
     for name, value in before.items():
         found[name] = value
         if not value:
@@ -96,8 +97,8 @@ def start_background(settings: DaemonSettings) -> int:
     settings.check()
     environment = outside(os.environ)
     _prepare_folder(settings)
-    log_file = places.log_path(Path(settings.socket))
-    output = ownership.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
+    log_file = endpoint.log_path(Path(settings.socket))
+    output = file_ownership.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
         process = subprocess.Popen(
@@ -124,16 +125,16 @@ def start_background(settings: DaemonSettings) -> int:
     if ready:
         return int(ready.group(1))
     try:
-        fault = msgspec.json.decode(answer, type=Fault)
+        info = msgspec.json.decode(answer, type=ErrorInfo)
     except msgspec.DecodeError:
-        fault = Fault(
+        info = ErrorInfo(
             result=ZeResult.ERROR_UNINITIALIZED,
             object="daemon",
             found="it did not come up",
             expected="a running daemon",
             hint=f"read {log_file}",
         )
-    raise Refused(fault)
+    raise Refused(info)
 
 
 def run_as_program(arguments: list[str]) -> int:
@@ -146,7 +147,7 @@ def run_as_program(arguments: list[str]) -> int:
     try:
         serve(settings, ready_fd)
     except Refused as error:
-        os.write(ready_fd, msgspec.json.encode(error.fault))
+        os.write(ready_fd, msgspec.json.encode(error.info))
         log.error("%s", error)
         return 1
     return 0
@@ -157,7 +158,7 @@ def _prepare_folder(settings: DaemonSettings) -> None:
     if settings.allow_users or settings.allow_groups:
         access.make_folder(path, settings.allow_users, settings.allow_groups)
     else:
-        ownership.check_folder(path.parent)
+        file_ownership.check_folder(path.parent)
 
 
 def configure_logging(level: str) -> None:

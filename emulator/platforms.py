@@ -77,7 +77,10 @@ def check_platform(number: str) -> Platform:
     platform = PLATFORMS.get(number)
     if platform is None:
         raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT, "device platform", f"{number!r}", " or ".join(PLATFORMS)
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "device platform",
+            found=f"{number!r}",
+            expected=" or ".join(PLATFORMS),
         )
     return platform
 

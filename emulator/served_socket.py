@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.interface import failpoints, ownership, places
-from softnpu.emulator.interface.places import DaemonRecord
+from softnpu.emulator.common import failpoints, file_ownership
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -64,15 +65,15 @@ class DaemonLock:
     """The lock of one socket path, held as long as a daemon serves it. Whoever holds it owns the path."""
 
     def __init__(self, path: Path) -> None:
-        self._path = places.lock_path(path)
+        self._path = endpoint.lock_path(path)
         self._fd = self._acquire(path)
 
     def record(self, status: str) -> None:
         """Writes who holds the lock."""
         record = DaemonRecord(
             pid=os.getpid(),
-            start_time=places.process_start_time(os.getpid()),
-            boot_id=places.boot_id(),
+            start_time=endpoint.process_start_time(os.getpid()),
+            boot_id=endpoint.boot_id(),
             status=status,
         )
         os.ftruncate(self._fd, 0)
@@ -85,7 +86,7 @@ class DaemonLock:
 
     def _acquire(self, path: Path) -> int:
         while True:
-            fd = ownership.open_own(self._path, os.O_RDWR, "lock file")
+            fd = file_ownership.open_own(self._path, os.O_RDWR, "lock file")
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -113,13 +114,13 @@ def _listen(path: Path) -> socket.socket:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"socket path {path}",
-            f"a {_file_kind(kind)}",
-            "a socket or nothing",
-            "remove it, or choose another place with --socket",
+            found=f"a {_file_kind(kind)}",
+            expected="a socket or nothing",
+            hint="remove it, or choose another place with --socket",
         )
-    listener = places.new_socket()
+    listener = endpoint.new_socket()
     try:
-        with places.socket_address(path) as address:
+        with endpoint.socket_address(path) as address:
             if kind:
                 _remove_stale(path, address)
             old = os.umask(0o177)  # the socket must never be open to others, not even for a moment
@@ -133,9 +134,9 @@ def _listen(path: Path) -> socket.socket:
         raise refuse(
             ZeResult.ERROR_UNINITIALIZED,
             f"socket path {path}",
-            error.strerror or str(error),
-            "a place where a socket can be made",
-            "choose another place with --socket",
+            found=error.strerror or str(error),
+            expected="a place where a socket can be made",
+            hint="choose another place with --socket",
         ) from error
     except BaseException:
         listener.close()
@@ -145,7 +146,7 @@ def _listen(path: Path) -> socket.socket:
 
 def _remove_stale(path: Path, address: str) -> None:
     # we hold the lock, so no softnpu daemon lives here; but it may be somebody else's socket
-    with places.new_socket() as probe:
+    with endpoint.new_socket() as probe:
         try:
             probe.connect(address)
         except (ConnectionRefusedError, FileNotFoundError):
@@ -159,21 +160,21 @@ def _remove_stale(path: Path, address: str) -> None:
     raise refuse(
         ZeResult.ERROR_NOT_AVAILABLE,
         f"socket path {path}",
-        found,
-        "a free path",
-        "choose another place with --socket",
+        found=found,
+        expected="a free path",
+        hint="choose another place with --socket",
     )
 
 
 def _already_served(path: Path) -> Refused:
-    record = places.read_record(path)
+    record = endpoint.read_record(path)
     holder = f"by the daemon with pid {record.pid}" if record else "by another daemon"
     return refuse(
         ZeResult.ERROR_NOT_AVAILABLE,
         f"socket {path}",
-        f"served {holder}",
-        "a socket that no daemon serves",
-        "use that daemon, stop it with 'softnpu stop', or choose another place with --socket",
+        found=f"served {holder}",
+        expected="a socket that no daemon serves",
+        hint="use that daemon, stop it with 'softnpu stop', or choose another place with --socket",
     )
 
 
@@ -182,9 +183,9 @@ def _check_owner(path: Path, info: os.stat_result) -> None:
         raise refuse(
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
             f"socket path {path}",
-            f"a {_file_kind(info.st_mode)} of user {info.st_uid}",
-            f"a socket of user {os.geteuid()} or nothing",
-            "remove it, or choose another place with --socket",
+            found=f"a {_file_kind(info.st_mode)} of user {info.st_uid}",
+            expected=f"a socket of user {os.geteuid()} or nothing",
+            hint="remove it, or choose another place with --socket",
         )
 
 

@@ -19,10 +19,11 @@ import numpy as np
 import openvino as ov
 
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.emulator.interface import blob, linux, ownership
-from softnpu.emulator.interface.blob import BlobReader, Section
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader, Section
+from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT
+from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.weights import CONSTANT_ALIGNMENT
 from softnpu.plugin import metadata as meta
 from softnpu.plugin.compatibility import (
     Compatibility,
@@ -82,7 +83,7 @@ class BlobFile:
         """
         name = f"exported model {path}"
         try:
-            fd = ownership.open_trusted(path)
+            fd = file_ownership.open_trusted(path)
         except OSError as failure:
             raise BlobError(f"{name}: {failure.strerror}; expected a file of this user or root") from failure
         return cls(name, fd, 0, os.fstat(fd).st_size)
@@ -120,16 +121,18 @@ class BlobFile:
     @property
     def is_raw(self) -> bool:
         """Whether it is a native blob and nothing else, as far as that tells its own size."""
-        size = blob.size_of(self._read(0, min(self.length, blob.HEADER_SIZE)))
+        size = container.size_of(self._read(0, min(self.length, container.HEADER_SIZE)))
         return size is not None and self.length in (size, meta.page_up(size))
 
     def raw_part(self) -> BlobPart:
         """The native blob at its beginning, which tells its own size. Raises `BlobError` if there is none."""
-        head = self._read(0, min(self.length, blob.HEADER_SIZE))
-        size = blob.size_of(head)
+        head = self._read(0, min(self.length, container.HEADER_SIZE))
+        size = container.size_of(head)
         if size is None:
             raise BlobError(f"{self.name}: {self._what()}; expected a native blob")
-        return BlobPart(kind=meta.MAIN, offset=0, size=min(size, self.length), digest=blob.digest_of(head))
+        return BlobPart(
+            kind=meta.MAIN, offset=0, size=min(size, self.length), digest=container.digest_of(head)
+        )
 
     def part(self, part: BlobPart) -> BlobReader:
         """A blob of the file, mapped: its header, table and padding are checked, its sections when read.
@@ -147,8 +150,8 @@ class BlobFile:
         try:
             reader = BlobReader(view)
         except Refused as refused:
-            raise BlobError(f"{self.name}: {refused.fault}") from refused
-        if blob.digest_of(bytes(view[: blob.HEADER_SIZE])) != part.digest:
+            raise BlobError(f"{self.name}: {refused.info}") from refused
+        if container.digest_of(bytes(view[: container.HEADER_SIZE])) != part.digest:
             raise BlobError(f"{self.name}: blob '{part.kind}' is another one than its metadata was made for")
         if any(self._read(padding[0], padding[1] - padding[0])):
             raise BlobError(f"{self.name}: bytes behind blob '{part.kind}' were changed; expected zeros")
@@ -201,7 +204,7 @@ class BlobFile:
         head = self._read(0, min(self.length, 8))
         if self._end().endswith(_REAL_DEVICE):
             return "a blob for the real device, which OpenVINO's NPU plugin wrote: the emulator cannot run it"
-        if head == blob.MAGIC:
+        if head == container.MAGIC:
             return (
                 "a native blob without metadata, or the begin of an exported file (NPU_IMPORT_RAW_BLOB=YES"
                 " takes a native blob)"
@@ -223,7 +226,7 @@ def check_source(source: Any, host: Host) -> Compatibility:
                 return check(file.metadata().requirements, host)
             return check(requirements_of(file.part(file.raw_part())), host)
         except Refused as refused:
-            return Compatibility(False, f"{file.name}: {refused.fault}")
+            return Compatibility(False, f"{file.name}: {refused.info}")
         except BlobError as failure:
             return Compatibility(False, str(failure))
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from softnpu.driver.compiler.options import NEWEST_OPSET
-from softnpu.emulator.interface import blob
-from softnpu.emulator.interface.blob import BlobReader, Section
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader, Section
+from softnpu.emulator.compiler.options import NEWEST_OPSET
 
 _OPSET: Final = re.compile(rb'\sversion="opset(\d{1,4})"')
 _PAIR: Final = re.compile(r"([A-Za-z_]\w*)=([^=;]*)")
@@ -49,7 +49,7 @@ class Host:
 def requirements_of(reader: BlobReader) -> str:
     """The requirements of a native blob."""
     graph = reader.metadata()
-    major, minor = blob.version_of(bytes(reader.data[: blob.HEADER_SIZE]))
+    major, minor = container.version_of(bytes(reader.data[: container.HEADER_SIZE]))
     opset = max((int(number) for number in _OPSET.findall(reader.read(Section.IR))), default=1)
     return f"platform={graph.platform};blob={major}.{minor};precision={graph.precision};opset={opset}"
 
@@ -85,9 +85,9 @@ def _platform(value: str, host: Host) -> str:
 
 def _blob(value: str, _: Host) -> str:
     found = _VERSION.fullmatch(value)
-    if found and int(found[1]) == blob.MAJOR and int(found[2]) <= blob.MINOR:
+    if found and int(found[1]) == container.MAJOR and int(found[2]) <= container.MINOR:
         return ""
-    return f"blobs of {blob.MAJOR}.0 to {blob.MAJOR}.{blob.MINOR} can be read; compile the model again"
+    return f"blobs of {container.MAJOR}.0 to {container.MAJOR}.{container.MINOR} can be read; compile the model again"
 
 
 def _precision(value: str, host: Host) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from openvino.properties import WorkloadType
 
 from softnpu.driver import Context, Graph
-from softnpu.emulator.interface.blob import GraphMeta
+from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin import exporting, optimal_requests
 from softnpu.plugin.core_properties import Pairs, checked_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated

@@ -56,6 +56,6 @@ def translated(asked: str, kind: type[NpuError]) -> Iterator[None]:
         chosen = kind
         if failure.result == ZeResult.ERROR_DEVICE_LOST:
             chosen = DeviceLostError
-        elif ", property " in failure.fault.object:
+        elif ", property " in failure.info.object:
             chosen = PropertyError
-        raise chosen(f"{asked}: {failure.fault} [{failure.fault.name}]") from failure
+        raise chosen(f"{asked}: {failure.info} [{failure.info.name}]") from failure

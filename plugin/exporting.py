@@ -18,9 +18,10 @@ from typing import Any, Final
 import openvino as ov
 
 from softnpu.driver import Graph, ZeError, ZeResult
-from softnpu.emulator.interface import blob, linux
-from softnpu.emulator.interface.blob import BlobReader
-from softnpu.emulator.interface.weights import Placement
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader
+from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.common import linux
 from softnpu.plugin import metadata as meta
 from softnpu.plugin.compatibility import requirements_of
 from softnpu.plugin.errors import NpuError, translated
@@ -205,8 +206,8 @@ def _write(model: Exportable, fd: int, begin: int) -> int:
 
 
 def _part(kind: str, fd: int, begin: int, offset: int, size: int) -> BlobPart:
-    head = os.pread(fd, blob.HEADER_SIZE, begin + offset)
-    return BlobPart(kind=kind, offset=offset, size=size, digest=blob.digest_of(head))
+    head = os.pread(fd, container.HEADER_SIZE, begin + offset)
+    return BlobPart(kind=kind, offset=offset, size=size, digest=container.digest_of(head))
 
 
 def _pad(fd: int, begin: int, size: int) -> int:

@@ -16,10 +16,10 @@ import openvino as ov
 
 from softnpu.driver import Context, Graph, GraphSource, WeightFile
 from softnpu.driver.graph_creation import import_blob
-from softnpu.emulator.interface.blob import ConstantReference, GraphMeta, Section
+from softnpu.emulator.blob.container import ConstantReference, GraphMeta, Section
+from softnpu.emulator.blob.weights import PAGE, Placement
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.weights import PAGE, Placement
-from softnpu.plugin import lightening, weights_source
+from softnpu.plugin import strip_weights, weights_source
 from softnpu.plugin.batch.fitting import misfit
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compiled_model import CompiledModel
@@ -160,9 +160,9 @@ class _Import:
                 return _Parts(reader.data, (), None)
             if not self._deferred:
                 file.check_gaps(part, reader)
-            light = lightening.lighten(reader, inside)
+            light = strip_weights.lighten(reader, inside)
         except Refused as refused:
-            raise BlobError(f"{file.name}: {refused.fault}") from refused
+            raise BlobError(f"{file.name}: {refused.info}") from refused
         if not light.places:
             return _Parts(light.data, (), None)
         begin = file.offset + part.offset + place[0]

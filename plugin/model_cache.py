@@ -28,10 +28,11 @@ from blake3 import blake3
 from openvino.properties import CacheMode
 
 from softnpu.driver import GraphSource, WeightFile
-from softnpu.driver.compiler import cache_files, cache_key
-from softnpu.driver.compiler.options import COMPILER, COMPILER_VERSION
-from softnpu.emulator.interface import blob, linux, ownership
-from softnpu.emulator.interface.weights import SpaceLayout
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.weights import SpaceLayout
+from softnpu.emulator.common import file_ownership, linux
+from softnpu.emulator.compiler import cache_files, cache_key
+from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties
@@ -63,7 +64,7 @@ class _KeyParts(msgspec.Struct, frozen=True, kw_only=True):
     openvino: str = msgspec.field(default_factory=cache_key.openvino_version)
     plugin: str = msgspec.field(default_factory=lambda: plugin_version().build_number)
     host: str = msgspec.field(default_factory=cache_key.host)
-    container: str = f"{blob.MAJOR}.{blob.MINOR} {metadata.MAJOR}.{metadata.MINOR}"
+    container: str = f"{container.MAJOR}.{container.MINOR} {metadata.MAJOR}.{metadata.MINOR}"
 
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -169,7 +170,7 @@ class ModelCache:
             except OSError:
                 return None  # nothing can be written here: an entry may still be read
             try:
-                if ownership.distrust(fd):
+                if file_ownership.distrust(fd):
                     os.close(fd)
                     return None  # its owner could make us wait
                 if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
@@ -240,7 +241,7 @@ def _caching_properties(properties: ModelProperties) -> dict[str, str]:
 
 
 def _read_note(path: Path) -> bytes:
-    with open(ownership.open_trusted(path), "rb") as file:
+    with open(file_ownership.open_trusted(path), "rb") as file:
         return file.read(65)
 
 

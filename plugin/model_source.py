@@ -13,7 +13,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.driver import GraphSource, ZeError, serialized
-from softnpu.driver.compiler.options import COMPILER_VERSION
+from softnpu.emulator.compiler.options import COMPILER_VERSION
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import serializer
 from softnpu.plugin.errors import ModelError, PropertyError

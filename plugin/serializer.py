@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import openvino as ov
 
 from softnpu.driver import GraphSource
-from softnpu.driver.compiler.constants import ConstantNode, constant_nodes, written
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.emulator.interface.weights import const_layers, with_offsets
+from softnpu.emulator.blob.weights import const_layers, with_offsets
+from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, written
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.weights_pool import Pool
 

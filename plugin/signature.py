@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import openvino as ov
 
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 
 
 class PortSpec(msgspec.Struct, frozen=True, kw_only=True):

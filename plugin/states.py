@@ -14,7 +14,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.driver import Allocation, Context, Graph
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta, StateMeta
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, StateMeta
 from softnpu.plugin.errors import InputError, NpuError
 
 STATES_INIT = "NPU_STATES_INIT"

@@ -18,15 +18,15 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.driver import GraphSource, WeightFile
-from softnpu.driver.compiler.constants import constant_nodes
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.driver.safetensors import ITEM_SIZES, SafetensorsError, tensor_places
-from softnpu.emulator.interface.constant_digests import CONSTANT_DIGEST
+from softnpu.emulator.blob.constant_digests import CONSTANT_DIGEST
+from softnpu.emulator.blob.weights import SpaceLayout, const_layers
+from softnpu.emulator.compiler.constants import constant_nodes
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.weights import SpaceLayout, const_layers
 from softnpu.plugin.errors import ModelError, NpuError, translated
 from softnpu.plugin.openvino_runtime import runtime
+from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_places
 
 _CHUNK = 4 << 20
 _RAW = {".bin", ".data", ".weights", ""}
@@ -145,7 +145,7 @@ def pool_of_model(model: ov.Model, name: str) -> Pool:
         cloned = model.clone()
         nodes = [node for node in constant_nodes(cloned, name) if node.length]
     except Refused as refused:
-        raise ModelError(str(refused.fault)) from refused
+        raise ModelError(str(refused.info)) from refused
     with translated(name, NpuError):
         gathered = gather([Piece(node.name, node.address, node.length) for node in nodes], "pfnCreate2")
     sources = [WeightSource(offset=file.offset, length=file.length) for file in gathered.files]

@@ -11,9 +11,9 @@ from pathlib import Path
 import openvino as ov
 
 from softnpu.driver import GraphSource, WeightFile
-from softnpu.emulator.interface.blob import ConstantReference
+from softnpu.emulator.blob.container import ConstantReference
+from softnpu.emulator.blob.weights import Placement, SpaceLayout
 from softnpu.emulator.interface.messages import WeightSource
-from softnpu.emulator.interface.weights import Placement, SpaceLayout
 from softnpu.plugin.errors import BlobError
 from softnpu.plugin.metadata import OriginSource, WeightsOrigin
 from softnpu.plugin.weights_pool import Entry, Pool, files_for, pool_of_file, pool_of_model, pool_of_source

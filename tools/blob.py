@@ -11,7 +11,7 @@ import typer
 from softnpu.tools.console import format_bytes, out
 
 if TYPE_CHECKING:
-    from softnpu.emulator.interface.blob import BlobReader
+    from softnpu.emulator.blob.container import BlobReader
     from softnpu.plugin.blob_file import BlobFile
     from softnpu.plugin.metadata import Metadata
     from softnpu.plugin.signature import PortSpec
@@ -130,7 +130,7 @@ def _port(port: PortSpec) -> dict[str, Any]:
 
 
 def _sections(reader: BlobReader) -> list[dict[str, Any]]:
-    from softnpu.emulator.interface.blob import Section
+    from softnpu.emulator.blob.container import Section
 
     return [
         {"type": Section(kind).name, "offset": offset, "size": size} for kind, offset, size in reader.sections

@@ -18,9 +18,9 @@ from softnpu.tools.failures import ToolError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from softnpu.driver.compiler.cache_files import Entry
-    from softnpu.driver.compiler.cache_key import Configuration
-    from softnpu.driver.compiler.cache_upkeep import Described, Near
+    from softnpu.emulator.compiler.cache_files import Entry
+    from softnpu.emulator.compiler.cache_key import Configuration
+    from softnpu.emulator.compiler.cache_upkeep import Described, Near
 
 app = typer.Typer(name="cache", help="Compiled models on disk: what is there and why.", no_args_is_help=True)
 
@@ -46,7 +46,7 @@ def list_entries(
     json_output: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
 ) -> None:
     """List the compiled models, the least recently used first."""
-    from softnpu.driver.compiler import cache_upkeep
+    from softnpu.emulator.compiler import cache_upkeep
 
     directory = _directory(dir)
     found = [cache_upkeep.describe(entry) for entry in _entries(directory)]
@@ -65,7 +65,7 @@ def verify(
     fix: Annotated[bool, typer.Option("--fix", help="Remove the bad ones.")] = False,
 ) -> None:
     """Check the digest of every compiled model. Exit code 1 if any is bad, also when it was removed."""
-    from softnpu.driver.compiler import cache_upkeep
+    from softnpu.emulator.compiler import cache_upkeep
 
     directory = _directory(dir)
     found = _entries(directory)
@@ -96,7 +96,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
-    from softnpu.driver.compiler import cache_upkeep
+    from softnpu.emulator.compiler import cache_upkeep
 
     if max_size is None and older_than is None and not everything:
         raise typer.BadParameter("nothing to go by; expected --max-size, --older-than or --all")
@@ -128,12 +128,12 @@ def explain(
         list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="Platform of the device; default: SOFTNPU_PLATFORM, else 4000.")
+        str | None, typer.Option(help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.")
     ] = None,
     dir: DirOption = None,
 ) -> None:
     """Tell whether a model would come out of the cache; if not, which part of the key differs."""
-    from softnpu.driver.compiler import cache_key, cache_upkeep
+    from softnpu.emulator.compiler import cache_key, cache_upkeep
     from softnpu.tools.inputs import parse_pairs, parse_shapes
 
     directory = _directory(dir)
@@ -162,14 +162,17 @@ def _directory(chosen: Path | None) -> Path:
     options = cache_options_from_environment(os.environ)
     if options is None:
         raise ToolError(
-            "model cache", f"switched off by {ENV_CACHE_DIR}", "a directory", "name one with --dir"
+            "model cache",
+            found=f"switched off by {ENV_CACHE_DIR}",
+            expected="a directory",
+            hint="name one with --dir",
         )
     return Path(options.directory)
 
 
 def _entries(directory: Path) -> list[Entry]:
     """Those of a directory; none where there is no directory yet."""
-    from softnpu.driver.compiler import cache_files
+    from softnpu.emulator.compiler import cache_files
 
     try:
         return cache_files.entries(directory)
@@ -202,14 +205,14 @@ def request_of(
     model: Path, config: dict[str, str], shapes: dict[str, tuple[int, ...]], platform: str | None
 ) -> tuple[bytes, Configuration]:
     """What a compilation of `model` asks the cache for, as the compiler itself puts it together."""
-    from softnpu.driver.compiler import cached, compilation
-    from softnpu.driver.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator import platforms
-    from softnpu.emulator.interface.compiling import CompileJob
-    from softnpu.emulator.interface.version import ENV_PLATFORM
+    from softnpu.emulator.compiler import compile_job, job_cache
+    from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
+    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.links.compiler import CompileJob
     from softnpu.plugin import model_source
 
-    number = platform or os.environ.get(ENV_PLATFORM, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
+    number = platform or os.environ.get(ENV_DEVICES, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
     with model_source.from_path(model) as source:
         job = CompileJob(
             name=source.name,
@@ -221,7 +224,7 @@ def request_of(
         )
         stages = Stages(lambda _stage, _done: None, COMPILE_STAGES)
         stages.begin("cache")
-        return cached.key_parts(compilation.receive(job, source.fds, f"model '{source.name}'"), stages)
+        return job_cache.key_parts(compile_job.receive(job, source.fds, f"model '{source.name}'"), stages)
 
 
 # ---------------------------------------------------------------- words

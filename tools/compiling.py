@@ -66,9 +66,9 @@ def compile_model(
 def _check_target(model: Path, target: Path) -> None:
     """Refuses to write over the model, or where there is no directory, before anything is compiled."""
     if model.exists() and target.exists() and model.samefile(target):
-        raise ToolError(f"--output {target}", "the model itself", "another file")
+        raise ToolError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():
-        raise ToolError(f"--output {target}", "no such directory", "a directory that exists")
+        raise ToolError(f"--output {target}", found="no such directory", expected="a directory that exists")
 
 
 def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:
@@ -79,7 +79,9 @@ def _config(given: Mapping[str, str], platform: str | None, weightless: bool) ->
         del options["--weightless"]
     for option, (name, value) in options.items():
         if value is not None and config.setdefault(name, value) != value:
-            raise ToolError(option, f"{value}, and --config {name}={config[name]}", "one value")
+            raise ToolError(
+                option, found=f"{value}, and --config {name}={config[name]}", expected="one value"
+            )
     return config
 
 

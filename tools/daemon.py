@@ -20,8 +20,8 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption, connect, device_name, place_of
 
 if TYPE_CHECKING:
+    from softnpu.emulator.interface.endpoint import DaemonRecord
     from softnpu.emulator.interface.messages import EngineStatus, StatusIs
-    from softnpu.emulator.interface.places import DaemonRecord
     from softnpu.emulator.supervisor.limits import ResourceLimits
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -131,17 +131,17 @@ def stop(
     force: Annotated[bool, typer.Option("--force", help="Kill a daemon that does not answer.")] = False,
 ) -> None:
     """Ask the daemon to end, and wait until it has."""
-    from softnpu.emulator.interface import places
+    from softnpu.emulator.interface import endpoint
 
     path = place_of(socket)
-    record = places.read_record(path)  # it removes its record when it ends
+    record = endpoint.read_record(path)  # it removes its record when it ends
     ending, how = _ask(path), "stopped"
     if ending is None and not force:
         raise ToolError(
             f"daemon at {path}",
-            f"no answer within {_ANSWER_S:g} s",
-            "a daemon that answers",
-            "kill it with 'softnpu stop --force'",
+            found=f"no answer within {_ANSWER_S:g} s",
+            expected="a daemon that answers",
+            hint="kill it with 'softnpu stop --force'",
         )
     if ending is None:
         ending, how = _kill(path, record), "killed"
@@ -165,11 +165,13 @@ def _limits(entries: list[str]) -> ResourceLimits:
     for entry in entries:
         name, _, value = entry.partition("=")
         if name not in fields:
-            raise ToolError(f"--limit {entry}", f"no limit {name!r}", "one of " + ", ".join(fields))
+            raise ToolError(
+                f"--limit {entry}", found=f"no limit {name!r}", expected="one of " + ", ".join(fields)
+            )
         try:
             chosen[fields[name]] = parse_size(value) if name.endswith("memory") else int(value)
         except (ValueError, typer.BadParameter):
-            raise ToolError(f"--limit {entry}", f"the value {value!r}", "a number") from None
+            raise ToolError(f"--limit {entry}", found=f"the value {value!r}", expected="a number") from None
     return msgspec.structs.replace(ResourceLimits(), **chosen)
 
 
@@ -178,7 +180,9 @@ def _numbers_of(names: list[str], option: str, kind: str, find: Callable[[str], 
     try:
         return tuple(int(name) if name.isascii() and name.isdigit() else find(name) for name in names)
     except KeyError as error:
-        raise ToolError(option, str(error.args[0]), f"the name or number of a {kind}") from error
+        raise ToolError(
+            option, found=str(error.args[0]), expected=f"the name or number of a {kind}"
+        ) from error
 
 
 def _uid(name: str) -> int:
@@ -261,9 +265,9 @@ def _kill(path: Path, record: DaemonRecord | None) -> Ending:
     if record is None or pidfd < 0 or not _is_the_daemon(record):
         raise ToolError(
             f"daemon at {path}",
-            "it does not answer, and its lock file names no living process",
-            "the lock file of a running daemon",
-            f"find out who serves the socket with 'fuser {path}'",
+            found="it does not answer, and its lock file names no living process",
+            expected="the lock file of a running daemon",
+            hint=f"find out who serves the socket with 'fuser {path}'",
         )
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     return Ending(record.pid, pidfd)
@@ -279,13 +283,13 @@ def open_process(pid: int) -> int:
 
 def _is_the_daemon(record: DaemonRecord) -> bool:
     """Whether the record's process still runs: a pid is used again after a while, its start time is not."""
-    from softnpu.emulator.interface import places
+    from softnpu.emulator.interface import endpoint
 
     try:
-        same_start = places.process_start_time(record.pid) == record.start_time
+        same_start = endpoint.process_start_time(record.pid) == record.start_time
     except OSError:
         return False
-    return same_start and places.boot_id() == record.boot_id
+    return same_start and endpoint.boot_id() == record.boot_id
 
 
 def await_end(ending: Ending) -> None:
@@ -297,7 +301,12 @@ def await_end(ending: Ending) -> None:
     ended = poller.poll(_END_S * 1000)
     os.close(ending.pidfd)
     if not ended:
-        raise ToolError(f"daemon {ending.pid}", f"still runs after {_END_S:g} s", "its end", "read its log")
+        raise ToolError(
+            f"daemon {ending.pid}",
+            found=f"still runs after {_END_S:g} s",
+            expected="its end",
+            hint="read its log",
+        )
 
 
 def _tidy(path: Path) -> None:

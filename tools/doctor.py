@@ -109,7 +109,7 @@ def _limits(_: Path) -> Iterator[Finding]:
 
 def _memory(_: Path) -> Iterator[Finding]:
     """Device memory is in memory files: /dev/shm plays no part, however small it is."""
-    from softnpu.emulator.interface import linux
+    from softnpu.emulator.common import linux
     from softnpu.emulator.platforms import usable_memory
 
     fd = linux.memfd("doctor")
@@ -147,7 +147,7 @@ def _permissions(place: Path) -> Iterator[Finding]:
 
 
 def _daemon(place: Path) -> Iterator[Finding]:
-    from softnpu.emulator.interface import places
+    from softnpu.emulator.interface import endpoint
     from softnpu.tools.failures import ToolError
     from softnpu.tools.status import connect
 
@@ -155,8 +155,8 @@ def _daemon(place: Path) -> Iterator[Finding]:
         with connect(place) as driver:
             state = driver.status()
     except ToolError:
-        if places.read_record(place) is not None:
-            step = f"read {places.log_path(place)}, then 'softnpu stop --force'"
+        if endpoint.read_record(place) is not None:
+            step = f"read {endpoint.log_path(place)}, then 'softnpu stop --force'"
             yield Finding("daemon", "failed", f"one is recorded for {place}, but does not answer", step)
         else:
             yield _first_start(place)
@@ -165,7 +165,7 @@ def _daemon(place: Path) -> Iterator[Finding]:
     found = f"{state.server}, interface {state.interface}, pid {state.pid}, devices: {devices}"
     broken = [engine for engine in state.engines if engine.state != "ready"]
     if broken:
-        yield Finding("daemon", "warning", found, f"read {places.log_path(place)}")
+        yield Finding("daemon", "warning", found, f"read {endpoint.log_path(place)}")
         return
     yield Finding("daemon", "ok", found)
 
@@ -187,8 +187,8 @@ def _loader(_: Path) -> Iterator[Finding]:
     try:
         library = native_library.find()
     except ZeError as error:
-        fault = error.fault
-        yield Finding("native driver", "failed", f"{fault.found}; expected {fault.expected}", fault.hint)
+        info = error.info
+        yield Finding("native driver", "failed", f"{info.found}; expected {info.expected}", info.hint)
         return
     yield Finding("native driver", "ok", f"{library.driver}, loader {library.loader}")
 

@@ -46,9 +46,9 @@ def describe(error: Exception) -> str:
     from softnpu.emulator.interface.result import Refused
 
     if isinstance(error, ZeError):
-        text = f"{error.fault} [{error.fault.name} in {error.call}]"
+        text = f"{error.info} [{error.info.name} in {error.call}]"
     elif isinstance(error, Refused):
-        text = f"{error.fault} [{error.fault.name}]"
+        text = f"{error.info} [{error.info.name}]"
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
     else:

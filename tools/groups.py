@@ -34,7 +34,7 @@ class DeferredGroup(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name is None or not self._module.startswith(error.name):
                 raise
-            raise ToolError(f"command '{self.name}'", "not part of this installation") from error
+            raise ToolError(f"command '{self.name}'", found="not part of this installation") from error
         command: Any = typer.main.get_group(application)
         return command.make_context(info_name, args, parent=parent, **extra)
 

@@ -12,7 +12,7 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
-    from softnpu.tools.runs import Job, Run
+    from softnpu.tools.inference_run import Job, Run
 
 
 def infer(
@@ -47,10 +47,10 @@ def infer(
     socket: SocketOption = None,
 ) -> None:
     """Run a model on the emulated NPU: outputs, times, staged bytes, and how it compares."""
-    from softnpu.tools import inputs, report, runs
+    from softnpu.tools import inference_run, inputs, report
 
     files = inputs.parse_pairs("--input", input or [], "NAME=FILE.npy")
-    job = runs.Job(
+    job = inference_run.Job(
         model=model,
         shapes=inputs.parse_shapes(shape or []),
         files={name: Path(file) for name, file in files.items()},
@@ -60,10 +60,10 @@ def infer(
         original=original,
     )
     _check_original(job, compare is not None)
-    peer = None if compare is None else runs.peer_device(compare)
-    ours = runs.on_npu(job, device, socket)
+    peer = None if compare is None else inference_run.peer_device(compare)
+    ours = inference_run.on_npu(job, device, socket)
     report.outputs(ours)
-    theirs = None if peer is None else runs.on_openvino(job, peer, ours)
+    theirs = None if peer is None else inference_run.on_openvino(job, peer, ours)
     report.times([ours] if theirs is None else [ours, theirs])
     report.staged(ours)
     if theirs is not None and not _agree(ours, theirs):
@@ -74,24 +74,28 @@ def _check_original(job: Job, compared: bool) -> None:
     """Refuses a second model beside one that is none of a blob, and to compare a blob with nothing."""
     if job.original is not None and not job.is_blob:
         raise ToolError(
-            "--model", f"given, but {job.model} is no compiled model", "it with a compiled model only"
+            "--model",
+            found=f"given, but {job.model} is no compiled model",
+            expected="it with a compiled model only",
         )
     if compared and job.is_blob and job.original is None:
         raise ToolError(
             f"--compare, compiled model {job.model}",
-            "OpenVINO's own devices cannot run it",
-            "the model that it was compiled from",
-            "give it with --model FILE",
+            found="OpenVINO's own devices cannot run it",
+            expected="the model that it was compiled from",
+            hint="give it with --model FILE",
         )
 
 
 def _config(pairs: Sequence[str], precision: str | None) -> dict[str, str]:
-    from softnpu.driver.compiler.options import PRECISION
+    from softnpu.emulator.compiler.options import PRECISION
     from softnpu.tools.inputs import parse_pairs
 
     config = parse_pairs("--config", pairs, "KEY=VALUE")
     if precision is not None and config.setdefault(PRECISION, precision) != precision:
-        raise ToolError("--precision", f"{precision}, and --config {PRECISION}={config[PRECISION]}", "one")
+        raise ToolError(
+            "--precision", found=f"{precision}, and --config {PRECISION}={config[PRECISION]}", expected="one"
+        )
     return config
 
 
@@ -105,6 +109,8 @@ def _agree(ours: Run, theirs: Run) -> bool:
         try:
             differences[name] = compare(value, theirs.outputs[name])
         except (KeyError, ValueError) as error:
-            raise ToolError(f"output '{name}' against {theirs.device}", str(error), "the same") from error
+            raise ToolError(
+                f"output '{name}' against {theirs.device}", found=str(error), expected="the same"
+            ) from error
     report.differences(ours, theirs, differences, tolerance)
     return all(difference.within(tolerance) for difference in differences.values())

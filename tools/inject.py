@@ -63,7 +63,7 @@ def _add(kind: FaultKind, facts: KindFacts) -> None:
         socket: SocketOption = None,
     ) -> None:
         if seed is not None and probability is None:
-            raise ToolError("option --seed", "given without --probability", "both, or no seed")
+            raise ToolError("option --seed", found="given without --probability", expected="both, or no seed")
         place = place_of(socket)
         _check(place)
         from softnpu.driver import faults

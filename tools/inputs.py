@@ -29,7 +29,9 @@ def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
             shape = ()
         if not shape or min(shape) < 1:
             raise ToolError(
-                f"--shape {name}", f"{text!r}", "positive integers with commas, such as 1,3,320,320"
+                f"--shape {name}",
+                found=f"{text!r}",
+                expected="positive integers with commas, such as 1,3,320,320",
             )
         shapes[name] = shape
     return shapes
@@ -41,9 +43,9 @@ def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]
     for value in values:
         name, equals, text = value.rpartition("=") if option == "--shape" else value.partition("=")
         if not (name and equals and text):
-            raise ToolError(option, f"{value!r}", form)
+            raise ToolError(option, found=f"{value!r}", expected=form)
         if name in pairs:
-            raise ToolError(f"{option} {name}", "given twice", "once")
+            raise ToolError(f"{option} {name}", found="given twice", expected="once")
         pairs[name] = text
     return pairs
 
@@ -55,7 +57,9 @@ def load_array(name: str, path: Path) -> Array:
             # numpy's `load` takes anything that is no array for a pickle, and says so
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
         except (ValueError, EOFError) as error:
-            raise ToolError(f"--input {name}, {path}", f"no array ({error})", "a .npy file") from error
+            raise ToolError(
+                f"--input {name}, {path}", found=f"no array ({error})", expected="a .npy file"
+            ) from error
 
 
 def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape: Sequence[Any]) -> None:
@@ -64,8 +68,8 @@ def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape
     if array.dtype != expected or array.shape != tuple(shape):
         raise ToolError(
             f"--input {name}, {path}",
-            f"{array.dtype} {list(array.shape)}",
-            f"{expected} {list(shape)}",
+            found=f"{array.dtype} {list(array.shape)}",
+            expected=f"{expected} {list(shape)}",
         )
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from softnpu.tools.comparison import Difference
 from softnpu.tools.console import format_time, out
-from softnpu.tools.runs import Run
+from softnpu.tools.inference_run import Run
 
 
 def outputs(run: Run) -> None:

@@ -48,7 +48,7 @@ def run(
 
     library = native_library.find()
     if private and socket is not None:
-        raise ToolError("option --private", "given with --socket", "one of both")
+        raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
         _replace(command, joined(library, place_of(socket), device, os.environ))
     with private_daemon(device) as place:
@@ -79,9 +79,9 @@ def joined(
     if devices is not None and found != devices:
         raise ToolError(
             f"daemon at {place}",
-            f"its devices are {', '.join(found)}",
-            f"{', '.join(devices)}, as --device asks for",
-            "take a daemon of your own with --private, or end that one with 'softnpu stop'",
+            found=f"its devices are {', '.join(found)}",
+            expected=f"{', '.join(devices)}, as --device asks for",
+            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
     return library.environment(place, base)
 
@@ -117,17 +117,17 @@ def private_daemon(devices: list[str] | None = None) -> Iterator[Path]:
 @contextmanager
 def _started_with(devices: list[str] | None) -> Iterator[None]:
     """While this lasts, a daemon that starts by itself gets these devices."""
-    from softnpu.emulator.interface.version import ENV_PLATFORM
+    from softnpu.emulator.interface.version import ENV_DEVICES
 
-    before = os.environ.get(ENV_PLATFORM)
+    before = os.environ.get(ENV_DEVICES)
     if devices is not None:
-        os.environ[ENV_PLATFORM] = ",".join(devices)
+        os.environ[ENV_DEVICES] = ",".join(devices)
     try:
         yield
     finally:
         if devices is not None:
-            del os.environ[ENV_PLATFORM]
-            os.environ.update({} if before is None else {ENV_PLATFORM: before})
+            del os.environ[ENV_DEVICES]
+            os.environ.update({} if before is None else {ENV_DEVICES: before})
 
 
 def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:
@@ -156,7 +156,13 @@ def _watch(command: list[str], environment: Mapping[str, str]) -> int:
 
 def _unusable(program: str, failure: OSError) -> Exception:
     if isinstance(failure, FileNotFoundError):
-        tell(ToolError(f"program {program}", "not found", "a program in PATH, or its path"))
+        tell(ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path"))
         return typer.Exit(_NOT_FOUND)
-    tell(ToolError(f"program {program}", failure.strerror or str(failure), "a program that can be executed"))
+    tell(
+        ToolError(
+            f"program {program}",
+            found=failure.strerror or str(failure),
+            expected="a program that can be executed",
+        )
+    )
     return typer.Exit(_NOT_EXECUTABLE)

@@ -74,7 +74,7 @@ def _injections(states: list[FaultState]) -> str:
 
 def place_of(socket: Path | None) -> Path:
     """The socket that was asked for, or this user's own."""
-    from softnpu.emulator.interface.places import default_socket
+    from softnpu.emulator.interface.endpoint import default_socket
 
     return default_socket() if socket is None else socket.absolute()
 
@@ -88,9 +88,9 @@ def connect(path: Path) -> Driver:
     except ZeError as error:
         if error.result != ZeResult.ERROR_UNINITIALIZED:
             raise
-        fault = error.fault
+        info = error.info
         raise ToolError(
-            fault.object, fault.found, "a running daemon", "start one with 'softnpu daemon'"
+            info.object, found=info.found, expected="a running daemon", hint="start one with 'softnpu daemon'"
         ) from error
 
 

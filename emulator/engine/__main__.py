@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 
-from softnpu.emulator import link
+from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.engine.engine import Engine
-from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.links import engine as link
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     if packet is None:
         return 0
     with packet:
-        setup = link.order_decoder.decode(packet.body)
+        setup = link.command_decoder.decode(packet.body)
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)

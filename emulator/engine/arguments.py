@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.engine.context import Bytes, EngineContext, Range
 from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 Copy = Callable[[], None]
@@ -170,8 +170,8 @@ class Arguments:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     f"{self._name}, outputs '{names[0]}' and '{names[1]}'",
-                    f"{min(one.end, other.end) - other.start} bytes of memory that both are bound to",
-                    "outputs that do not overlap",
+                    found=f"{min(one.end, other.end) - other.start} bytes of memory that both are bound to",
+                    expected="outputs that do not overlap",
                 )
 
     def _check_profile(self, context: EngineContext, command: cmd.GraphExecute) -> None:
@@ -184,8 +184,8 @@ class Arguments:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     f"{self._name}, profile",
-                    f"in the memory of argument '{place.argument.name}'",
-                    "memory of its own",
+                    found=f"in the memory of argument '{place.argument.name}'",
+                    expected="memory of its own",
                 )
 
     # ------------------------------------------------------------ memory
@@ -221,9 +221,11 @@ class Arguments:
                 size, alignment, steps = _extent(argument, strides)
             memory = context.place(at, size, alignment)
         except Refused as error:
-            fault = error.fault
-            name = f"{self._name}, argument '{argument.name}', {fault.object}"
-            raise refuse(ZeResult(fault.result), name, fault.found, fault.expected, fault.hint) from error
+            info = error.info
+            name = f"{self._name}, argument '{argument.name}', {info.object}"
+            raise refuse(
+                ZeResult(info.result), name, found=info.found, expected=info.expected, hint=info.hint
+            ) from error
         view = memory.array[at.offset : at.offset + size]
         spread = None
         if steps is not None:
@@ -260,7 +262,10 @@ def _room(
     """How many bytes from `at` on an argument with dynamic dimensions may come to use."""
     if strides is not None:
         raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT, "strides", f"{list(strides)}", "none with dynamic dimensions"
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "strides",
+            found=f"{list(strides)}",
+            expected="none with dynamic dimensions",
         )
     size = context.place(at, 0, argument.alignment).size - at.offset
     return size if argument.unbounded else min(size, argument.byte_size)
@@ -278,8 +283,8 @@ def _extent(
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             "strides",
-            f"{list(strides)}",
-            f"{len(argument.shape)} strides of at least 1, innermost first",
+            found=f"{list(strides)}",
+            expected=f"{len(argument.shape)} strides of at least 1, innermost first",
         )
     extent = 1 + sum((dim - 1) * step for dim, step in zip(argument.shape, steps, strict=True))
     return extent * item, item, tuple(step * item for step in steps)

@@ -206,8 +206,8 @@ class EngineContext:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 describe(handle),
-                "not a live allocation of this context",
-                "memory that was allocated and not freed",
+                found="not a live allocation of this context",
+                expected="memory that was allocated and not freed",
             )
         return memory
 
@@ -219,15 +219,15 @@ class EngineContext:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 describe(at.memory),
-                f"bytes {at.offset} to {at.offset + size}",
-                f"a range inside its {memory.size} bytes",
+                found=f"bytes {at.offset} to {at.offset + size}",
+                expected=f"a range inside its {memory.size} bytes",
             )
         if (memory.offset + at.offset) % alignment:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
                 describe(at.memory),
-                f"offset {at.offset}",
-                f"a multiple of {alignment}",
+                found=f"offset {at.offset}",
+                expected=f"a multiple of {alignment}",
             )
         return memory
 
@@ -246,9 +246,9 @@ class EngineContext:
             raise refuse(
                 ZeResult.ERROR_UNINITIALIZED,
                 describe(handle),
-                "not an initialised graph of this context",
-                "a live graph after its initialisation",
-                "call graph initialize first",
+                found="not an initialised graph of this context",
+                expected="a live graph after its initialisation",
+                hint="call graph initialize first",
             )
         return image
 

@@ -12,12 +12,12 @@ from functools import partial
 
 import numpy as np
 
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.context import Bytes, EngineContext, Memory
 from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.staging import Note, moved
 from softnpu.emulator.engine.steps import Step, Turn
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 PART_BYTES = 8 * 1024 * 1024
@@ -186,8 +186,8 @@ def _rows(
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,
             "copy region",
-            f"{rows} rows of {width} bytes, pitch {pitch}",
-            "rows, and a width of at most the pitch",
+            found=f"{rows} rows of {width} bytes, pitch {pitch}",
+            expected="rows, and a width of at most the pitch",
         )
     size = extent(pitch, width, rows)
     memory = context.place(at, size)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import StatusWord
 
 _EVERY_NS = 1_000_000

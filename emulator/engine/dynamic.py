@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.engine.context import Bytes
 from softnpu.emulator.engine.executor import Binding, LoadedImage, type_of
 from softnpu.emulator.engine.shared_tensors import Origin
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 Shape = tuple[int, ...]
@@ -52,16 +52,16 @@ class DynamicArgument:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     self.name,
-                    f"shape {list(shape)}",
-                    f"a shape within {self.argument.partial_shape}",
+                    found=f"shape {list(shape)}",
+                    expected=f"a shape within {self.argument.partial_shape}",
                 )
         size = math.prod(shape) * self.item
         if size > self.memory.nbytes:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 self.name,
-                f"shape {list(shape)}, {size} bytes",
-                f"at most the {self.memory.nbytes} bytes of memory that are bound",
+                found=f"shape {list(shape)}, {size} bytes",
+                expected=f"at most the {self.memory.nbytes} bytes of memory that are bound",
             )
         return shape
 
@@ -83,9 +83,9 @@ class DynamicArgument:
         return refuse(
             ZeResult.ERROR_INVALID_SIZE,
             self.name,
-            f"{self.memory.nbytes} bytes of memory",
-            f"{size} bytes for shape {list(shape)}",
-            "bind that much and execute again; the shape tensor has the shape",
+            found=f"{self.memory.nbytes} bytes of memory",
+            expected=f"{size} bytes for shape {list(shape)}",
+            hint="bind that much and execute again; the shape tensor has the shape",
         )
 
     def target(self, smallest: Shape) -> Any:
@@ -173,7 +173,7 @@ class DynamicBinding(Binding):
         ]
         self._aim(self._targets)
 
-    def run(self, given_up: Callable[[], bool]) -> bool:
+    def run(self, is_cancelled: Callable[[], bool]) -> bool:
         """One inference with the shapes that the client tells now; False if it was cut off: nothing is told.
 
         Refuses with `ERROR_INVALID_ARGUMENT` shapes that are outside the bounds or the memory, or do not fit
@@ -190,25 +190,25 @@ class DynamicBinding(Binding):
             self._shapes = shapes
             self._proven = self._short = False
         if None in self._targets:
-            return self._run_loose(given_up)
+            return self._run_loose(is_cancelled)
         try:
-            ended = super().run(given_up)
+            ended = super().run(is_cancelled)
         except RuntimeError:
             # perhaps a result that did not fit: OpenVINO sees that last of all, and does not tell its size
-            return self._run_loose(given_up)
+            return self._run_loose(is_cancelled)
         if ended:
             self._proven = True
             self._deliver(self._targets)
         return ended
 
-    def _run_loose(self, given_up: Callable[[], bool]) -> bool:
+    def _run_loose(self, is_cancelled: Callable[[], bool]) -> bool:
         """One inference with results of any size, which go to the client if they fit."""
         results = [
             argument.loose(smallest) for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
         self._aim(results)
         try:
-            ended = super().run(given_up)
+            ended = super().run(is_cancelled)
         except RuntimeError as error:
             self._image.renew()
             if self._proven or not self._inputs:
@@ -264,8 +264,8 @@ class DynamicBinding(Binding):
         return refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"graph '{self._name}' with {told}",
-            lines[-1] if lines else type(error).__name__,
-            "inputs whose shapes fit each other",
+            found=lines[-1] if lines else type(error).__name__,
+            expected="inputs whose shapes fit each other",
         )
 
 
@@ -287,8 +287,8 @@ def _static(
         raise refuse(
             ZeResult.ERROR_MODULE_BUILD_FAILURE,
             f"graph '{meta.name}', output '{argument.name}'",
-            f"shape {list(argument.shape)}, shared with an argument of dynamic dimensions",
-            "arguments that share a tensor to have one shape",
+            found=f"shape {list(argument.shape)}, shared with an argument of dynamic dimensions",
+            expected="arguments that share a tensor to have one shape",
         )
     return places[origin]
 

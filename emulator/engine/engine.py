@@ -12,7 +12,8 @@ import os
 import select
 import time
 
-from softnpu.emulator import link
+from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine.context import EngineContext, Mapping
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.faults import EngineFaults
@@ -22,11 +23,10 @@ from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.engine.staging import Staging
-from softnpu.emulator.interface import failpoints, linux
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Message, encode
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
-from softnpu.emulator.interface.spin import TURBO_SPIN_NS, SpinBudget
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links import engine as link
 from softnpu.emulator.platforms import check_platform
 
 log = logging.getLogger(__name__)
@@ -256,27 +256,27 @@ class Engine:
         free = time.monotonic_ns() - self.counters.busy_ns
         for queue in [queue for queue in self._blocked if 0 < queue.give_up_ns <= free]:
             self._blocked.remove(queue)
-            fault = Fault(
+            info = ErrorInfo(
                 result=ZeResult.ERROR_DEVICE_LOST,
                 object="command queue",
                 found=f"a submission waited for {self._setup.tdr_ms} ms without progress",
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._end_waiting(queue, fault)
+            self._end_waiting(queue, info)
 
     def _give_up_unheard(self) -> None:
         """Queues whose doorbell was lost because a user asked for that: as if they had waited too long."""
-        for queue, fault in self.faults.given_up():
+        for queue, info in self.faults.is_cancelled():
             if queue in self._hot:
                 continue
             if queue in self._blocked:
                 self._blocked.remove(queue)
-            self._end_waiting(queue, fault)
+            self._end_waiting(queue, info)
         self.faults.tidy()
 
-    def _end_waiting(self, queue: EngineQueue, fault: Fault) -> None:
-        self._runner.end(queue, self._next_of(queue), fault)
+    def _end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
+        self._runner.end(queue, self._next_of(queue), info)
         if not queue.closed:  # by an order that was read on the way
             self._heat(queue)
 
@@ -311,7 +311,7 @@ class Engine:
                 self.alive = False
                 return
             with packet:
-                self._obey(packet)
+                self._handle_command(packet)
 
     def catch_up(self) -> None:
         """Does all that the supervisor wants by now, also what waits there because the socket was full.
@@ -326,8 +326,8 @@ class Engine:
             if waiting:
                 self._channel.wait_readable(_ORDERS_S)
 
-    def _obey(self, packet: Packet) -> None:
-        order = link.order_decoder.decode(packet.body)
+    def _handle_command(self, packet: Packet) -> None:
+        order = link.command_decoder.decode(packet.body)
         if failpoints.active is not None and type(order) in _STEPS:
             failpoints.hit(_STEPS[type(order)])
         match order:
@@ -357,7 +357,7 @@ class Engine:
                 report = link.QueueDropped(context=order.context, queue=order.queue)
                 self._runner.tell_when_over(queue, report)
             case link.QueueLose():
-                self._contexts[order.context].queues[order.queue].lose(order.fault)
+                self._contexts[order.context].queues[order.queue].lose(order.info)
                 self.retry_blocked()
             case link.Abort():
                 self._runner.abort(order)

@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.emulator import link
+from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.blob.weights import Placement, offsets_in_space, placed
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.shared_tensors import origins
-from softnpu.emulator.interface.blob import ArgumentMeta, BlobReader, GraphMeta, Section
-from softnpu.emulator.interface.constant_digests import check_constants
 from softnpu.emulator.interface.profiling import LayerRecord
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
-from softnpu.emulator.interface.weight_space import WeightSpace
-from softnpu.emulator.interface.weights import Placement, offsets_in_space, placed
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links import engine as link
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -121,9 +121,9 @@ class Binding:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
                 f"output '{argument.name}'",
-                f"a result of shape {list(result.shape)}",
-                f"shape {list(argument.shape)}, which the model declares",
-                "give the model dynamic dimensions",
+                found=f"a result of shape {list(result.shape)}",
+                expected=f"shape {list(argument.shape)}, which the model declares",
+                hint="give the model dynamic dimensions",
             )
         data: Bytes = result.reshape(-1).view(np.uint8)
         return data
@@ -134,12 +134,12 @@ class Binding:
             raise refuse(
                 ZeResult.ERROR_MODULE_BUILD_FAILURE,
                 "graph",
-                f"an output of {output.nbytes} bytes that shares a tensor of {source.nbytes} bytes",
-                "equal sizes",
+                found=f"an output of {output.nbytes} bytes that shares a tensor of {source.nbytes} bytes",
+                expected="equal sizes",
             )
         self._copies.append((output, lambda: source))
 
-    def run(self, given_up: Callable[[], bool]) -> bool:
+    def run(self, is_cancelled: Callable[[], bool]) -> bool:
         """Computes the outputs from the inputs; `RuntimeError` with OpenVINO's reason if it fails.
 
         `given_up` is asked now and then while a long inference runs. It ends it early by its answer: then the
@@ -159,7 +159,7 @@ class Binding:
             self._request.start_async()
         try:
             while not self._request.wait_for(self._look_ms):
-                if given_up():
+                if is_cancelled():
                     self._cancel()
                     return False
         except BaseException:
@@ -253,7 +253,7 @@ def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
     except (RuntimeError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise Refused(
-            Fault(
+            ErrorInfo(
                 result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
                 object="graph",
                 found=f"the engine cannot load it: {reason}",

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from softnpu.emulator import link
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.steps import BLOCKED, GIVEN_UP
-from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.injection_counts import InjectionCounts
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounts
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext
@@ -107,14 +107,14 @@ class EngineFaults:
     # ------------------------------------------------------------ submissions
 
     def run(
-        self, queue: EngineQueue, program: Program, run: Callable[[], object], given_up: GivenUp
+        self, queue: EngineQueue, program: Program, run: Callable[[], object], is_cancelled: GivenUp
     ) -> object:
         """Runs a slice of a submission by `run`, with what was asked for; as `Runner` does without."""
         struck = self._strike_submission(queue)
         injection = struck.injection
         if injection is None:
             return run()
-        self._before(injection, given_up)
+        self._before(injection, is_cancelled)
         if injection.kind is FaultKind.STALL:
             return GIVEN_UP
         start = time.monotonic()
@@ -126,7 +126,7 @@ class EngineFaults:
             return BLOCKED
         if waits is None and injection.kind is FaultKind.SLOW:
             longer_s = injection.seconds + struck.ran_s * (injection.factor - 1.0)
-            return _linger(queue, len(program.steps), longer_s, given_up)
+            return _linger(queue, len(program.steps), longer_s, is_cancelled)
         return waits
 
     def _strike_submission(self, queue: EngineQueue) -> _Struck:
@@ -139,14 +139,14 @@ class EngineFaults:
             struck = self._struck[queue] = _Struck(queue.completed + 1, injection)
         return struck
 
-    def _before(self, injection: Injection, given_up: GivenUp) -> None:
+    def _before(self, injection: Injection, is_cancelled: GivenUp) -> None:
         match injection.kind:
             case FaultKind.HANG:
                 _hang()
             case FaultKind.RESET:
                 os.kill(os.getpid(), signal.SIGKILL)
             case FaultKind.STALL:
-                while not given_up():
+                while not is_cancelled():
                     time.sleep(_STEP_S)
             case FaultKind.LOST:
                 raise _failed(ZeResult.ERROR_DEVICE_LOST, "command queue", "the device was lost")
@@ -172,7 +172,7 @@ class EngineFaults:
                 self._unheard[queue] = _Unheard(queue.completed + 1, give_up_ns)
         return True
 
-    def given_up(self) -> list[tuple[EngineQueue, Fault]]:
+    def is_cancelled(self) -> list[tuple[EngineQueue, ErrorInfo]]:
         """Queues whose doorbell was not heard for so long that the device gives up on them."""
         now = time.monotonic_ns()
         late = [queue for queue, unheard in self._unheard.items() if unheard.give_up_ns <= now]
@@ -180,14 +180,14 @@ class EngineFaults:
         for queue in late:
             del self._unheard[queue]
         what = f"injected fault: its doorbell was not heard for {self._tdr_ns // 1_000_000} ms"
-        fault = Fault(
+        info = ErrorInfo(
             result=ZeResult.ERROR_DEVICE_LOST,
             object="command queue",
             found=what,
             expected="a doorbell that is heard",
             hint="create a new queue",
         )
-        return [(queue, fault) for queue in found]
+        return [(queue, info) for queue in found]
 
     # ------------------------------------------------------------ loads
 
@@ -228,11 +228,11 @@ def _doom(injection: Injection) -> int | None:
     return None
 
 
-def _linger(queue: EngineQueue, done: int, longer_s: float, given_up: GivenUp) -> object:
+def _linger(queue: EngineQueue, done: int, longer_s: float, is_cancelled: GivenUp) -> object:
     """Keeps the device busy; the watchdog sees progress."""
     end = time.monotonic() + longer_s
     while (left := end - time.monotonic()) > 0:
-        if given_up():
+        if is_cancelled():
             return GIVEN_UP
         queue.reached(done, time.monotonic_ns())
         time.sleep(min(left, _SLOW_STEP_S))
@@ -249,4 +249,4 @@ def _over(queue: EngineQueue, sequence: int) -> bool:
 
 
 def _failed(result: ZeResult, object: str, found: str) -> Refused:
-    return Refused(Fault(result=result, object=object, found=f"injected fault: {found}"))
+    return Refused(ErrorInfo(result=result, object=object, found=f"injected fault: {found}"))

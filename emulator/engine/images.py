@@ -7,12 +7,12 @@ import queue
 import threading
 from collections.abc import Callable
 
-from softnpu.emulator import link
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import self_check
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
 from softnpu.emulator.engine.faults import EngineFaults
-from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.result import Fault, Refused
+from softnpu.emulator.interface.result import ErrorInfo, Refused
+from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class EngineImage:
     def __init__(self, number: int) -> None:
         self.number = number
         self.loaded: LoadedImage | None = None
-        self.fault: Fault | None = None
+        self.info: ErrorInfo | None = None
 
 
 class ImageLoader:
@@ -73,7 +73,7 @@ class ImageLoader:
                 image.loaded = loaded
                 del loaded
             except Refused as error:
-                image.fault = error.fault.shortened()
+                image.info = error.info.shortened()
                 log.warning("image %d: %s", order.image, error)
-            self._tell(link.ImageLoaded(image=order.image, load_ms=load_ms, fault=image.fault))
+            self._tell(link.ImageLoaded(image=order.image, load_ms=load_ms, info=image.info))
             del image

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.arguments import Arguments
 from softnpu.emulator.engine.context import Bytes, EngineContext, Range
 from softnpu.emulator.engine.dynamic import DynamicBinding, bind
@@ -17,7 +18,7 @@ from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.engine.steps import GIVEN_UP, LOADING
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import failpoints, profiling
+from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ _MOST_ARGUMENTS = 32  # more are not compared with those of others
 
 def ready(image: EngineImage) -> object:
     """Whether an image can run: `LOADING`, or None; refuses one that could not be loaded."""
-    if image.fault is not None:
-        raise Refused(image.fault)
+    if image.info is not None:
+        raise Refused(image.info)
     return LOADING if image.loaded is None else None
 
 
@@ -97,7 +98,7 @@ class Inference:
                 if not self._run_staged(run, arguments):
                     return GIVEN_UP
             except Refused as error:
-                if error.fault.result == ZeResult.ERROR_INVALID_SIZE:
+                if error.info.result == ZeResult.ERROR_INVALID_SIZE:
                     arguments.tell_shapes(staged)
                 raise
             arguments.check(staged)
@@ -126,12 +127,12 @@ class Inference:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"graph '{meta.name}'",
-                f"{len(places)} arguments",
-                f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
+                found=f"{len(places)} arguments",
+                expected=f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
         arguments = Arguments(self._context, self._command, meta)
         binding = bind(image, arguments.views, self._turn.count_staged)
-        given_up = self._turn.is_cancelled
+        is_cancelled = self._turn.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments
         if self._may_overlap(image, binding):
@@ -140,9 +141,9 @@ class Inference:
             binding.overlap()
             self._run = partial(binding.run, self._turn.look_for_more)
         elif self._profile is None:
-            self._run = partial(binding.run, given_up)
+            self._run = partial(binding.run, is_cancelled)
         else:
-            self._run = partial(_run_profiled, binding, given_up, self._profile)
+            self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
         return self._run
 
     # ------------------------------------------------------------ side by side with others
@@ -189,9 +190,9 @@ def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(one.meets(other) for one in some for other in others)
 
 
-def _run_profiled(binding: Binding, given_up: Callable[[], bool], memory: Bytes) -> bool:
+def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: Bytes) -> bool:
     start = time.monotonic_ns()
-    if not binding.run(given_up):
+    if not binding.run(is_cancelled):
         return False
     end = time.monotonic_ns()
     data = profiling.encode(profiling.Profile(start, end, binding.layers(), 0), memory.nbytes)

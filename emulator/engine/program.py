@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import copies
 from softnpu.emulator.engine.context import Bytes, EngineContext
 from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
@@ -18,7 +19,6 @@ from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.inference import Inference, ready
 from softnpu.emulator.engine.steps import BLOCKED, Step, Turn
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import EventRecord
@@ -200,11 +200,11 @@ def _wait(event: EventRecord) -> object:
 
 
 def _numbered(error: Refused, number: int, command: cmd.Command) -> Refused:
-    fault = error.fault
+    info = error.info
     return refuse(
-        ZeResult(fault.result),
-        f"command {number} ({type(command).__name__}), {fault.object}",
-        fault.found,
-        fault.expected,
-        fault.hint,
+        ZeResult(info.result),
+        f"command {number} ({type(command).__name__}), {info.object}",
+        found=info.found,
+        expected=info.expected,
+        hint=info.hint,
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from softnpu.emulator import link
-from softnpu.emulator.interface import commands, failpoints, linux, records
+from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.interface import commands, records
 from softnpu.emulator.interface.records import SLOT
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord
+from softnpu.emulator.links import engine as link
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext, Memory
@@ -67,7 +68,10 @@ class EngineQueue:
     ) -> None:
         if ring.size < records.ring_size(order.slots):
             raise refuse(
-                ZeResult.ERROR_INVALID_SIZE, "ring", f"{ring.size} bytes", f"{records.ring_size(order.slots)}"
+                ZeResult.ERROR_INVALID_SIZE,
+                "ring",
+                found=f"{ring.size} bytes",
+                expected=f"{records.ring_size(order.slots)}",
             )
         self.context = context
         self.handle = order.queue
@@ -100,7 +104,7 @@ class EngineQueue:
         state = order.state * (link.QUEUE_STATE_SIZE // 8)
         self._state = states[state : state + link.QUEUE_STATE_SIZE // 8]
         self.completed = self._state[link.STATE_COMPLETED]
-        self.lost: Fault | None = None
+        self.lost: ErrorInfo | None = None
         self._last: Submission | None = None  # what was copied last: most programs submit the same again
 
     def resume(self) -> None:
@@ -156,9 +160,9 @@ class EngineQueue:
         """Its level of scheduling: 1 low, 2 normal, 3 high; 0 while its workload is a background one."""
         self.level = 0 if background else self._priority + 1
 
-    def lose(self, fault: Fault) -> None:
+    def lose(self, info: ErrorInfo) -> None:
         """Nothing of this queue runs any more: what waits, and what comes, ends with the fault."""
-        self.lost = fault
+        self.lost = info
         self._words[(self._base + records.RING_LOST) >> 2] = 1
 
     # ------------------------------------------------------------ looking
@@ -185,9 +189,9 @@ class EngineQueue:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"command queue {self.handle:#018x}",
-                f"{waiting} submissions, slot {submission.sequence}, flags {submission.flags:#x}",
-                f"1 to {self._slots} submissions, slot {sequence}, no flags",
-                "the ring was overwritten",
+                found=f"{waiting} submissions, slot {submission.sequence}, flags {submission.flags:#x}",
+                expected=f"1 to {self._slots} submissions, slot {sequence}, no flags",
+                hint="the ring was overwritten",
             )
         return submission
 
@@ -210,8 +214,8 @@ class EngineQueue:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"command buffer in memory {submission.buffer:#018x}",
-                f"bytes {offset} to {offset + size}",
-                f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
+                found=f"bytes {offset} to {offset + size}",
+                expected=f"at most {commands.MAX_BUFFER} bytes inside its {memory.size} bytes",
             )
         start = memory.offset + offset
         buffer, place = submission.place = memory.mapping.shared.buffer, slice(start, start + size)
@@ -226,8 +230,8 @@ class EngineQueue:
             raise refuse(
                 ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,
                 f"memory {submission.fence:#018x}",
-                f"fence at offset {submission.fence_offset}",
-                f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
+                found=f"fence at offset {submission.fence_offset}",
+                expected=f"a multiple of 8 with 64 bytes inside its {memory.size} bytes",
             )
         fence = FenceRecord(memory.mapping.shared, memory.offset + submission.fence_offset)
         submission.signals = fence
@@ -305,16 +309,16 @@ class EngineQueue:
         if self.decoding is not None or self.rest is not None:
             self.decoding = self.rest = None
 
-    def finish(self, submission: Submission | None, fault: Fault | None) -> None:
+    def finish(self, submission: Submission | None, info: ErrorInfo | None) -> None:
         """The submission after `completed` has ended: its result, its fence, the ring, the waiters.
 
         One store makes it over, for this engine and the next: that of `STATE_COMPLETED`. What is seen before
         means nothing yet, what comes after is told again by the next engine.
         """
         sequence = self.completed + 1
-        if fault is not None:
-            self._write_fault(sequence, fault)
-        result = 0 if fault is None else int(fault.result)
+        if info is not None:
+            self._write_fault(sequence, info)
+        result = 0 if info is None else int(info.result)
         self._words[self._result_at(sequence)] = result
         self.completed = sequence
         self._state[link.STATE_COMPLETED] = sequence
@@ -327,27 +331,27 @@ class EngineQueue:
         self._longs[self._done] = sequence
         self._wake()
 
-    def abandon(self, fault: Fault) -> None:
+    def abandon(self, info: ErrorInfo) -> None:
         """The ring itself is broken: the queue is lost, and what it claims to hold is passed over."""
         # `completed` may be anything that fits into the word: it came from the tail of an earlier break
-        self._write_fault((self.completed + 1) & _LARGEST, fault)
+        self._write_fault((self.completed + 1) & _LARGEST, info)
         waiting = min(self._longs[self._tail] - self.completed, self._slots)
         for sequence in range(self.completed + 1, self.completed + 1 + waiting):
-            self._words[self._result_at(sequence)] = fault.result  # none of them will run
+            self._words[self._result_at(sequence)] = info.result  # none of them will run
         self.completed = self._longs[self._tail]
         self._state[link.STATE_COMPLETED] = self.completed
         self._longs[self._done] = self.completed
         self._wake()
 
-    def _write_fault(self, sequence: int, fault: Fault) -> None:
-        text = _encode_fault(fault)
+    def _write_fault(self, sequence: int, info: ErrorInfo) -> None:
+        text = _encode_fault(info)
         at = self._base + records.RING_TEXT
         self._buffer[at : at + len(text)] = text
         self._words[(self._base + records.RING_TEXT_SIZE) >> 2] = len(text)
-        self._words[(self._base + records.RING_RESULT) >> 2] = fault.result
+        self._words[(self._base + records.RING_RESULT) >> 2] = info.result
         self._longs[(self._base + records.RING_FAILED) >> 3] = sequence
-        if fault.result == ZeResult.ERROR_DEVICE_LOST:
-            self.lost = fault
+        if info.result == ZeResult.ERROR_DEVICE_LOST:
+            self.lost = info
             self._words[(self._base + records.RING_LOST) >> 2] = 1
 
     def _wake(self) -> None:
@@ -356,16 +360,16 @@ class EngineQueue:
             linux.futex_wake(self._done_address)
 
 
-def _encode_fault(fault: Fault) -> bytes:
+def _encode_fault(info: ErrorInfo) -> bytes:
     """The fault as msgpack in at most `RING_TEXT_MAX` bytes; long texts are cut, never the code."""
     cut = records.RING_TEXT_MAX
     while True:
-        short = Fault(
-            result=fault.result,
-            object=fault.object[:cut],
-            found=fault.found[:cut],
-            expected=fault.expected[:cut],
-            hint=fault.hint[:cut],
+        short = ErrorInfo(
+            result=info.result,
+            object=info.object[:cut],
+            found=info.found[:cut],
+            expected=info.expected[:cut],
+            hint=info.hint[:cut],
         )
         data = msgspec.msgpack.encode(short)
         if len(data) <= records.RING_TEXT_MAX:
@@ -373,8 +377,8 @@ def _encode_fault(fault: Fault) -> bytes:
         cut //= 2
 
 
-def _doomed(result: int) -> Fault:
-    return Fault(
+def _doomed(result: int) -> ErrorInfo:
+    return ErrorInfo(
         result=result,
         object="submission",
         found="injected fault: it was to fail, and its engine died meanwhile",
@@ -382,15 +386,15 @@ def _doomed(result: int) -> Fault:
     )
 
 
-def lost_fault(fault: Fault) -> Fault:
+def lost_fault(info: ErrorInfo) -> ErrorInfo:
     """What becomes of a queue whose ring is broken, for that reason."""
-    return Fault(
-        result=ZeResult.ERROR_DEVICE_LOST, object=fault.object, found=fault.found, expected=fault.expected
+    return ErrorInfo(
+        result=ZeResult.ERROR_DEVICE_LOST, object=info.object, found=info.found, expected=info.expected
     )
 
 
-def cancelled_fault() -> Fault:
+def cancelled_fault() -> ErrorInfo:
     """The fault of a submission whose driver did not want it any more."""
-    return Fault(
+    return ErrorInfo(
         result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
     )

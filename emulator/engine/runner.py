@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from softnpu.emulator import link
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.queue import EngineQueue, Submission, cancelled_fault, lost_fault
 from softnpu.emulator.engine.scheduler import SLICE_NS
 from softnpu.emulator.engine.steps import AGAIN, BLOCKED, GIVEN_UP, LOADING, NOTED_EVERY, Rest
-from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links import engine as link
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext
@@ -44,7 +44,7 @@ class Runner:
         self._tdr_ns = tdr_ms * 1_000_000
         self._queue: EngineQueue | None = None
         self._submission: Submission | None = None
-        self._abort: Fault | None = None  # why the submission that runs must end: decided once
+        self._abort: ErrorInfo | None = None  # why the submission that runs must end: decided once
         self._farewells: list[link.Report] = []  # of what was dropped while it runs
         self._look_due_ns = 0
         self._slice_end_ns = 0
@@ -59,21 +59,21 @@ class Runner:
         try:
             submission = queue.next()
         except Refused as error:
-            self._abandon(queue, lost_fault(error.fault))
+            self._abandon(queue, lost_fault(error.info))
             return
-        fault: Fault | None = None
+        info: ErrorInfo | None = None
         try:
             if submission.fence:
                 queue.fence(submission)
                 if queue.closed:
                     return  # dropped by an order that was read on the way, and that was answered
             if queue.lost is not None:
-                fault = queue.lost
+                info = queue.lost
             elif queue.condemned == submission.sequence and queue.verdict is not None:
-                fault = queue.verdict
+                info = queue.verdict
             elif submission.is_cancelled() and queue.pending_effect() is None:
                 # with half of an effect done by a dead engine it comes too late: the other half follows
-                fault = cancelled_fault()
+                info = cancelled_fault()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
@@ -83,7 +83,7 @@ class Runner:
                     self._put_off(queue, waits)
                     return
                 if self._abort is not None:
-                    fault = self._abort
+                    info = self._abort
                 elif waits is GIVEN_UP:
                     # its queue or this engine is gone: it did not end, and nobody may be told that it has
                     self._charge(queue, time.monotonic_ns())
@@ -93,22 +93,22 @@ class Runner:
                     self._counters.commands += program.commands
                     self._counters.inferences += program.inferences
         except Refused as error:
-            fault = error.fault
+            info = error.info
         except RuntimeError as error:
-            fault = _runtime_fault(error)
+            info = _runtime_fault(error)
         except MemoryError:
-            fault = _memory_fault()
+            info = _memory_fault()
         now = time.monotonic_ns()
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.blocked is None or not queue.blocked.tiles):
             self._counters.busy_ns += used
-            self.end(queue, submission, fault)
+            self.end(queue, submission, info)
             self._scheduler.charge(queue, used)  # nobody waits for that
         else:
             self._charge(queue, now)
-            self.end(queue, submission, fault)
+            self.end(queue, submission, info)
 
-    def _abandon(self, queue: EngineQueue, lost: Fault) -> None:
+    def _abandon(self, queue: EngineQueue, lost: ErrorInfo) -> None:
         """The ring of the queue is broken."""
         self.report(queue, lost)
         self._overlap.settle(queue)
@@ -116,19 +116,19 @@ class Runner:
         queue.abandon(lost)
         self._charge(queue, time.monotonic_ns())  # else a tail that never rests would be served first
 
-    def end(self, queue: EngineQueue, submission: Submission | None, fault: Fault | None) -> None:
+    def end(self, queue: EngineQueue, submission: Submission | None, info: ErrorInfo | None) -> None:
         """The submission is over: tells everybody who waits for it."""
         self._counters.submissions += 1
         self._counters.publish()
-        if fault is not None:
+        if info is not None:
             self._overlap.settle(queue)
-            self.report(queue, fault)
+            self.report(queue, info)
         if not queue.closed:
-            queue.finish(submission, fault)
+            queue.finish(submission, info)
         if queue.blocked is not None or queue.decoding is not None or queue.step or queue.give_up_ns:
             queue.forget()
 
-    def report(self, queue: EngineQueue, fault: Fault) -> None:
+    def report(self, queue: EngineQueue, info: ErrorInfo) -> None:
         """Counts a failure, and tells the supervisor of it unless the queue was lost before."""
         self._counters.count_fault()
         if queue.lost is None:
@@ -137,7 +137,7 @@ class Runner:
                     context=queue.context.number,
                     queue=queue.handle,
                     sequence=queue.completed + 1,
-                    fault=fault.shortened(),
+                    info=info.shortened(),
                 )
             )
 
@@ -336,11 +336,11 @@ class Runner:
         if queue is None or queue.completed + 1 != order.sequence:
             return
         if queue.handle == order.queue and queue.context.number == order.context:
-            self._abort = order.fault
+            self._abort = order.info
 
 
-def _memory_fault() -> Fault:
-    return Fault(
+def _memory_fault() -> ErrorInfo:
+    return ErrorInfo(
         result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
         object="submission",
         found="the engine ran out of memory",
@@ -349,9 +349,9 @@ def _memory_fault() -> Fault:
     )
 
 
-def _runtime_fault(error: RuntimeError) -> Fault:
+def _runtime_fault(error: RuntimeError) -> ErrorInfo:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return Fault(
+    return ErrorInfo(
         result=ZeResult.ERROR_UNKNOWN,
         object="inference",
         found=lines[-1] if lines else type(error).__name__,

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.engine.dynamic import bind
 from softnpu.emulator.engine.executor import Bytes, LoadedImage, type_of
-from softnpu.emulator.interface.blob import ArgumentMeta, GraphMeta
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 log = logging.getLogger(__name__)
@@ -142,13 +142,13 @@ def _bound(
     end = time.monotonic() + _MOST_MS / 1000
     late = False
 
-    def given_up() -> bool:
+    def is_cancelled() -> bool:
         nonlocal late
         late = time.monotonic() > end
         return late
 
     try:
-        bind(image, views, _nothing).run(given_up)
+        bind(image, views, _nothing).run(is_cancelled)
     except (RuntimeError, Refused) as error:
         reason = str(error).strip().splitlines()[-1]
         raise _differs(meta, "", reason, "the inference that OpenVINO did") from error
@@ -221,7 +221,7 @@ def _differs(meta: GraphMeta, output: str, found: str, expected: str) -> Refused
     return refuse(
         ZeResult.ERROR_MODULE_BUILD_FAILURE,
         f"self-check of graph '{meta.name}'" + (f", output '{output}'" if output else ""),
-        f"in given memory {found}",
-        f"{expected}, as in OpenVINO's own memory",
-        "this is a defect of softnpu: please report it with the model",
+        found=f"in given memory {found}",
+        expected=f"{expected}, as in OpenVINO's own memory",
+        hint="this is a defect of softnpu: please report it with the model",
     )

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.emulator.interface import linux
-from softnpu.emulator.ranges import RangeAllocator
+from softnpu.emulator.common import linux
+from softnpu.emulator.common.range_allocator import RangeAllocator
 
 Bytes = npt.NDArray[np.uint8]
 

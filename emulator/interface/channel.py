@@ -12,8 +12,8 @@ import socket
 from collections.abc import Sequence
 from types import TracebackType
 
+from softnpu.emulator.common.untrusted_fds import close_untrusted, has_socket
 from softnpu.emulator.interface import frames
-from softnpu.emulator.interface.given import close_given, has_socket
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # room for all that the kernel sends at once: what does not fit it closes itself, and we would wait for that
@@ -52,8 +52,8 @@ class Packet:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "control frame",
-                f"{len(self._fds)} descriptors",
-                f"{expected}",
+                found=f"{len(self._fds)} descriptors",
+                expected=f"{expected}",
             )
         fds, self._fds = self._fds, []
         return fds
@@ -64,15 +64,15 @@ class Packet:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "control frame",
-                "the descriptor of a socket",
-                "files and memory files",
+                found="the descriptor of a socket",
+                expected="files and memory files",
             )
 
     def close(self) -> None:
         """Closes the descriptors that nobody took."""
         fds, self._fds = self._fds, []
         if fds:
-            close_given(fds)
+            close_untrusted(fds)
 
 
 class Channel:
@@ -116,22 +116,22 @@ class Channel:
                 raise refuse(
                     ZeResult.ERROR_INVALID_SIZE,
                     "control frame",
-                    f"more than {frames.MAX_FRAME} bytes",
-                    f"at most {frames.MAX_FRAME}",
+                    found=f"more than {frames.MAX_FRAME} bytes",
+                    expected=f"at most {frames.MAX_FRAME}",
                 )
             if flags & socket.MSG_CTRUNC:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     "control frame",
-                    "descriptors were lost on the way",
-                    f"at most {frames.MAX_FDS} descriptors and room for them in the receiver",
+                    found="descriptors were lost on the way",
+                    expected=f"at most {frames.MAX_FDS} descriptors and room for them in the receiver",
                 )
             if len(fds) > frames.MAX_FDS:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     "control frame",
-                    f"{len(fds)} descriptors",
-                    f"at most {frames.MAX_FDS}",
+                    found=f"{len(fds)} descriptors",
+                    expected=f"at most {frames.MAX_FDS}",
                 )
             packet.request, packet.body = frames.decode(data, len(fds))
         except BaseException:

@@ -319,4 +319,4 @@ def _decode_execute(number: int, data: bytes, at: int, length: int) -> GraphExec
 
 
 def _bad(where: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"command buffer, {where}", found, expected)
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"command buffer, {where}", found=found, expected=expected)

@@ -32,13 +32,16 @@ def encode(request: int, body: bytes, fd_count: int = 0) -> bytes:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,
             "control frame",
-            f"body of {len(body)} bytes",
-            f"at most {MAX_BODY}",
-            "send large data in a memory file descriptor",
+            found=f"body of {len(body)} bytes",
+            expected=f"at most {MAX_BODY}",
+            hint="send large data in a memory file descriptor",
         )
     if fd_count > MAX_FDS:
         raise refuse(
-            ZeResult.ERROR_INVALID_SIZE, "control frame", f"{fd_count} descriptors", f"at most {MAX_FDS}"
+            ZeResult.ERROR_INVALID_SIZE,
+            "control frame",
+            found=f"{fd_count} descriptors",
+            expected=f"at most {MAX_FDS}",
         )
     return HEADER.pack(MAGIC, FRAME_FORMAT, fd_count, request, len(body)) + body
 
@@ -49,34 +52,37 @@ def decode(frame: bytes, fd_count: int) -> tuple[int, memoryview]:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,
             "control frame",
-            f"{len(frame)} bytes",
-            f"a header of {HEADER.size} bytes at least",
+            found=f"{len(frame)} bytes",
+            expected=f"a header of {HEADER.size} bytes at least",
         )
     magic, version, announced, request, size = HEADER.unpack_from(frame)
     if magic != MAGIC:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             "control frame",
-            f"magic {bytes(magic)!r}",
-            f"{MAGIC!r}",
-            "the peer does not speak the softnpu firmware interface",
+            found=f"magic {bytes(magic)!r}",
+            expected=f"{MAGIC!r}",
+            hint="the peer does not speak the softnpu firmware interface",
         )
     if version != FRAME_FORMAT:
         raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_VERSION, "control frame", f"frame format {version}", f"{FRAME_FORMAT}"
+            ZeResult.ERROR_UNSUPPORTED_VERSION,
+            "control frame",
+            found=f"frame format {version}",
+            expected=f"{FRAME_FORMAT}",
         )
     if size > MAX_BODY or size != len(frame) - HEADER.size:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,
             "control frame",
-            f"body of {len(frame) - HEADER.size} bytes, header says {size}",
-            f"equal sizes of at most {MAX_BODY} bytes",
+            found=f"body of {len(frame) - HEADER.size} bytes, header says {size}",
+            expected=f"equal sizes of at most {MAX_BODY} bytes",
         )
     if announced != fd_count:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             "control frame",
-            f"{fd_count} descriptors received, header says {announced}",
-            "equal counts",
+            found=f"{fd_count} descriptors received, header says {announced}",
+            expected="equal counts",
         )
     return request, memoryview(frame)[HEADER.size :]

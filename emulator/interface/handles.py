@@ -60,9 +60,9 @@ class HandleTable(Generic[T]):
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 f"{self._kind.name.lower()} handles",
-                f"{self._live} live in this session",
-                f"at most {self._limit}",
-                "destroy objects that are no longer used",
+                found=f"{self._live} live in this session",
+                expected=f"at most {self._limit}",
+                hint="destroy objects that are no longer used",
             )
 
     def add(self, obj: T) -> int:
@@ -97,18 +97,26 @@ class HandleTable(Generic[T]):
     def _find(self, handle: int) -> tuple[int, T]:
         wanted = self._kind.name.lower()
         if handle == NULL_HANDLE:
-            raise refuse(ZeResult.ERROR_INVALID_NULL_HANDLE, wanted, "null handle", f"a live {wanted} handle")
+            raise refuse(
+                ZeResult.ERROR_INVALID_NULL_HANDLE,
+                wanted,
+                found="null handle",
+                expected=f"a live {wanted} handle",
+            )
         slot, generation = handle & 0xFFFFFFFF, (handle >> 32) & 0xFFFFFF
         if handle >> 56 != self._kind or slot >= len(self._objects):
             raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT, describe(handle), "unknown handle", f"a live {wanted} handle"
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(handle),
+                found="unknown handle",
+                expected=f"a live {wanted} handle",
             )
         obj = self._objects[slot]
         if obj is None or generation != self._generations[slot]:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 describe(handle),
-                f"stale handle: destroyed, slot {slot} is at generation {self._generations[slot]}",
-                f"a live {wanted} handle",
+                found=f"stale handle: destroyed, slot {slot} is at generation {self._generations[slot]}",
+                expected=f"a live {wanted} handle",
             )
         return slot, obj

@@ -374,4 +374,4 @@ def _is_error(text: str) -> bool:
 
 
 def _bad(object: str, found: str, expected: str, hint: str = "") -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, found, expected, hint)
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, found=found, expected=expected, hint=hint)

@@ -15,7 +15,7 @@ import msgspec
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
-from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 
 Message = message.Message
 DeviceInfo = status.DeviceInfo
@@ -261,7 +261,7 @@ class Ok(Message, frozen=True, kw_only=True, tag="ok"):
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """The request was refused or failed; it had no effect."""
 
-    fault: Fault
+    info: ErrorInfo
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
@@ -411,16 +411,16 @@ def _checked(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview) -> M
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             "control message",
-            str(error),
-            "a message of the firmware interface",
+            found=str(error),
+            expected="a message of the firmware interface",
         ) from error
     unknown = [field for field in message.must if field not in type(message).__struct_fields__]
     if unknown:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             f"control message {type(message).__name__}",
-            f"required field {unknown[0]!r}",
-            "only fields that this interface version knows",
-            "update the older side",
+            found=f"required field {unknown[0]!r}",
+            expected="only fields that this interface version knows",
+            hint="update the older side",
         )
     return message

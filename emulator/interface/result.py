@@ -42,7 +42,7 @@ class ZeResult(enum.IntEnum):
     ERROR_UNKNOWN = 0x7FFFFFFE
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why something was refused or failed: result code, object, what was found, expected, next step.
 
     `result` is an integer on the wire so that a newer daemon's codes still decode.
@@ -62,13 +62,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         except ValueError:
             return f"ze_result_t {self.result:#x}"
 
-    def shortened(self) -> Fault:
+    def shortened(self) -> ErrorInfo:
         """The fault with texts that fit into a control frame, whatever the client put into them."""
         texts = (self.object, self.found, self.expected, self.hint)
         if all(len(text) <= _LONGEST_TEXT for text in texts):
             return self
         cut = [text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..." for text in texts]
-        return Fault(result=self.result, object=cut[0], found=cut[1], expected=cut[2], hint=cut[3])
+        return ErrorInfo(result=self.result, object=cut[0], found=cut[1], expected=cut[2], hint=cut[3])
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.found}"
@@ -82,11 +82,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Refused(Exception):
     """Raised on either side of the interface when a request cannot be honoured; carries the fault."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(f"{fault.name}: {fault}")
-        self.fault = fault
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(f"{info.name}: {info}")
+        self.info = info
 
 
 def refuse(result: ZeResult, object: str, found: str, expected: str = "", hint: str = "") -> Refused:
     """Builds the exception of one refusal, to be raised by the caller."""
-    return Refused(Fault(result=int(result), object=object, found=found, expected=expected, hint=hint))
+    return Refused(ErrorInfo(result=int(result), object=object, found=found, expected=expected, hint=hint))

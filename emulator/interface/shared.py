@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import time
 
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import EventState
 
 # Words of the records, and states as plain integers: reading a member of an enumeration takes 50 ns,

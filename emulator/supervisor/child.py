@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused

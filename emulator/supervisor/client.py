@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
 from softnpu.emulator.supervisor.faults import FaultRequest
 from softnpu.emulator.supervisor.graph_requests import cancelled_fault
-from softnpu.emulator.supervisor.late_requests import LateRequests
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session import Session
@@ -49,7 +49,7 @@ class Client:
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
         self._unread = 0
-        self._late = LateRequests(self._reactor, self._serve_late)
+        self._late = DelayedRequests(self._reactor, self._serve_late)
         self._greeted = False
         self._open = True
         user.connections.take()
@@ -107,7 +107,7 @@ class Client:
         if not self._open:
             return
         if isinstance(message, msg.Failed):
-            message = msg.Failed(fault=message.fault.shortened())
+            message = msg.Failed(info=message.info.shortened())
         try:
             self._outbox.post(request, message, fds)
             if self._outbox.waiting_bytes != self._unread:
@@ -134,7 +134,7 @@ class Client:
                 return
             except Refused as error:
                 # the stream is not trustworthy after a malformed frame: say why, then end it
-                self._post(0, msg.Failed(fault=error.fault))
+                self._post(0, msg.Failed(info=error.info))
                 self.close(f"malformed frame: {error}")
                 return
             except OSError as error:
@@ -163,7 +163,7 @@ class Client:
             if faults.armed and not late and not faults.pass_on(self, packet, request):
                 return
             if isinstance(request, msg.Cancel) and self._late.cancel(request.request):
-                self._post(request.request, msg.Failed(fault=cancelled_fault()))
+                self._post(request.request, msg.Failed(info=cancelled_fault()))
             if not self._greeted:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
@@ -182,37 +182,40 @@ class Client:
                 raise refuse(
                     ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                     f"request {type(request).__name__}",
-                    "a monitor's connection",
-                    "the role 'session'",
+                    found="a monitor's connection",
+                    expected="the role 'session'",
                 )
         except Refused as error:
-            log.info("client %d: refused: %s", self.number, error.fault.shortened())
-            self._post(packet.request, msg.Failed(fault=error.fault))
+            log.info("client %d: refused: %s", self.number, error.info.shortened())
+            self._post(packet.request, msg.Failed(info=error.info))
             if not self._greeted:
                 self.close("handshake refused")
         except (OSError, MemoryError) as error:
             # descriptors or memory of the daemon ran out: this request fails, everything else goes on
             log.error("client %d: %s", self.number, error)
-            fault = Fault(
+            info = ErrorInfo(
                 result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 object="daemon",
                 found=str(error) or type(error).__name__,
                 expected="descriptors and memory to serve the request",
                 hint="raise the descriptor limit of the daemon, or use fewer objects",
             )
-            self._post(packet.request, msg.Failed(fault=fault))
+            self._post(packet.request, msg.Failed(info=info))
 
     def _greet(self, number: int, request: msg.Request) -> None:
         if not isinstance(request, msg.Hello):
             raise refuse(
-                ZeResult.ERROR_UNINITIALIZED, "connection", f"{type(request).__name__} before Hello", "Hello"
+                ZeResult.ERROR_UNINITIALIZED,
+                "connection",
+                found=f"{type(request).__name__} before Hello",
+                expected="Hello",
             )
         if request.role not in ("session", "monitor"):
             raise refuse(
                 ZeResult.ERROR_INVALID_ENUMERATION,
                 "handshake",
-                f"role {request.role!r}",
-                "session or monitor",
+                found=f"role {request.role!r}",
+                expected="session or monitor",
             )
         welcome = self._supervisor.greet(request, self.number)
         if request.role == "session":

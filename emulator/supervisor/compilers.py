@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from softnpu.emulator.interface.compiling import Job, Result, outcome_decoder
 from softnpu.emulator.interface.messages import Failed, Progress
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 
 log = logging.getLogger(__name__)
 
-COMPILER_MODULE = "softnpu.driver.compiler"
+COMPILER_MODULE = "softnpu.emulator.compiler"
 _WORKERS = max(1, min(4, os.cpu_count() or 1))
 _IDLE_S = 10.0
 _STALLED_S = 10.0
@@ -46,7 +46,7 @@ class Compilation:
     fds: list[int]
     on_progress: Callable[[Progress], None]
     on_done: Callable[[Result, list[int]], None]
-    on_failed: Callable[[Fault], None]
+    on_failed: Callable[[ErrorInfo], None]
     owner: tuple[int, int] = (0, 0)
     harm: int = 0
     worker: _Worker | None = None
@@ -69,7 +69,7 @@ class Compilation:
         """Ends it with what happened to its worker."""
         self.close()
         self.on_failed(
-            Fault(
+            ErrorInfo(
                 result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
                 object="compiler worker",
                 found=reason,
@@ -325,7 +325,7 @@ class _Worker:
         self._watch.end()
         self._idle = self._reactor.after(_IDLE_S, self.kill)
         if isinstance(outcome, Failed):
-            compilation.on_failed(outcome.fault)
+            compilation.on_failed(outcome.info)
         else:
             compilation.on_done(outcome, fds)
         compilation.close()

@@ -15,19 +15,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from softnpu.emulator import link
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
-from softnpu.emulator.interface.result import Fault, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, Waiter
-from softnpu.emulator.supervisor.judgement import judge_image, judge_queues
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
-from softnpu.emulator.supervisor.offenders import Offenders
 from softnpu.emulator.supervisor.penalties import Penalties
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.reset_blame import judge_image, judge_queues
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.watchdog import Suspect, Verdict, Watchdog
@@ -49,7 +49,7 @@ class Device:
         reactor: Reactor,
         page: StatusPage,
         settings: DaemonSettings,
-        offenders: Offenders,
+        offenders: BanPolicy,
     ) -> None:
         self.info = info
         self.images = ImageStore()
@@ -133,7 +133,7 @@ class Device:
         self.state = state
         self._page.set(self.info.index, StatusWord.STATE, state)
 
-    def _post(self, order: link.Order, fds: list[int] | None = None) -> None:
+    def _post(self, order: link.EngineCommand, fds: list[int] | None = None) -> None:
         if self._engine is not None:
             self._engine.post(0, order, fds or [])
 
@@ -157,19 +157,19 @@ class Device:
                 self._forget_context(number)
             case link.QueueDropped(context=number, queue=queue):
                 self._forget_queue((number, queue))
-            case link.ImageLoaded(image=number, load_ms=load_ms, fault=fault):
+            case link.ImageLoaded(image=number, load_ms=load_ms, info=info):
                 self._loads.pop(number, None)
                 image = self.images.find(number)
                 if image is not None:
                     image.attempts = 0
-                    image.finish_loading(fault, load_ms)
+                    image.finish_loading(info, load_ms)
             case link.SubmissionFailed():
                 log.warning(
                     "device %d: context %d, submission %d: %s",
                     self.info.index,
                     report.context,
                     report.sequence,
-                    report.fault,
+                    report.info,
                 )
                 self.penalties.note_failure(report)
 
@@ -188,7 +188,7 @@ class Device:
         self._loads.clear()
         verdict, self._verdict = self._verdict, None
         for queue in judge_queues(self.contexts.values(), self.states, verdict, reason):
-            self.penalties.blame(queue, reason if verdict is None else verdict.fault.found)
+            self.penalties.blame(queue, reason if verdict is None else verdict.info.found)
         if loading is not None and alone:
             self._blame_image(loading, reason)
         ready = self.state is DeviceState.READY
@@ -256,17 +256,15 @@ class Device:
     def ping(self, number: int) -> None:
         self._post(link.Ping(number=number))
 
-    def abort(self, suspect: Suspect, fault: Fault) -> None:
+    def abort(self, suspect: Suspect, info: ErrorInfo) -> None:
         """Asks the engine to end a submission that has run for too long."""
         queue, sequence = suspect.queue, suspect.running.sequence
-        self.penalties.blame(queue, fault.found)
-        self._post(
-            link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, fault=fault)
-        )
+        self.penalties.blame(queue, info.found)
+        self._post(link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, info=info))
 
     def kill_engine(self, verdict: Verdict) -> None:
         """The watchdog has given it up."""
-        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), verdict.fault.found)
+        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), verdict.info.found)
         if self._engine is not None:
             self._verdict = verdict
             self._engine.kill()
@@ -318,9 +316,9 @@ class Device:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
                 object,
-                f"{size} bytes asked for",
-                f"at most the {left} free bytes of {self.info.memory_total} on device {self.info.index}",
-                "free memory, or start the daemon with a larger --memory",
+                found=f"{size} bytes asked for",
+                expected=f"at most the {left} free bytes of {self.info.memory_total} on device {self.info.index}",
+                hint="free memory, or start the daemon with a larger --memory",
             )
 
     def _check_usable(self) -> None:
@@ -328,9 +326,9 @@ class Device:
             raise refuse(
                 ZeResult.ERROR_DEVICE_LOST,
                 f"device {self.info.index}",
-                "its engines end before they are ready",
-                "a working engine",
-                "read the daemon's log, then restart it",
+                found="its engines end before they are ready",
+                expected="a working engine",
+                hint="read the daemon's log, then restart it",
             )
 
     def announce_segment(self, context: Context, segment: int) -> None:
@@ -421,13 +419,13 @@ class Device:
             self._loads.pop(image.number, None)
             self._post(link.ImageUnload(image=image.number))
         if image.waiting:
-            fault = Fault(
+            info = ErrorInfo(
                 result=ZeResult.ERROR_INVALID_ARGUMENT,
                 object="graph",
                 found="destroyed while it was being loaded",
                 expected="a live graph",
             )
-            image.finish_loading(fault, 0.0)
+            image.finish_loading(info, 0.0)
 
     def _initialized_graphs(self) -> list[Graph]:
         graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]

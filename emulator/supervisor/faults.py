@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from softnpu.emulator import link
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.injection_counts import InjectionCounts
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
     FaultState,
@@ -27,6 +25,8 @@ from softnpu.emulator.interface.injection_messages import (
 )
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation, kind_of
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounts
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.client import Client
@@ -116,8 +116,8 @@ class Faults:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 f"injection of {injection.kind.value}",
-                f"device {injection.device}",
-                f"0 to {len(self._devices) - 1}",
+                found=f"device {injection.device}",
+                expected=f"0 to {len(self._devices) - 1}",
             )
         self._make_room()
         counts = self._counts = self._counts or InjectionCounts.new(_MOST)
@@ -150,19 +150,32 @@ class Faults:
         known = self._sessions()
         hint = "'softnpu status' lists them"
         if request.session is not None and request.pid is not None:
-            raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, object, "a session and a process", "one of both")
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found="a session and a process",
+                expected="one of both",
+            )
         if request.session is not None:
             if request.session in known:
                 return (request.session,)
             raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT, object, f"session {request.session}", "a session", hint
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found=f"session {request.session}",
+                expected="a session",
+                hint=hint,
             )
         if request.pid is None:
             return ()
         mine = tuple(session for session, pid in known.items() if pid == request.pid)
         if not mine:
             raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT, object, f"process {request.pid}", "one with a session", hint
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found=f"process {request.pid}",
+                expected="one with a session",
+                hint=hint,
             )
         return mine
 
@@ -172,9 +185,11 @@ class Faults:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "injection",
-                f"id {unknown[0]}",
-                f"one of {', '.join(map(str, self._entries))}" if self._entries else "no id: there is none",
-                "'softnpu inject status' lists them",
+                found=f"id {unknown[0]}",
+                expected=f"one of {', '.join(map(str, self._entries))}"
+                if self._entries
+                else "no id: there is none",
+                hint="'softnpu inject status' lists them",
             )
         chosen = set(self._entries) if ids is None else set(ids)
         for number in chosen:
@@ -189,9 +204,9 @@ class Faults:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 "injection",
-                f"{len(self._entries)} injections",
-                f"at most {_MOST}",
-                "remove some with 'softnpu inject clear'",
+                found=f"{len(self._entries)} injections",
+                expected=f"at most {_MOST}",
+                hint="remove some with 'softnpu inject clear'",
             )
 
     def _remove(self, entry: _Entry) -> None:
@@ -328,10 +343,10 @@ def _refusal(injection: Injection, tag: str) -> Refused:
     if injection.kind is FaultKind.OOM:
         host = injection.effective == "host"
         result = ZeResult.ERROR_OUT_OF_HOST_MEMORY if host else ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
-        return refuse(result, "memory allocation", what, "free memory")
+        return refuse(result, "memory allocation", found=what, expected="free memory")
     if injection.kind is FaultKind.COMPILE_FAIL:
-        return refuse(ZeResult.ERROR_MODULE_BUILD_FAILURE, "graph", injection.effective)
+        return refuse(ZeResult.ERROR_MODULE_BUILD_FAILURE, "graph", found=injection.effective)
     if injection.kind is FaultKind.EXPORT_FAIL and tag != "mem_alloc":
-        return refuse(injection.result or ZeResult.ERROR_UNKNOWN, tag, what)
+        return refuse(injection.result or ZeResult.ERROR_UNKNOWN, tag, found=what)
     named = injection.result or _RESULTS.get(injection.kind)
-    return refuse(named or _RESULTS_OF_REQUESTS.get(tag, ZeResult.ERROR_UNKNOWN), tag, what)
+    return refuse(named or _RESULTS_OF_REQUESTS.get(tag, ZeResult.ERROR_UNKNOWN), tag, found=what)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from softnpu.emulator.blob.weights import check_sources
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
-from softnpu.emulator.interface.compiling import (
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links.compiler import (
     Compiled,
     CompileJob,
     ExportJob,
@@ -18,8 +20,6 @@ from softnpu.emulator.interface.compiling import (
     QueryJob,
     Result,
 )
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
-from softnpu.emulator.interface.weights import check_sources
 from softnpu.emulator.supervisor.compilers import Compilation
 from softnpu.emulator.supervisor.images import file_identities
 from softnpu.emulator.supervisor.objects import Context, Graph
@@ -66,7 +66,10 @@ class GraphRequests:
         check_sources(request.weights, "blob")
         if request.placement_length < 0:
             raise refuse(
-                ZeResult.ERROR_INVALID_SIZE, "placement", f"{request.placement_length} bytes", "0 or more"
+                ZeResult.ERROR_INVALID_SIZE,
+                "placement",
+                found=f"{request.placement_length} bytes",
+                expected="0 or more",
             )
         fds = packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
         job = ImportJob(
@@ -91,9 +94,9 @@ class GraphRequests:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_SIZE,
                 "graph",
-                f"weights in {len(graph.image.weights)} sources, and a file to write to",
-                f"at most {frames.MAX_FDS} descriptors in one job",
-                "export it into memory",
+                found=f"weights in {len(graph.image.weights)} sources, and a file to write to",
+                expected=f"at most {frames.MAX_FDS} descriptors in one job",
+                hint="export it into memory",
             )
         job = ExportJob(
             blob_length=answer.blob_length,
@@ -124,8 +127,8 @@ class GraphRequests:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "compiler options",
-                f"device {request.device}",
-                f"0 to {len(devices) - 1}",
+                found=f"device {request.device}",
+                expected=f"0 to {len(devices) - 1}",
             )
         platform = devices[request.device].info.platform
         job = OptionsJob(platform=platform, option=request.option, value=request.value)
@@ -144,17 +147,17 @@ class GraphRequests:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 "graph",
-                f"{limit} compilations of this session are under way",
-                f"at most {limit}",
-                "wait for one to end, or start the daemon with a larger --limit session-compiles",
+                found=f"{limit} compilations of this session are under way",
+                expected=f"at most {limit}",
+                hint="wait for one to end, or start the daemon with a larger --limit session-compiles",
             )
         self._state.user.compiles.check()
         if number in self._compilations:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "graph",
-                f"request id {number} is in use",
-                "a fresh request id",
+                found=f"request id {number} is in use",
+                expected="a fresh request id",
             )
 
     def _compile(
@@ -171,7 +174,7 @@ class GraphRequests:
             except Refused as error:
                 for fd in made:
                     os.close(fd)
-                self._state.post(number, msg.Failed(fault=error.fault), ())
+                self._state.post(number, msg.Failed(info=error.info), ())
                 return
             sources = compilation.take_fds(len(job.weights))
             deferred = isinstance(job, ImportJob) and job.deferred
@@ -216,9 +219,9 @@ class GraphRequests:
             self._pop(number)
             on_done(answer, made)
 
-        def failed(fault: Fault) -> None:
+        def failed(info: ErrorInfo) -> None:
             self._pop(number)
-            self._state.post(number, msg.Failed(fault=fault), ())
+            self._state.post(number, msg.Failed(info=info), ())
 
         compilation = Compilation(
             job, fds, lambda progress: self._state.post(number, progress, ()), done, failed, self._owner, harm
@@ -243,7 +246,7 @@ class GraphRequests:
         compilation = self._pop(request.request)
         if compilation is not None:
             self._state.supervisor.compilers.abandon(compilation)
-            self._state.post(request.request, msg.Failed(fault=cancelled_fault()), ())
+            self._state.post(request.request, msg.Failed(info=cancelled_fault()), ())
         self._state.post(number, msg.Ok(), ())
 
     def initialize(self, number: int, graph: Graph) -> None:
@@ -252,16 +255,16 @@ class GraphRequests:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
                 "graph, platform",
-                f"compiled for {compiled_for}",
-                f"{platform}, the platform of this device",
-                "export it, and import it on a device of its platform",
+                found=f"compiled for {compiled_for}",
+                expected=f"{platform}, the platform of this device",
+                hint="export it, and import it on a device of its platform",
             )
 
-        def told(fault: Fault | None, load_ms: float) -> None:
+        def told(info: ErrorInfo | None, load_ms: float) -> None:
             if not self._state.open:
                 return
-            if fault is not None:
-                self._state.post(number, msg.Failed(fault=fault), ())
+            if info is not None:
+                self._state.post(number, msg.Failed(info=info), ())
                 return
             if graph.handle in graph.context.graphs and not graph.initialized:
                 graph.initialized = True
@@ -275,9 +278,9 @@ class GraphRequests:
         graph.context.device.drop_graph(graph)
 
 
-def cancelled_fault() -> Fault:
+def cancelled_fault() -> ErrorInfo:
     """The answer to a compilation that was cancelled."""
-    return Fault(
+    return ErrorInfo(
         result=ZeResult.ERROR_NOT_AVAILABLE,
         object="compilation",
         found="cancelled by the client",
@@ -293,5 +296,8 @@ def _check_size(job: Job, fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
     raise refuse(
-        ZeResult.ERROR_INVALID_SIZE, "graph", f"a job of {size} bytes", f"at most {frames.MAX_BODY} bytes"
+        ZeResult.ERROR_INVALID_SIZE,
+        "graph",
+        found=f"a job of {size} bytes",
+        expected=f"at most {frames.MAX_BODY} bytes",
     )

@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from softnpu.emulator.interface import linux
-from softnpu.emulator.interface.compiling import Compiled
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
-from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.links.compiler import Compiled
 
-Waiter = Callable[[Fault | None, float], None]
+Waiter = Callable[[ErrorInfo | None, float], None]
 
 
 class ImageState(enum.Enum):
@@ -77,12 +77,12 @@ class Image:
         for fd in self.fds:
             os.close(fd)
 
-    def finish_loading(self, fault: Fault | None, load_ms: float) -> None:
+    def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
         """Tells everyone who waits for this image how loading ended."""
-        self.state = ImageState.COMPILED if fault else ImageState.LOADED
+        self.state = ImageState.COMPILED if info else ImageState.LOADED
         waiting, self.waiting = self.waiting, []
         for tell in waiting:
-            tell(fault, load_ms)
+            tell(info, load_ms)
 
 
 class ImageStore:

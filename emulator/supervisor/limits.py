@@ -55,8 +55,8 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     f"setting {OPTION} {option_name(name)}",
-                    f"{getattr(self, name)}",
-                    f"{least} or more",
+                    found=f"{getattr(self, name)}",
+                    expected=f"{least} or more",
                 )
 
     def segments_of_user(self) -> int:
@@ -104,7 +104,7 @@ class Quota:
         hint = f"give some back, or start the daemon with a larger {OPTION} {self._name}"
         if not self._name:
             hint = "give some back"
-        raise refuse(self._result, self._object, found, f"at most {self.limit}", hint)
+        raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
     def take(self, count: int = 1) -> None:
         """Counts what `check` has let pass, or a negative `count` of what is given back."""
@@ -127,8 +127,8 @@ class CountedTable(HandleTable[T], Generic[T]):
         try:
             super().check_room()
         except Refused as error:
-            hint = f"{error.fault.hint}, or start the daemon with a larger {OPTION} {self._name}"
-            raise Refused(msgspec.structs.replace(error.fault, hint=hint)) from None
+            hint = f"{error.info.hint}, or start the daemon with a larger {OPTION} {self._name}"
+            raise Refused(msgspec.structs.replace(error.info, hint=hint)) from None
         for quota in self._quotas:
             quota.check()
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
+from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.ranges import RangeAllocator
 
 PAGE = 4096
 DEFAULT_ALIGNMENT = 64
@@ -130,13 +130,20 @@ class ContextMemory:
 def check_request(kind: str, size: int, alignment: int) -> None:
     """Refuses an allocation that no device can serve, before any effect."""
     if kind not in KINDS:
-        raise refuse(ZeResult.ERROR_INVALID_ENUMERATION, "memory kind", repr(kind), " or ".join(KINDS))
+        raise refuse(
+            ZeResult.ERROR_INVALID_ENUMERATION, "memory kind", found=repr(kind), expected=" or ".join(KINDS)
+        )
     if size <= 0:
-        raise refuse(ZeResult.ERROR_UNSUPPORTED_SIZE, "memory allocation", f"size {size}", "at least 1 byte")
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_SIZE,
+            "memory allocation",
+            found=f"size {size}",
+            expected="at least 1 byte",
+        )
     if alignment < 0 or alignment & (alignment - 1) or alignment > PAGE:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
             "memory allocation",
-            f"alignment {alignment}",
-            f"0 or a power of two up to {PAGE}",
+            found=f"alignment {alignment}",
+            expected=f"0 or a power of two up to {PAGE}",
         )

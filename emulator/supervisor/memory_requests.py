@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -58,9 +58,9 @@ class MemoryRequests:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
                 "memory allocation",
-                f"{size} bytes asked for, this session has {self._state.memory_used}",
-                f"at most {limit} bytes a session",
-                "free memory, or start the daemon with a larger --session-memory",
+                found=f"{size} bytes asked for, this session has {self._state.memory_used}",
+                expected=f"at most {limit} bytes a session",
+                hint="free memory, or start the daemon with a larger --session-memory",
             )
         context.device.check_memory(size, "memory allocation")
         self._state.user.memory.check(size)
@@ -98,12 +98,17 @@ class MemoryRequests:
                 raise refuse(
                     ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
                     f"memory {handle:#018x}",
-                    "the ring of a live command queue",
-                    "other memory",
-                    "destroy the queue instead",
+                    found="the ring of a live command queue",
+                    expected="other memory",
+                    hint="destroy the queue instead",
                 )
         if len(set(request.memory)) != len(request.memory):
-            raise refuse(ZeResult.ERROR_INVALID_ARGUMENT, "memory free", "a handle twice", "each handle once")
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "memory free",
+                found="a handle twice",
+                expected="each handle once",
+            )
         for handle, item in zip(request.memory, owned, strict=True):
             self.release(handle, item)
         self._state.post(number, msg.Ok(), ())
@@ -122,5 +127,8 @@ class MemoryRequests:
 
 def _no_segment(found: str) -> Refused:
     return refuse(
-        ZeResult.ERROR_INVALID_ARGUMENT, "memory import", found, "the descriptor of an exportable allocation"
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        "memory import",
+        found=found,
+        expected="the descriptor of an exportable allocation",
     )

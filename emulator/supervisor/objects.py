@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Queue:
     handle: int = 0
     # submission that must not run again, how it ends, and why nothing of this queue runs any more
     condemned: int = 0
-    verdict: Fault | None = None
-    lost: Fault | None = None
+    verdict: ErrorInfo | None = None
+    lost: ErrorInfo | None = None
     # how many engines have ended under a submission, and under one command of it
     attempted: int = 0
     attempted_step: int = 0

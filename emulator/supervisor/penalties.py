@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from softnpu.emulator import link
 from softnpu.emulator.interface.records import StatusWord
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.ban_policy import WINDOW_S, BanPolicy
 from softnpu.emulator.supervisor.objects import Context, Queue
-from softnpu.emulator.supervisor.offenders import WINDOW_S, Offenders
 from softnpu.emulator.supervisor.reactor import Reactor
 
 log = logging.getLogger(__name__)
@@ -21,9 +21,9 @@ class Penalties:
     def __init__(
         self,
         contexts: Mapping[int, Context],
-        offenders: Offenders,
+        offenders: BanPolicy,
         reactor: Reactor,
-        post: Callable[[link.Order], None],
+        post: Callable[[link.EngineCommand], None],
         count: Callable[[StatusWord], None],
     ) -> None:
         self._contexts = contexts
@@ -49,18 +49,18 @@ class Penalties:
         for each in self._queues_of(owner):
             self.announce_level(each)
             if self._offenders.refused(owner) and each.lost is None:
-                self.lose(each, self._offenders.fault(owner))
+                self.lose(each, self._offenders.info(owner))
         self._reactor.after(WINDOW_S + 1.0, lambda: self._forgive(owner))
 
     def note_failure(self, report: link.SubmissionFailed) -> None:
         """A submission failed; a lost queue stays lost, whatever a client writes into its ring."""
-        if report.fault.result != ZeResult.ERROR_DEVICE_LOST:
+        if report.info.result != ZeResult.ERROR_DEVICE_LOST:
             return
         self._count(StatusWord.ABORTED)
         context = self._contexts.get(report.context)
         queue = context.queues.get(report.queue) if context is not None else None
         if queue is not None:
-            queue.lost = report.fault
+            queue.lost = report.info
 
     def in_background(self, queue: Queue) -> bool:
         """Whether the queue runs below all others: its client wants that, or its process is slowed."""
@@ -73,10 +73,10 @@ class Penalties:
             link.QueueWorkload(context=queue.context.number, queue=queue.handle, background=background)
         )
 
-    def lose(self, queue: Queue, fault: Fault) -> None:
+    def lose(self, queue: Queue, info: ErrorInfo) -> None:
         """Nothing of this queue runs any more."""
-        queue.lost = fault
-        self._post(link.QueueLose(context=queue.context.number, queue=queue.handle, fault=fault))
+        queue.lost = info
+        self._post(link.QueueLose(context=queue.context.number, queue=queue.handle, info=info))
 
     def check(self, owner: str, object: str) -> None:
         """Refuses a process whose submissions have reset the device too often."""

@@ -35,7 +35,7 @@ class QueueRequests:
         try:
             self._create(number, request)
         except Refused as error:
-            self._state.post(number, msg.Failed(fault=error.fault), ())
+            self._state.post(number, msg.Failed(info=error.info), ())
 
     def _create(self, number: int, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
@@ -45,15 +45,15 @@ class QueueRequests:
             raise refuse(
                 ZeResult.ERROR_INVALID_SIZE,
                 "command queue",
-                f"{slots} slots",
-                f"a power of two from {records.MIN_SLOTS} to {most}",
+                found=f"{slots} slots",
+                expected=f"a power of two from {records.MIN_SLOTS} to {most}",
             )
         if request.priority not in PRIORITIES:
             raise refuse(
                 ZeResult.ERROR_INVALID_ENUMERATION,
                 "command queue",
-                f"priority {request.priority!r}",
-                " or ".join(PRIORITIES),
+                found=f"priority {request.priority!r}",
+                expected=" or ".join(PRIORITIES),
             )
         self._state.queues.check_room()
         size = records.ring_size(slots)

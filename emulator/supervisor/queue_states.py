@@ -6,9 +6,9 @@ import os
 import struct
 from typing import NamedTuple
 
-from softnpu.emulator import link
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.links import engine as link
 
 _WORD = struct.Struct("=Q")
 
@@ -36,9 +36,9 @@ class QueueStates:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
                 f"device {device}",
-                f"{link.QUEUE_STATES} queues exist",
-                "fewer",
-                "destroy queues that are no longer used",
+                found=f"{link.QUEUE_STATES} queues exist",
+                expected="fewer",
+                hint="destroy queues that are no longer used",
             )
         state = self._free.pop()
         start = state * link.QUEUE_STATE_SIZE

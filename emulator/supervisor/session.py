@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.ban_policy import identity
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import Context
-from softnpu.emulator.supervisor.offenders import identity
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.session_state import Post, SessionState
 from softnpu.emulator.supervisor.users import User
@@ -88,8 +88,8 @@ class Session:
                 raise refuse(
                     ZeResult.ERROR_UNSUPPORTED_FEATURE,
                     f"request {type(request).__name__}",
-                    "not meant for an open session",
-                    "a request on contexts, memory, queues or graphs",
+                    found="not meant for an open session",
+                    expected="a request on contexts, memory, queues or graphs",
                 )
 
     def close(self) -> None:
@@ -155,8 +155,8 @@ class Session:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
                 "context",
-                f"device {request.device}",
-                f"0 to {len(devices) - 1}",
+                found=f"device {request.device}",
+                expected=f"0 to {len(devices) - 1}",
             )
         state.contexts.check_room()
         device = devices[request.device]

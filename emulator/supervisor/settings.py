@@ -7,8 +7,9 @@ import math
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.interface import commands, environment, failpoints, injections, records
-from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
+from softnpu.emulator.common import environment, failpoints
+from softnpu.emulator.common.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
+from softnpu.emulator.interface import commands, injections, records
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -89,8 +90,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
                     f"injection of {injection.kind.value}",
-                    f"device {injection.device}",
-                    f"0 to {len(self.devices) - 1}",
+                    found=f"device {injection.device}",
+                    expected=f"0 to {len(self.devices) - 1}",
                 )
 
     def device_infos(self) -> list[DeviceInfo]:
@@ -115,4 +116,4 @@ def limits_for(settings: DaemonSettings) -> Limits:
 
 
 def _bad(name: str, found: str, expected: str) -> Refused:
-    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"setting {name}", found, expected)
+    return refuse(ZeResult.ERROR_INVALID_ARGUMENT, f"setting {name}", found=found, expected=expected)

@@ -10,7 +10,8 @@ import os
 import struct
 import time
 
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import StatusWord
 
 _WORD = struct.Struct("=Q")

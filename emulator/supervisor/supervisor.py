@@ -12,21 +12,21 @@ from functools import partial
 
 import psutil
 
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.faults import Faults
-from softnpu.emulator.supervisor.offenders import Offenders
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
-from softnpu.emulator.supervisor.turned_away import TurnedAway
 from softnpu.emulator.supervisor.users import Peer, User, Users
 
 log = logging.getLogger(__name__)
@@ -61,13 +61,13 @@ class Supervisor:
         self._listener = listener
         self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
-        offenders = Offenders()
+        offenders = BanPolicy()
         self.devices = [
             Device(info, self.reactor, self._page, settings, offenders) for info in settings.device_infos()
         ]
         memory = sum(device.info.memory_total for device in self.devices)
         self.users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
-        self._turned_away = TurnedAway(self.reactor)
+        self._turned_away = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self.faults = Faults(self.devices, self._processes)
         for device in self.devices:
@@ -152,7 +152,7 @@ class Supervisor:
             user = self.users.admit(peer, connection)
             self._check_room(user)
         except Refused as error:
-            self._turned_away.refuse(channel, error.fault)
+            self._turned_away.refuse(channel, error.info)
             return
         except OSError as error:
             log.error("accept: %s", error)
@@ -172,9 +172,9 @@ class Supervisor:
             raise refuse(
                 ZeResult.ERROR_NOT_AVAILABLE,
                 "connection",
-                f"{len(self._clients)} connections of all users",
-                f"at most {most - kept}",
-                "close some, or start the daemon with a larger --max-clients",
+                found=f"{len(self._clients)} connections of all users",
+                expected=f"at most {most - kept}",
+                hint="close some, or start the daemon with a larger --max-clients",
             )
 
     def client_gone(self, number: int) -> None:
@@ -227,8 +227,8 @@ class Supervisor:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
                 "memory allocation",
-                f"{size} bytes asked for",
-                f"at most {max(0, available)} bytes, what this machine has available",
+                found=f"{size} bytes asked for",
+                expected=f"at most {max(0, available)} bytes, what this machine has available",
             )
 
     def greet(self, hello: msg.Hello, session: int) -> msg.Welcome:
@@ -237,9 +237,9 @@ class Supervisor:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_VERSION,
                 "firmware interface",
-                f"{hello.client[:64]!r} speaks {hello.major}.{hello.minor}",
-                f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}) does",
-                "install the same softnpu version on both sides",
+                found=f"{hello.client[:64]!r} speaks {hello.major}.{hello.minor}",
+                expected=f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}) does",
+                hint="install the same softnpu version on both sides",
             )
         return msg.Welcome(
             major=INTERFACE_MAJOR,

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
@@ -112,9 +112,9 @@ class User:
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 what,
-                f"user {self.uid}",
-                f"user {os.getuid()}, the owner of the daemon, or root",
-                "ask the owner of the daemon",
+                found=f"user {self.uid}",
+                expected=f"user {os.getuid()}, the owner of the daemon, or root",
+                hint="ask the owner of the daemon",
             )
 
     def status(self) -> UserStatus:
@@ -152,9 +152,9 @@ class Users:
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 "connection",
-                f"user {peer.uid}",
-                f"user {os.getuid()}, the owner of the daemon, root, or a user whom the owner allowed",
-                f"have its owner start it with --allow-user {peer.uid}, or start a daemon of your own",
+                found=f"user {peer.uid}",
+                expected=f"user {os.getuid()}, the owner of the daemon, root, or a user whom the owner allowed",
+                hint=f"have its owner start it with --allow-user {peer.uid}, or start a daemon of your own",
             )
         user = self._users.get(peer.uid)
         if user is None:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from softnpu.emulator.interface.records import StatusWord
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.activity import Activity
 from softnpu.emulator.supervisor.objects import Queue
 from softnpu.emulator.supervisor.queue_states import Running
@@ -39,7 +39,7 @@ _TICKS_AT_ONCE = 2.0
 class Verdict(NamedTuple):
     """Why an engine is killed, and whether what runs on it is to blame."""
 
-    fault: Fault
+    info: ErrorInfo
     guilty: bool
 
 
@@ -171,8 +171,8 @@ class Watchdog:
         self._device.kill_engine(Verdict(_fault(found), suspect is not None))
 
 
-def _fault(found: str) -> Fault:
-    return Fault(
+def _fault(found: str) -> ErrorInfo:
+    return ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="command queue",
         found=found,

@@ -9,7 +9,7 @@ from enum import Enum
 import openvino as ov
 from openvino import layout_helpers
 
-from softnpu.plugin.batch.looks import InputLook
+from softnpu.plugin.batch.input_scan import InputLook
 from softnpu.plugin.batch.tracking import NotSplittable
 
 _ONE = ov.Dimension(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from softnpu.emulator.interface.blob import GraphMeta
+from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin.signature import PortSpec, Signature
 
 

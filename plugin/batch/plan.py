@@ -14,10 +14,10 @@ import msgspec
 import openvino as ov
 
 from softnpu.driver import GraphSource
-from softnpu.driver.compiler.options import STRIDES_FOR
-from softnpu.emulator.interface.blob import GraphMeta
+from softnpu.emulator.blob.container import GraphMeta
+from softnpu.emulator.compiler.options import STRIDES_FOR
 from softnpu.plugin.batch.axes import Candidate, Evidence, batch_axis, candidates, only_batch_is_dynamic
-from softnpu.plugin.batch.looks import ModelLook, look_at_model, look_at_xml
+from softnpu.plugin.batch.input_scan import ModelInputs, look_at_model, look_at_xml
 from softnpu.plugin.batch.tracking import NotSplittable, Tracked, track, with_dimension
 from softnpu.plugin.errors import CompileError
 from softnpu.plugin.properties import ModelProperties
@@ -137,7 +137,7 @@ def plan_batch(
         return BatchPlan(COMPILER, message, shapes)
 
 
-def _unsplit(look: ModelLook, mode: str, shapes: Shapes | None) -> BatchPlan:
+def _unsplit(look: ModelInputs, mode: str, shapes: Shapes | None) -> BatchPlan:
     """The plan for a model that has no batch, as far as its inputs tell."""
     if mode == PLUGIN or not candidates(look.inputs, explicit=False):
         return BatchPlan(mode, shapes=shapes)
@@ -146,7 +146,7 @@ def _unsplit(look: ModelLook, mode: str, shapes: Shapes | None) -> BatchPlan:
     return BatchPlan(COMPILER, message, shapes)
 
 
-def _has_none(look: ModelLook, explicit: bool) -> bool:
+def _has_none(look: ModelInputs, explicit: bool) -> bool:
     """Whether the model has no batch, as far as its inputs tell."""
     try:
         found = candidates(look.inputs, explicit)
@@ -160,7 +160,7 @@ def _worth_a_try(candidate: Candidate, has_batch_layer: bool, explicit: bool) ->
     return explicit or has_batch_layer or candidate.evidence is not Evidence.FIRST
 
 
-def _found(model: ov.Model, look: ModelLook, explicit: bool) -> tuple[Candidate, Tracked]:
+def _found(model: ov.Model, look: ModelInputs, explicit: bool) -> tuple[Candidate, Tracked]:
     """The first candidate that can be split. Raises `NotSplittable` with the reason of the first."""
     refusal: NotSplittable | None = None
     for candidate in candidates(look.inputs, explicit):
@@ -200,7 +200,9 @@ def _check_layouts(model: ov.Model, tracked: Tracked) -> None:
             )
 
 
-def _plugin_plan(look: ModelLook, candidate: Candidate, tracked: Tracked, shapes: Shapes | None) -> BatchPlan:
+def _plugin_plan(
+    look: ModelInputs, candidate: Candidate, tracked: Tracked, shapes: Shapes | None
+) -> BatchPlan:
     one = ov.Dimension(1)
     inputs = tuple(
         BatchedPort(
@@ -241,7 +243,7 @@ def _plugin_plan(look: ModelLook, candidate: Candidate, tracked: Tracked, shapes
     return BatchPlan(PLUGIN, message, given_shapes, tuple(strided), split)
 
 
-def _shaped(model: ov.Model, look: ModelLook) -> ov.Model:
+def _shaped(model: ov.Model, look: ModelInputs) -> ov.Model:
     """The model with the shapes of the look; a clone if they are others."""
     changed = {
         index: given.shape
@@ -258,7 +260,7 @@ def _shaped(model: ov.Model, look: ModelLook) -> ov.Model:
     return clone
 
 
-def _size(look: ModelLook, explicit: bool) -> str:
+def _size(look: ModelInputs, explicit: bool) -> str:
     try:
         return str(candidates(look.inputs, explicit)[0].size)
     except NotSplittable:

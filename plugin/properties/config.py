@@ -10,7 +10,7 @@ import msgspec
 from openvino.properties import WorkloadType
 from openvino.properties.hint import PerformanceMode
 
-from softnpu.emulator.interface.blob import GraphMeta
+from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.interface.messages import DeviceInfo, GraphFlag
 from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params

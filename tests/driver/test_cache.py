@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from softnpu.driver.compiler import cache_files, cache_record
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler import cache_files, cache_record
+from softnpu.emulator.compiler.cache import ModelCache
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing, size_of
 
 # ---------------------------------------------------------------- keys

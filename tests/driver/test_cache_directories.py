@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver.compiler import cache_files, cache_upkeep
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler import cache_files, cache_upkeep
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing
 
@@ -82,7 +82,7 @@ def test_a_read_only_file_system_still_hits(mounted: Path, warnings: Warnings) -
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -131,7 +131,7 @@ def test_an_entry_that_must_not_be_read_is_replaced(private_dir: Path, directory
 def test_a_file_size_limit_is_like_a_full_disk(directory: Path) -> None:
     program = """
 import resource, sys
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 cache = ModelCache.open(CacheOptions(directory=sys.argv[1], limit=1 << 30))
@@ -151,8 +151,8 @@ def test_a_hit_needs_no_openvino(directory: Path) -> None:
     cache.store(key_of(cache, "a"), PAYLOAD)
     program = """
 import sys
-from softnpu.driver.compiler import cache_key
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler import cache_key
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 cache = ModelCache.open(CacheOptions(directory=sys.argv[1], limit=1 << 30))
 made = cache_key.Configuration(name="n", platform="4000", compiler="c", config={}).encoded()

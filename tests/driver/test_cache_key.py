@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError
 import msgspec
 import pytest
 
-from softnpu.driver.compiler import cache_key
-from softnpu.driver.compiler.cache_key import Configuration
+from softnpu.emulator.compiler import cache_key
+from softnpu.emulator.compiler.cache_key import Configuration
 
 BASE = Configuration(
     name="net", platform="4000", compiler="c 1.0", config={"A": "1", "B": "2"}, shapes={"x": (1, 3)}
@@ -61,7 +61,7 @@ def test_the_input_is_xml_and_weights_and_neither_runs_into_the_other() -> None:
 def test_the_versions_are_known_without_loading_openvino() -> None:
     program = """
 import sys
-from softnpu.driver.compiler import cache_key
+from softnpu.emulator.compiler import cache_key
 print(cache_key.openvino_version(), "openvino" in sys.modules)
 import openvino
 print(openvino.get_version())

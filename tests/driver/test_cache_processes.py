@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver.compiler import cache as cache_module
-from softnpu.driver.compiler import cache_files
-from softnpu.driver.compiler.cache import ModelCache
+from softnpu.emulator.compiler import cache as cache_module
+from softnpu.emulator.compiler import cache_files
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.conftest import StartPython
 from tests.support.client import ClientProcess
@@ -22,8 +22,8 @@ PAYLOAD = bytes(range(256)) * 40
 
 # every process: the cache in given["directory"], and the key of a model that it is asked for
 SETUP = """
-from softnpu.driver.compiler.cache import ModelCache
-from softnpu.driver.compiler import cache_files
+from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler import cache_files
 from softnpu.emulator.interface.messages import CacheOptions
 cache = ModelCache.open(CacheOptions(directory=given["directory"], limit=given.get("limit", 1 << 30)))
 key = cache.key(b"model", b"configuration")

@@ -14,8 +14,8 @@ import pytest
 
 import softnpu.driver
 from softnpu.driver import extensions
-from softnpu.driver.call_tables import CALLS, Call, Status
-from softnpu.driver.calls import document
+from tests.conformance.call_document import document
+from tests.conformance.call_tables import CALLS, Call, Status
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "level-zero.md"
 _SUPPORTED = [call for call in CALLS if call.status is Status.SUPPORTED]
@@ -47,7 +47,7 @@ def documented_methods() -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_document_is_the_printed_list() -> None:
-    assert _DOCUMENT.read_text() == document(), "print it anew: python -m softnpu.driver.calls"
+    assert _DOCUMENT.read_text() == document(), "print it anew: python -m tests.conformance.call_document"
 
 
 def test_no_function_is_listed_twice() -> None:

@@ -33,7 +33,7 @@ def await_compilers(daemon: Daemon) -> None:
 
     def settled() -> bool:
         children = psutil.Process(daemon.pid).children()
-        workers = [child.pid for child in children if "softnpu.driver.compiler" in child.cmdline()]
+        workers = [child.pid for child in children if "softnpu.emulator.compiler" in child.cmdline()]
         return len(workers) == 2 and all(waits_for_frame(pid) for pid in workers)
 
     wait_until(settled, what="two compilers that wait for a job")

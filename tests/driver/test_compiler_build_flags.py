@@ -10,11 +10,11 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.driver.compiler.build_flags import BuildFlags, parse
-from softnpu.emulator.interface.blob import Section
-from softnpu.emulator.interface.compiling import CompileJob
+from softnpu.emulator.blob.container import Section
+from softnpu.emulator.blob.weights import SpaceLayout, offsets_in_space, placed
+from softnpu.emulator.compiler.build_flags import BuildFlags, parse
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.weights import SpaceLayout, offsets_in_space, placed
+from softnpu.emulator.links.compiler import CompileJob
 from tests.support.compiler import Files, Worker, result
 
 REAL = (
@@ -27,8 +27,8 @@ REAL = (
 def refused(line: str) -> Refused:
     with pytest.raises(Refused) as error:
         parse(line, "model 'm'")
-    assert error.value.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert error.value.fault.object.startswith("model 'm', build flags")
+    assert error.value.info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert error.value.info.object.startswith("model 'm', build flags")
     return error.value
 
 
@@ -165,9 +165,9 @@ def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_pa
 def test_what_the_model_does_not_have_is_refused(
     worker: Worker, picture: Files, line: str, words: list[str]
 ) -> None:
-    fault = worker.fault(job(picture, line), [picture.xml])
-    assert result(fault) in (ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE)
-    assert all(word in str(fault) for word in words), fault
+    info = worker.info(job(picture, line), [picture.xml])
+    assert result(info) in (ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE)
+    assert all(word in str(info) for word in words), info
 
 
 # ---------------------------------------------------------------- configuration
@@ -182,24 +182,24 @@ def test_the_options_of_the_real_plugin_are_known(worker: Worker, picture: Files
 def test_two_values_for_one_property_are_refused(worker: Worker, picture: Files) -> None:
     line = '--config PERF_COUNT="YES"'
     both = picture.job(weights=(), build_flags=line, config={"PERF_COUNT": "NO"})
-    assert result(worker.fault(both, [picture.xml])) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert result(worker.info(both, [picture.xml])) == ZeResult.ERROR_INVALID_ARGUMENT
     same = picture.job(weights=(), build_flags=line, config={"PERF_COUNT": "YES"})
     assert worker.blob(same, [picture.xml]).meta.config["PERF_COUNT"] == "YES"
 
 
 def test_the_profiling_flag_is_the_property(worker: Worker, picture: Files) -> None:
     assert worker.blob(picture.job(weights=(), flags=2), [picture.xml]).meta.config["PERF_COUNT"] == "YES"
-    fault = worker.fault(picture.job(weights=(), flags=64), [picture.xml])
-    assert result(fault) == ZeResult.ERROR_INVALID_ENUMERATION
+    info = worker.info(picture.job(weights=(), flags=64), [picture.xml])
+    assert result(info) == ZeResult.ERROR_INVALID_ENUMERATION
 
 
 def test_strides_are_for_the_arguments_that_ask_for_them(worker: Worker, picture: Files) -> None:
     line = '--config NPU_ENABLE_STRIDES_FOR="pixels, out"'
     meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.strides for argument in meta.arguments] == [True, False, True, False]
-    fault = worker.fault(job(picture, line.replace("out", "nope")), [picture.xml])
-    assert result(fault) == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "'nope'" in fault.found
+    info = worker.info(job(picture, line.replace("out", "nope")), [picture.xml])
+    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "'nope'" in info.found
 
 
 def test_results_with_converted_arguments_are_those_of_the_model(worker: Worker, picture: Files) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.emulator.interface.compiling import CompileJob
 from softnpu.emulator.interface.messages import CacheOptions, GraphFlag
+from softnpu.emulator.links.compiler import CompileJob
 from tests.support.compiler import Files, Made, Worker, memory_file
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"

@@ -11,10 +11,10 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.interface.blob import BlobReader, Section
-from softnpu.emulator.interface.compiling import Compiled, ExportJob
+from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.interface.messages import Failed
 from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.links.compiler import Compiled, ExportJob
 from tests.support.compiler import Files, Worker, altered, convolution, import_job, memory_file
 
 _PROPERTY = settings(
@@ -46,8 +46,8 @@ def check(worker: Worker, damaged: bytes, original: bytes) -> None:
         os.close(fd)
     try:
         if isinstance(outcome, Failed):
-            assert outcome.fault.result == ZeResult.ERROR_INVALID_NATIVE_BINARY, outcome
-            assert outcome.fault.object
+            assert outcome.info.result == ZeResult.ERROR_INVALID_NATIVE_BINARY, outcome
+            assert outcome.info.object
             return
         assert isinstance(outcome, Compiled)
         assert outcome.blob_digest == blake3(original).digest()
@@ -104,9 +104,9 @@ def test_constants_that_overlap_are_not_exported(worker: Worker, native: bytes) 
     twice = msgspec.structs.replace(reference, constants=(one, msgspec.structs.replace(one, name="again")))
     forged = altered(native, WEIGHTS_REFERENCE=msgspec.msgpack.encode(twice))
     fd = memory_file(forged)
-    fault = worker.fault(ExportJob(blob_length=len(forged)), [fd])
+    info = worker.info(ExportJob(blob_length=len(forged)), [fd])
     os.close(fd)
-    assert fault.result == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert info.result == ZeResult.ERROR_INVALID_NATIVE_BINARY
 
 
 def test_a_size_that_is_not_there_is_not_written(worker: Worker, native: bytes) -> None:
@@ -116,6 +116,6 @@ def test_a_size_that_is_not_there_is_not_written(worker: Worker, native: bytes) 
     huge = msgspec.structs.replace(reference, size=1 << 60)
     forged = altered(native, WEIGHTS_REFERENCE=msgspec.msgpack.encode(huge))
     fd = memory_file(forged)
-    fault = worker.fault(ExportJob(blob_length=len(forged)), [fd])
+    info = worker.info(ExportJob(blob_length=len(forged)), [fd])
     os.close(fd)
-    assert fault.result == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert info.result == ZeResult.ERROR_INVALID_NATIVE_BINARY

@@ -12,12 +12,12 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from softnpu.emulator.interface import linux
-from softnpu.emulator.interface.blob import BlobReader, Section
-from softnpu.emulator.interface.compiling import ExportJob, ImportJob
+from softnpu.emulator.blob.container import BlobReader, Section
+from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
-from softnpu.emulator.interface.result import Fault, ZeResult
-from softnpu.emulator.interface.weights import Placement
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.links.compiler import ExportJob, ImportJob
 from tests.support.compiler import (
     PLATFORM,
     Files,
@@ -33,7 +33,7 @@ from tests.support.compiler import (
 
 def imported(
     worker: Worker, blob: bytes, placement: bytes, sources: tuple[WeightSource, ...], fds: list[int]
-) -> Made | Fault:
+) -> Made | ErrorInfo:
     """What an import of these contents gives."""
     made = [memory_file(blob)] + ([memory_file(placement)] if placement else [])
     job = ImportJob(
@@ -42,15 +42,15 @@ def imported(
     try:
         return worker.blob(job, made + fds)
     except AssertionError:
-        return worker.fault(job, made + fds)
+        return worker.info(job, made + fds)
     finally:
         for fd in made:
             os.close(fd)
 
 
-def refused(worker: Worker, blob: bytes, files: Files, placement: bytes = b"") -> Fault:
+def refused(worker: Worker, blob: bytes, files: Files, placement: bytes = b"") -> ErrorInfo:
     outcome = imported(worker, blob, placement, files.sources, [files.bin])
-    assert isinstance(outcome, Fault), "it was accepted"
+    assert isinstance(outcome, ErrorInfo), "it was accepted"
     return outcome
 
 
@@ -103,9 +103,9 @@ def test_zeros_up_to_the_next_page_are_no_part_of_a_blob(worker: Worker, static:
     assert isinstance(again, Made)
     assert again.blob == content
     for spoilt in (padded[:-1] + b"\x01", padded + bytes(4096), padded[:-1]):
-        fault = imported(worker, spoilt, b"", (), [])
-        assert isinstance(fault, Fault)
-        assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+        info = imported(worker, spoilt, b"", (), [])
+        assert isinstance(info, ErrorInfo)
+        assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
 
 
 def test_without_a_placement_constants_lie_at_their_canonical_offsets(worker: Worker, static: Files) -> None:
@@ -131,13 +131,13 @@ def test_other_weights_are_refused_by_the_first_constant_that_differs(worker: Wo
         if constant.name in ("step2", "step3"):
             wrong[offset + 5] ^= 1
     fd = memory_file(bytes(wrong))
-    fault = imported(worker, made.blob, made.placement, files.sources, [fd])
-    assert isinstance(fault, Fault)
-    assert result(fault) == ZeResult.ERROR_INVALID_ARGUMENT
+    info = imported(worker, made.blob, made.placement, files.sources, [fd])
+    assert isinstance(info, ErrorInfo)
+    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
     first = next(constant for constant in reference.outside if constant.name in ("step2", "step3"))
-    assert f"'{first.name}'" in fault.object
-    assert first.digest.hex() in fault.expected
-    assert first.digest.hex() not in fault.found
+    assert f"'{first.name}'" in info.object
+    assert first.digest.hex() in info.expected
+    assert first.digest.hex() not in info.found
     os.close(fd)
     files.close()
 
@@ -145,10 +145,10 @@ def test_other_weights_are_refused_by_the_first_constant_that_differs(worker: Wo
 def test_too_few_weights_and_none_are_told_apart(worker: Worker, static: Files) -> None:
     made = worker.blob(static.job(), static.fds)
     short = imported(worker, made.blob, made.placement, (WeightSource(offset=0, length=5),), [static.bin])
-    assert isinstance(short, Fault)
+    assert isinstance(short, ErrorInfo)
     assert (result(short), "'kernels'" in short.object) == (ZeResult.ERROR_INVALID_ARGUMENT, True)
     missing = imported(worker, made.blob, made.placement, (), [])
-    assert isinstance(missing, Fault)
+    assert isinstance(missing, ErrorInfo)
     assert "none came" in missing.found
 
 
@@ -166,8 +166,8 @@ def test_too_few_weights_and_none_are_told_apart(worker: Worker, static: Files) 
 )
 def test_a_bad_placement_is_refused(worker: Worker, static: Files, placement: bytes) -> None:
     made = worker.blob(static.job(), static.fds)
-    fault = refused(worker, made.blob, static, placement)
-    assert result(fault) == ZeResult.ERROR_INVALID_ARGUMENT
+    info = refused(worker, made.blob, static, placement)
+    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_bad_blob_is_refused_naming_what_is_wrong(
     worker: Worker, static: Files, spoil: Callable[[bytes], bytes], word: str
 ) -> None:
     made = worker.blob(static.job(), static.fds)
-    fault = refused(worker, spoil(made.blob), static, made.placement)
-    assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
-    assert word in fault.object + fault.found
+    info = refused(worker, spoil(made.blob), static, made.placement)
+    assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert word in info.object + info.found
 
 
 @pytest.mark.parametrize(("more", "word"), [({"WEIGHTS": b"alone"}, "weights"), ({}, "IR")])
@@ -201,9 +201,9 @@ def test_constants_that_the_blob_does_not_list_are_refused(
     worker: Worker, static: Files, more: dict[str, bytes], word: str
 ) -> None:
     made = worker.blob(static.job(), static.fds)
-    fault = refused(worker, altered(made.blob, drop=(Section.WEIGHTS_REFERENCE,), **more), static)
-    assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
-    assert word in fault.object
+    info = refused(worker, altered(made.blob, drop=(Section.WEIGHTS_REFERENCE,), **more), static)
+    assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert word in info.object
 
 
 def test_constants_that_leave_their_section_are_refused(worker: Worker, static: Files) -> None:
@@ -214,28 +214,28 @@ def test_constants_that_leave_their_section_are_refused(worker: Worker, static: 
         moved = msgspec.structs.replace(reference.constants[0], embedded=embedded)
         forged = msgspec.structs.replace(reference, constants=(moved,))
         spoilt = altered(content, WEIGHTS_REFERENCE=msgspec.msgpack.encode(forged))
-        fault = imported(worker, spoilt, b"", (), [])
-        assert isinstance(fault, Fault)
-        assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+        info = imported(worker, spoilt, b"", (), [])
+        assert isinstance(info, ErrorInfo)
+        assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
 
 
 def test_a_forged_argument_size_is_refused(worker: Worker, static: Files) -> None:
     made = worker.blob(static.job(), static.fds)
     image, scores = made.meta.arguments
     forged = msgspec.structs.replace(scores, byte_size=16)
-    fault = refused(worker, with_meta(made.blob, arguments=(image, forged)), static, made.placement)
-    assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
-    assert "argument 1" in fault.found
-    assert "16 bytes" in fault.found
+    info = refused(worker, with_meta(made.blob, arguments=(image, forged)), static, made.placement)
+    assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert "argument 1" in info.found
+    assert "16 bytes" in info.found
 
 
 def test_an_empty_blob_and_a_sparse_one_larger_than_the_host_are_refused(worker: Worker) -> None:
     empty = linux.memfd("empty")
-    fault = worker.fault(ImportJob(platform=PLATFORM, blob_length=0), [empty])
-    assert result(fault) == ZeResult.ERROR_INVALID_SIZE
+    info = worker.info(ImportJob(platform=PLATFORM, blob_length=0), [empty])
+    assert result(info) == ZeResult.ERROR_INVALID_SIZE
     os.close(empty)
     size = 1 << 50
     fd = linux.memfd("sparse", size)
-    fault = worker.fault(ImportJob(platform=PLATFORM, blob_length=size), [fd])
+    info = worker.info(ImportJob(platform=PLATFORM, blob_length=size), [fd])
     os.close(fd)
-    assert result(fault) == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+    assert result(info) == ZeResult.ERROR_OUT_OF_HOST_MEMORY

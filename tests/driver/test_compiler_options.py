@@ -53,18 +53,18 @@ def test_the_hint_for_several_devices_is_throughput_for_one(worker: Worker, stat
 def test_a_bad_value_is_refused_with_what_is_allowed(
     worker: Worker, static: Files, name: str, value: str
 ) -> None:
-    fault = worker.fault(static.job(config={name: value}), static.fds)
-    assert result(fault) == ZeResult.ERROR_INVALID_ARGUMENT
-    assert name in fault.object
-    assert f"'{value}'" in fault.found
-    assert fault.expected
+    info = worker.info(static.job(config={name: value}), static.fds)
+    assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
+    assert name in info.object
+    assert f"'{value}'" in info.found
+    assert info.expected
 
 
 def test_an_unknown_property_is_refused_with_near_names(worker: Worker, static: Files) -> None:
-    fault = worker.fault(static.job(config={"PERFORMANCE_HINTS": "LATENCY"}), static.fds)
-    assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert "PERFORMANCE_HINTS" in fault.object
-    assert "PERFORMANCE_HINT" in fault.hint
+    info = worker.info(static.job(config={"PERFORMANCE_HINTS": "LATENCY"}), static.fds)
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert "PERFORMANCE_HINTS" in info.object
+    assert "PERFORMANCE_HINT" in info.hint
 
 
 @pytest.mark.parametrize(("precision", "capability"), [("bf16", "BF16"), ("f16", "FP16")])
@@ -75,7 +75,7 @@ def test_a_precision_is_honoured_or_refused(
     if capability in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         assert worker.blob(job, static.fds).meta.precision == precision
     else:
-        fault = worker.fault(job, static.fds)
-        assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-        assert precision in fault.found
-        assert "f32" in fault.expected
+        info = worker.info(job, static.fds)
+        assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+        assert precision in info.found
+        assert "f32" in info.expected

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.emulator.interface.compiling import ExportJob
 from softnpu.emulator.interface.messages import WeightSource, encode
+from softnpu.emulator.links.compiler import ExportJob
 from tests.support.compiler import DEADLINE_S, Files, Made, Worker, import_job, memory_file
 
 
@@ -27,13 +27,13 @@ def test_two_hundred_jobs_leave_nothing_behind(worker: Worker, static: Files, tm
     short = (WeightSource(offset=0, length=1),)
     rounds: list[Callable[[], object]] = [
         lambda: worker.blob(static.job(), static.fds),
-        lambda: worker.fault(static.job(xml_length=13), [garbage, static.bin]),
-        lambda: worker.fault(static.job(shapes={"image": (1, 9, 9, 9)}), static.fds),
-        lambda: worker.fault(static.job(config={"NOPE": "1"}), static.fds),
-        lambda: worker.fault(static.job(), static.fds * 3),
+        lambda: worker.info(static.job(xml_length=13), [garbage, static.bin]),
+        lambda: worker.info(static.job(shapes={"image": (1, 9, 9, 9)}), static.fds),
+        lambda: worker.info(static.job(config={"NOPE": "1"}), static.fds),
+        lambda: worker.info(static.job(), static.fds * 3),
         lambda: worker.blob(imported, [blob, placement, static.bin]),
-        lambda: worker.fault(cut, [blob, placement, static.bin]),
-        lambda: worker.fault(import_job(made, short), [blob, placement, static.bin]),
+        lambda: worker.info(cut, [blob, placement, static.bin]),
+        lambda: worker.info(import_job(made, short), [blob, placement, static.bin]),
         lambda: worker.content(_export(made, static), [blob, placement, static.bin]),
     ]
     for job in rounds:
@@ -69,7 +69,7 @@ def test_the_worker_dies_with_its_parent() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     code = (
         "import os, subprocess, sys; fd = int(sys.argv[1]);"
-        "command = [sys.executable, '-m', 'softnpu.driver.compiler', str(fd), str(os.getpid())];"
+        "command = [sys.executable, '-m', 'softnpu.emulator.compiler', str(fd), str(os.getpid())];"
         "print(subprocess.Popen(command, pass_fds=[fd]).pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(theirs.fileno())]
@@ -87,7 +87,7 @@ def test_the_worker_dies_with_its_parent() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["x", "1"], ["0", "1"], ["99", "1"]])
 def test_wrong_arguments_are_told(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "softnpu.driver.compiler", *arguments]
+    command = [sys.executable, "-m", "softnpu.emulator.compiler", *arguments]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
@@ -96,7 +96,7 @@ def test_wrong_arguments_are_told(arguments: list[str]) -> None:
 
 
 def test_the_package_is_light_without_the_worker() -> None:
-    code = "import sys, softnpu.driver.compiler.__main__; print('openvino' in sys.modules)"
+    code = "import sys, softnpu.emulator.compiler.__main__; print('openvino' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=True
     )

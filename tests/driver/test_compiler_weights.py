@@ -13,10 +13,10 @@ import pytest
 from blake3 import blake3
 from openvino import opset15 as ops
 
-from softnpu.emulator.interface.blob import Section, WeightsReference
+from softnpu.emulator.blob.container import Section, WeightsReference
+from softnpu.emulator.blob.weights import SpaceLayout, const_layers, with_offsets
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.weights import SpaceLayout, const_layers, with_offsets
 from tests.support.compiler import Files, Made, Worker, memory_file, result
 
 
@@ -111,8 +111,8 @@ def test_constants_that_the_compiler_makes_are_embedded(worker: Worker, tmp_path
 def test_a_constant_that_reaches_beyond_its_source_is_refused(worker: Worker, two: Files) -> None:
     for cut in (1, 15, len(two.weights) - 1):
         sources = (WeightSource(offset=0, length=len(two.weights) - cut),)
-        fault = worker.fault(two.job(weights=sources), two.fds)
-        assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+        info = worker.info(two.job(weights=sources), two.fds)
+        assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
 
 
 def test_a_constant_in_the_gap_between_two_sources_is_refused(worker: Worker, two: Files) -> None:
@@ -123,10 +123,10 @@ def test_a_constant_in_the_gap_between_two_sources_is_refused(worker: Worker, tw
     )
     xml = with_offsets(two.xml_data, layers, [len(two.weights) - 8] * len(layers))
     fd = memory_file(xml)
-    fault = worker.fault(two.job(xml_length=len(xml), weights=sources), [fd, two.bin, two.bin])
+    info = worker.info(two.job(xml_length=len(xml), weights=sources), [fd, two.bin, two.bin])
     os.close(fd)
-    assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert "reach beyond" in fault.found
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert "reach beyond" in info.found
 
 
 def test_constants_of_nested_bodies_are_found(worker: Worker, tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_text_constants_are_refused_by_name(worker: Worker, tmp_path: Path) -> N
     xml = xml.replace(b'precision="U8"', b'precision="STRING"').replace(b"<dim>20</dim>", b"<dim>2</dim>")
     assert xml != files.xml_data
     fd = memory_file(xml)
-    fault = worker.fault(files.job(xml_length=len(xml)), [fd, files.bin])
+    info = worker.info(files.job(xml_length=len(xml)), [fd, files.bin])
     os.close(fd)
     files.close()
-    assert result(fault) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert "string" in str(fault)
+    assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert "string" in str(info)
 
 
 def test_notes_of_programs_to_the_compiler_do_not_change_the_blob(worker: Worker, tmp_path: Path) -> None:

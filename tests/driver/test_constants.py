@@ -9,10 +9,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.driver.compiler import constants
-from softnpu.driver.compiler.constants import written
+from softnpu.emulator.blob.weights import const_layers
+from softnpu.emulator.compiler import constants
+from softnpu.emulator.compiler.constants import written
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.weights import const_layers
 
 NAMES = ("plain", 'we"ird <&> name', "dup", "dup", "tab\tand\nline", "größe", "in a branch", "in the other")
 
@@ -61,7 +61,7 @@ def test_constants_that_are_not_found_in_the_xml_are_refused(monkeypatch: pytest
     model, _ = _model()
     with pytest.raises(Refused, match="6 constants in the model, 8 in its XML, 6 of both") as caught:
         written(model, "model 'many'")
-    assert caught.value.fault.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
+    assert caught.value.info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
 
 
 def test_constants_without_elements_have_no_size() -> None:

@@ -36,7 +36,7 @@ def test_a_queue_tells_how_its_last_failure_ended(context: Context, queue: Comma
     state = queue.describe()
     assert (state.failed, state.result) == (1, ZeResult.ERROR_NOT_AVAILABLE)
     assert state.slots[0].result == held.describe().result == state.result
-    assert "cancelled before it was done" in state.fault
+    assert "cancelled before it was done" in state.info
     assert held.describe().cancel == held.describe().ticket
 
 

@@ -15,8 +15,8 @@ from openvino import opset15 as ops
 from softnpu.driver import Context, Graph, ZeError, ZeResult
 from softnpu.driver.graph_creation import import_blob
 from softnpu.driver.graph_properties import DYNAMIC_DIMENSION, UNBOUNDED
-from softnpu.emulator.interface.blob import ArgumentMeta
-from softnpu.emulator.interface.compiling import CompileJob
+from softnpu.emulator.blob.container import ArgumentMeta
+from softnpu.emulator.links.compiler import CompileJob
 from tests.support.compiler import Files, Made, Worker, import_job, memory_file, result, with_meta
 from tests.support.dynamic import SHAPE, Execution, graph_of, named, non_zero, on_cpu, relu, source, total
 
@@ -44,10 +44,10 @@ def made(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> Ma
 def fault_of(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> tuple[ZeResult, str, str]:
     files = Files(folder, model, name="model")
     try:
-        fault = worker.fault(*_job(files, changes))
+        info = worker.info(*_job(files, changes))
     finally:
         files.close()
-    return result(fault), fault.object, f"{fault.found}; {fault.expected}; {fault.hint}"
+    return result(info), info.object, f"{info.found}; {info.expected}; {info.hint}"
 
 
 def taken() -> ov.Model:
@@ -197,10 +197,10 @@ def test_a_blob_that_tells_of_other_dimensions_than_its_ir_is_refused(
     arguments[index] = msgspec.structs.replace(arguments[index], **change)
     wrong = with_meta(blob.blob, arguments=tuple(arguments))
     fd = memory_file(wrong)
-    fault = worker.fault(import_job(wrong), [fd])
+    info = worker.info(import_job(wrong), [fd])
     os.close(fd)
-    assert result(fault) == ZeResult.ERROR_INVALID_NATIVE_BINARY
-    assert f"argument {index} " in fault.found
+    assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert f"argument {index} " in info.found
 
 
 # ---------------------------------------------------------------- Level Zero

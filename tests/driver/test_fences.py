@@ -161,8 +161,8 @@ def test_a_failed_submission_raises_and_the_queue_goes_on(context: Context, queu
     fence = _fails(context)(queue)
     for wait in (fence.host_synchronize, fence.query_status, lambda: fence.host_synchronize(0)):
         error = failure(wait, ZeResult.ERROR_INVALID_ARGUMENT)
-        assert "command 0 (Copy)" in error.fault.object
-        assert "65" in error.fault.found
+        assert "command 0 (Copy)" in error.info.object
+        assert "65" in error.info.found
     run(queue, barrier(context))
     assert not queue.lost
 

@@ -20,7 +20,7 @@ from softnpu.driver import (
 )
 from softnpu.driver.graph_creation import import_blob
 from softnpu.driver.graph_properties import GraphFormat, GraphPropertyFlag
-from softnpu.emulator.interface.blob import BlobReader
+from softnpu.emulator.blob.container import BlobReader
 from tests.driver.test_graph_forms import image, run
 from tests.support.models import on_cpu
 from tests.support.waiting import wait_until
@@ -136,7 +136,7 @@ def test_other_weights_are_refused_by_the_name_of_a_constant(
     with open(path, "rb") as file, pytest.raises(ZeError) as error:
         import_blob(context, blob, [WeightFile(file.fileno(), 0, len(wrong))], placement)
     assert error.value.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert any(f"'{constant.name}'" in error.value.fault.object for constant in reference.constants)
+    assert any(f"'{constant.name}'" in error.value.info.object for constant in reference.constants)
     with pytest.raises(ZeError, match="none came"):
         import_blob(context, blob, (), placement)
 

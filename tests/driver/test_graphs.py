@@ -179,8 +179,8 @@ def test_an_argument_that_cannot_be_is_refused_by_name(context: Context, digits:
     for index in (-1, 2, 99):
         failure(partial(graph.set_argument_value, index, other), ZeResult.ERROR_INVALID_ARGUMENT)
     error = failure(lambda: graph.set_argument_value(0, small), ZeResult.ERROR_INVALID_ARGUMENT)
-    assert "'image'" in error.fault.object
-    assert "255 bytes" in error.fault.found
+    assert "'image'" in error.info.object
+    assert "255 bytes" in error.info.found
     failure(lambda: graph.set_argument_value(0, np.zeros(256, np.uint8)), ZeResult.ERROR_INVALID_ARGUMENT)
 
 
@@ -191,7 +191,7 @@ def test_an_argument_that_is_missing_is_refused_by_name(context: Context, digits
     graph.set_argument_value(0, context.alloc_host(256))
     commands = context.create_command_list()
     error = failure(lambda: commands.append_graph_execute(graph), ZeResult.ERROR_UNINITIALIZED)
-    assert "'probabilities'" in error.fault.object
+    assert "'probabilities'" in error.info.object
 
 
 def test_memory_of_an_argument_that_is_freed_fails_the_submission_only(
@@ -229,7 +229,7 @@ def test_a_graph_that_is_not_initialised_fails_its_execution(
         graph.set_argument_value(index, context.alloc_host(argument.byte_size))
     fence = execute(queue, recorded(context, lambda c: c.append_graph_execute(graph)))
     error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_UNINITIALIZED)
-    assert "graph" in error.fault.object
+    assert "graph" in error.info.object
 
 
 def test_a_graph_destroyed_while_it_is_queued_is_still_executed(
@@ -268,7 +268,7 @@ def test_a_graph_destroyed_while_it_computes_ends_in_order(
 def test_a_model_that_cannot_be_compiled_is_told_why(context: Context) -> None:
     with GraphSource.from_xml("broken", b"<net>not a model</net>") as source:
         error = failure(lambda: context.create_graph(source), ZeResult.ERROR_UNSUPPORTED_FEATURE)
-    assert "broken" in error.fault.object
+    assert "broken" in error.info.object
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_an_answer_that_was_lost_for_good_ends_the_session_with_a_clear_error(
             with pytest.raises(Interruption):
                 context.alloc_host(64)
         error = failure(lambda: context.alloc_host(64), ZeResult.ERROR_DEVICE_LOST)
-        assert "interrupted" in error.fault.found
-        assert "open a new driver" in error.fault.hint
+        assert "interrupted" in error.info.found
+        assert "open a new driver" in error.info.hint
 
 
 def test_a_segment_that_is_not_known_here_is_no_key_error(

@@ -87,7 +87,7 @@ def test_use_after_destroy_is_loud_by_name(context: Context, digits: Path, kind:
 
     assert handle.destroyed
     for call in calls:
-        assert kind in failure(call, _NULL).fault.object
+        assert kind in failure(call, _NULL).info.object
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -8,7 +8,7 @@ import pytest
 
 from softnpu.driver import Context, GraphSource, ZeResult
 from softnpu.driver.graph_creation import compile_source, import_blob
-from softnpu.emulator.interface.blob import BlobReader
+from softnpu.emulator.blob.container import BlobReader
 from tests.support.work import failure
 
 

@@ -41,7 +41,7 @@ def test_no_lists_are_refused(queue: CommandQueue) -> None:
 def test_more_lists_than_slots_are_refused(context: Context) -> None:
     queue = context.create_command_queue(slots=2)
     error = failure(lambda: queue.execute_command_lists([barrier(context)] * 3), ZeResult.ERROR_INVALID_SIZE)
-    assert "2 slots" in error.fault.expected
+    assert "2 slots" in error.info.expected
     run(queue, barrier(context), barrier(context))
 
 

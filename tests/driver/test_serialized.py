@@ -17,8 +17,8 @@ from openvino import opset15 as ops
 
 from softnpu.driver import GraphSource, ZeError, ZeResult
 from softnpu.driver.serialized import parse
-from softnpu.emulator.interface import linux
-from softnpu.emulator.interface.weights import SpaceLayout, const_layers
+from softnpu.emulator.blob.weights import SpaceLayout, const_layers
+from softnpu.emulator.common import linux
 from softnpu.plugin.serializer import copying_form, no_copy_form
 
 VERSION = (7, 6)
@@ -168,7 +168,7 @@ def test_a_pointer_that_leads_nowhere_is_refused_by_the_name_of_the_constant(
 ) -> None:
     failure = refused(pointed(address, length))
     assert failure.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "'k'" in failure.fault.object
+    assert "'k'" in failure.info.object
 
 
 def test_a_range_that_leaves_its_mapping_is_refused() -> None:
@@ -178,7 +178,7 @@ def test_a_range_that_leaves_its_mapping_is_refused() -> None:
         failure = refused(pointed(array.ctypes.data, 1 << 40))
         del array
     assert failure.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "no readable memory" in failure.fault.found
+    assert "no readable memory" in failure.info.found
 
 
 def test_an_attribute_of_another_version_is_refused() -> None:

@@ -17,14 +17,7 @@ from openvino import opset13 as ops
 from softnpu.driver import CommandList, CommandQueue, Context, Graph, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.driver.graph_properties import MAX_NAME
-from softnpu.emulator.interface.blob import (
-    ASSIGN,
-    READ_VALUE,
-    BlobReader,
-    GraphMeta,
-    Section,
-    StateMeta,
-)
+from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, BlobReader, GraphMeta, Section, StateMeta
 from tests.support import stateful
 from tests.support.compiler import altered, convolution, with_meta
 from tests.support.daemon import Daemon

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import Driver, ZeError, ZeResult
-from softnpu.emulator.interface import places
+from softnpu.emulator.interface import endpoint
 from tests.conftest import StartPython
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.work import check_works, failure
@@ -30,7 +30,7 @@ def test_a_client_starts_a_daemon_that_ends_when_nobody_uses_it(private_dir: Pat
 
     wait_gone(pid)
     wait_until(lambda: not (private_dir / "npu.sock").exists())
-    assert not places.lock_path(private_dir / "npu.sock").exists()
+    assert not endpoint.lock_path(private_dir / "npu.sock").exists()
 
 
 def test_it_lives_as_long_as_it_has_a_client() -> None:
@@ -45,7 +45,7 @@ def test_it_lives_as_long_as_it_has_a_client() -> None:
 
 
 def test_the_environment_chooses_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOFTNPU_PLATFORM", "3720,5010")
+    monkeypatch.setenv("SOFTNPU_DEVICES", "3720,5010")
     with Driver.open() as driver:
         pid = driver.daemon_pid
         assert [device.info.platform for device in driver.devices] == ["3720", "5010"]
@@ -90,18 +90,18 @@ def test_without_autostart_a_missing_daemon_is_told_with_the_way_out(
 
     error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
 
-    assert str(private_dir / "npu.sock") in error.fault.object
-    assert "softnpu daemon" in error.fault.hint
-    assert "SOFTNPU_AUTOSTART" in error.fault.hint
+    assert str(private_dir / "npu.sock") in error.info.object
+    assert "softnpu daemon" in error.info.hint
+    assert "SOFTNPU_AUTOSTART" in error.info.hint
 
 
 def test_a_socket_that_nobody_serves_is_told(private_dir: Path) -> None:
-    with places.new_socket() as sock:
+    with endpoint.new_socket() as sock:
         sock.bind(str(private_dir / "npu.sock"))
 
     error = failure(lambda: Driver.open(autostart=False), ZeResult.ERROR_UNINITIALIZED)
 
-    assert "nobody serves" in error.fault.found
+    assert "nobody serves" in error.info.found
 
 
 def test_a_directory_that_does_not_exist_is_told(private_dir: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_directory_that_does_not_exist_is_told(private_dir: Path) -> None:
 
 
 def test_why_a_daemon_does_not_come_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOFTNPU_PLATFORM", "1234")
+    monkeypatch.setenv("SOFTNPU_DEVICES", "1234")
 
     error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
 
-    assert "'1234'" in error.fault.found
+    assert "'1234'" in error.info.found
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
             lambda: context.create_graph(source, progress=kill), ZeResult.ERROR_MODULE_BUILD_FAILURE
         )
 
-    assert f"signal {signal.SIGKILL.value}" in error.fault.found
-    assert "compiler" in error.fault.object
+    assert f"signal {signal.SIGKILL.value}" in error.info.found
+    assert "compiler" in error.info.object
     Loaded(context, digits)
     assert daemon.engine().restarts == 0
 

@@ -27,7 +27,7 @@ def workers(daemon: Daemon) -> set[int]:
     found = set()
     for child in psutil.Process(daemon.pid).children():
         try:
-            if "softnpu.driver.compiler" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+            if "softnpu.emulator.compiler" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
                 found.add(child.pid)
         except psutil.NoSuchProcess:
             continue
@@ -215,5 +215,5 @@ def test_a_machine_without_processes_fails_the_job_and_recovers(
         answer = client.wire.answer(client.begin())
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
         assert isinstance(answer, msg.Failed)
-        assert "could not be started" in answer.fault.found
+        assert "could not be started" in answer.info.found
         client.compile()

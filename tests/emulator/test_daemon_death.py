@@ -76,7 +76,7 @@ def test_every_kind_of_wait_ends_with_device_lost(
         assert not thread.is_alive()
         assert thread.error is not None
         assert thread.error.result == ZeResult.ERROR_DEVICE_LOST, str(thread.error)
-        assert str(daemon.socket) in thread.error.fault.object
+        assert str(daemon.socket) in thread.error.info.object
         assert thread.ended - killed < 0.1 + _SLACK_S
 
 

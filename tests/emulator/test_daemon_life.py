@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface import places
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon, DaemonRefused
 from tests.support.waiting import Stopwatch, wait_gone, wait_until
@@ -29,11 +29,11 @@ def _refusal(start_daemon: StartDaemon, **settings: Any) -> DaemonRefused:
 def test_a_second_daemon_is_refused_by_the_pid_of_the_first(
     daemon: Daemon, start_daemon: StartDaemon
 ) -> None:
-    fault = _refusal(start_daemon).fault
+    info = _refusal(start_daemon).info
 
-    assert fault.result == ZeResult.ERROR_NOT_AVAILABLE
-    assert str(daemon.socket) in fault.object
-    assert f"pid {daemon.pid}" in fault.found
+    assert info.result == ZeResult.ERROR_NOT_AVAILABLE
+    assert str(daemon.socket) in info.object
+    assert f"pid {daemon.pid}" in info.found
     assert daemon.engine().state == "ready", "the first daemon goes on"
 
 
@@ -49,17 +49,17 @@ def test_a_second_daemon_is_refused_within_a_second(daemon: Daemon) -> None:
 
 
 def test_the_lock_names_the_daemon_and_its_start(daemon: Daemon) -> None:
-    record = places.read_record(daemon.socket)
+    record = endpoint.read_record(daemon.socket)
 
     assert record is not None
     assert record.pid == daemon.pid
-    assert record.start_time == places.process_start_time(daemon.pid)
-    assert record.boot_id == places.boot_id()
+    assert record.start_time == endpoint.process_start_time(daemon.pid)
+    assert record.boot_id == endpoint.boot_id()
 
 
 def test_the_socket_is_for_its_owner_only(daemon: Daemon) -> None:
     assert daemon.socket.stat().st_mode & 0o777 == 0o600
-    assert places.lock_path(daemon.socket).stat().st_mode & 0o777 == 0o600
+    assert endpoint.lock_path(daemon.socket).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -107,14 +107,14 @@ def test_a_killed_daemon_takes_its_engine_along_and_the_next_one_starts(start_da
 
 
 def test_a_stale_socket_file_is_replaced(private_dir: Path, start_daemon: StartDaemon) -> None:
-    with places.new_socket() as sock:
+    with endpoint.new_socket() as sock:
         sock.bind(str(private_dir / "npu.sock"))  # bound, never served, its owner gone
 
     assert start_daemon().engine().state == "ready"
 
 
 def test_a_stale_lock_file_is_no_obstacle(private_dir: Path, start_daemon: StartDaemon) -> None:
-    places.lock_path(private_dir / "npu.sock").write_text('{"pid": 1, "start_time": 1')
+    endpoint.lock_path(private_dir / "npu.sock").write_text('{"pid": 1, "start_time": 1')
 
     assert start_daemon().engine().state == "ready"
 
@@ -132,12 +132,12 @@ def test_a_path_that_is_no_socket_is_refused_and_kept(
         case _:
             path.symlink_to("elsewhere")
 
-    fault = _refusal(start_daemon).fault
+    info = _refusal(start_daemon).info
 
-    assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert kind in fault.found
+    assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert kind in info.found
     assert os.path.lexists(path)
-    assert not places.lock_path(path).exists(), "who is refused holds nothing"
+    assert not endpoint.lock_path(path).exists(), "who is refused holds nothing"
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
@@ -149,9 +149,9 @@ def test_the_live_socket_of_another_program_is_refused_and_kept(
         other.bind(str(path))
         other.listen()
 
-        fault = _refusal(start_daemon).fault
+        info = _refusal(start_daemon).info
 
-        assert fault.result == ZeResult.ERROR_NOT_AVAILABLE
+        assert info.result == ZeResult.ERROR_NOT_AVAILABLE
         assert path.exists()
 
 
@@ -161,7 +161,7 @@ def test_a_directory_that_does_not_exist_is_refused(private_dir: Path) -> None:
 
     with pytest.raises(Refused, match="nowhere") as caught:
         DaemonLock(private_dir / "nowhere" / "npu.sock")
-    assert caught.value.fault.result == ZeResult.ERROR_UNINITIALIZED
+    assert caught.value.info.result == ZeResult.ERROR_UNINITIALIZED
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_a_directory_that_does_not_exist_is_refused(private_dir: Path) -> None:
 def test_settings_that_cannot_be_are_refused_by_name(
     start_daemon: StartDaemon, settings: dict[str, object], name: str
 ) -> None:
-    fault = _refusal(start_daemon, **settings).fault
+    info = _refusal(start_daemon, **settings).info
 
-    assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert name in str(fault)
+    assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert name in str(info)
 
 
 def test_a_path_longer_than_a_socket_address_works(private_dir: Path, start_daemon: StartDaemon) -> None:

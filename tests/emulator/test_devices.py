@@ -78,7 +78,7 @@ def test_memory_of_one_context_is_unknown_in_another_when_appended(contexts: lis
         lambda: commands.append_memory_copy(other, mine.address, 64), ZeResult.ERROR_UNINITIALIZED
     )
 
-    assert f"{mine.address:#x}" in error.fault.object
+    assert f"{mine.address:#x}" in error.info.object
 
 
 @pytest.mark.parametrize("device", [0, 1])
@@ -100,9 +100,9 @@ def test_a_list_of_one_context_fails_on_the_queue_of_another(contexts: list[Cont
 def test_a_context_on_a_device_that_does_not_exist_is_refused(daemon: Daemon, driver: Driver) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello()
-        fault = wire.fault(msg.ContextCreate(device=len(driver.devices)))
-    assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "0 to 2" in fault.expected
+        info = wire.info(msg.ContextCreate(device=len(driver.devices)))
+    assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "0 to 2" in info.expected
 
 
 def test_queues_of_different_devices_run_at_the_same_time(contexts: list[Context]) -> None:

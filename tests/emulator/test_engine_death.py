@@ -67,8 +67,8 @@ def test_a_device_whose_engines_never_get_ready_is_given_up(start_daemon: StartD
     assert daemon.engine().restarts == 5
     with Driver.open(daemon.socket) as driver:
         error = failure(driver.devices[0].create_context, ZeResult.ERROR_DEVICE_LOST)
-    assert "before they are ready" in error.fault.found
-    assert "log" in error.fault.hint
+    assert "before they are ready" in error.info.found
+    assert "log" in error.info.hint
 
 
 def test_killed_while_idle_it_comes_back_and_nobody_notices(
@@ -194,7 +194,7 @@ def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
             daemon.kill_engine()
 
         error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "engine died" in error.fault.found
+        assert "engine died" in error.info.found
         assert long.queue.lost
         later = execute(long.queue, barrier(context))
         failure(lambda: later.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import Driver, ZeResult
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.version import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython

@@ -83,7 +83,7 @@ def test_reset_twice_under_one_submission_loses_its_queue(daemon: Daemon, contex
     faults.inject("reset", count=2)
     fence = execute(queue, barrier(context))
     error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "engine died" in error.fault.found
+    assert "engine died" in error.info.found
     assert queue.lost
     check_works(context)
     assert daemon.engine().restarts == 2
@@ -103,7 +103,7 @@ def test_hang_costs_an_engine_and_the_queue_and_nobody_else(
         assert same(loaded.infer(queue, image), on_cpu(digits, image))
 
         error = failure(lambda: hung.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "no progress" in error.fault.found
+        assert "no progress" in error.info.found
         assert guilty.lost
         check_works(context)
         engine = daemon.engine()
@@ -115,7 +115,7 @@ def test_stall_is_aborted_without_a_reset(daemon: Daemon, context: Context) -> N
     faults.inject(FaultKind.STALL)
     fence = execute(queue, barrier(context))
     error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "no progress" in error.fault.found
+    assert "no progress" in error.info.found
     assert queue.lost
     check_works(context)
     engine = daemon.engine()
@@ -127,7 +127,7 @@ def test_lost(daemon: Daemon, context: Context) -> None:
     faults.inject("lost")
     fence = execute(queue, fill(context, memory, 7))
     error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "injected fault" in error.fault.found
+    assert "injected fault" in error.info.found
     assert queue.lost
     behind = execute(queue, fill(context, memory, 7))
     failure(lambda: behind.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
@@ -152,7 +152,7 @@ def test_a_submission_that_fails_leaves_its_queue_usable(
     queue, memory = context.create_command_queue(), context.alloc_host(64)
     faults.inject(kind, value=value)
     fence = execute(queue, fill(context, memory, 7))
-    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).fault.found
+    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).info.found
     run(queue, fill(context, memory, 8))
     assert np.all(memory.view() == 8)
     assert daemon.engine().restarts == 0
@@ -163,7 +163,7 @@ def test_every_error_can_be_the_end_of_a_submission(context: Context, result: Ze
     queue = context.create_command_queue()
     faults.inject("fail", value=result.name)
     fence = execute(queue, barrier(context))
-    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).fault.found
+    assert "injected fault" in failure(lambda: fence.host_synchronize(LONG), result).info.found
     assert queue.lost == (result == ZeResult.ERROR_DEVICE_LOST)
     check_works(context)
 
@@ -259,7 +259,7 @@ def test_a_doorbell_that_nobody_repeats_costs_the_queue(start_daemon: StartDaemo
         faults.inject("drop-doorbell")
         fence = execute(queue, fill(context, memory, 7))
         error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "doorbell" in error.fault.found
+        assert "doorbell" in error.info.found
         assert queue.lost
         assert not memory.view().any()
         check_works(context)
@@ -279,7 +279,7 @@ def test_load_crash_is_tried_again(daemon: Daemon, context: Context, digits: Pat
 def test_a_load_that_takes_two_engines_is_refused(context: Context, digits: Path, kind: str) -> None:
     faults.inject(kind, count=2)
     error = failure(lambda: Loaded(context, digits), ZeResult.ERROR_DEVICE_LOST)
-    assert "while it loaded this graph" in error.fault.found
+    assert "while it loaded this graph" in error.info.found
     check_works(context)
     Loaded(context, digits)
 
@@ -347,14 +347,14 @@ def test_compile_fail_has_a_build_log(context: Context, compile_digits: Callable
 def test_compile_crash(compile_digits: Callable[[], object]) -> None:
     faults.inject("compile-crash")
     error = failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
-    assert "signal 9" in error.fault.found
+    assert "signal 9" in error.info.found
     compile_digits()
 
 
 def test_compile_hang(compile_digits: Callable[[], object]) -> None:
     faults.inject("compile-hang")
     error = failure(compile_digits, ZeResult.ERROR_MODULE_BUILD_FAILURE)
-    assert "no progress" in error.fault.found
+    assert "no progress" in error.info.found
     compile_digits()
 
 
@@ -447,7 +447,7 @@ def test_a_late_compilation_can_be_cancelled(daemon: Daemon, digits: Path) -> No
         answered, answer = wire.receive()
         assert answered == number
         assert isinstance(answer, msg.Failed)
-        assert answer.fault.result == ZeResult.ERROR_NOT_AVAILABLE
+        assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
         assert wire.receive() == (cancel, msg.Ok())
 
 

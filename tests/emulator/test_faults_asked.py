@@ -11,15 +11,16 @@ import pytest
 
 from softnpu.driver import CommandList, Context, Driver, Event, ZeError, ZeResult, faults
 from softnpu.driver.faults import FaultKind
-from softnpu.emulator import access, link
+from softnpu.emulator import access
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.faults import EngineFaults
-from softnpu.emulator.interface import failpoints
-from softnpu.emulator.interface.injection_counts import InjectionCounts
 from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.version import ENV_INJECT
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounts
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon, DaemonRefused

@@ -19,11 +19,11 @@ import pytest
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.engine.context import _SESSION_BYTES
-from softnpu.emulator.interface import frames, places
+from softnpu.emulator.interface import endpoint, frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.client import _UNREAD_BYTES
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from softnpu.emulator.supervisor.turned_away import _MOST as _LINGERING
+from softnpu.emulator.supervisor.rejected_connections import _MOST as _LINGERING
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
@@ -105,7 +105,7 @@ def _memory(pid: int) -> int:
 
 
 def _connect(daemon: Daemon) -> socket.socket:
-    sock = places.new_socket()
+    sock = endpoint.new_socket()
     sock.settimeout(30.0)
     sock.connect(str(daemon.socket))
     return sock
@@ -249,14 +249,14 @@ def test_allocations_up_to_the_limit(
             for _ in range(5000):
                 answer = wire.answer(wire.send(request))
                 if isinstance(answer, msg.Failed):
-                    refusals.append(answer.fault)
+                    refusals.append(answer.info)
                     break
-        assert [fault.result for fault in refusals] == [
+        assert [info.result for info in refusals] == [
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
             ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
         ]
-        assert [fault.hint.rpartition(" ")[2] for fault in refusals] == [
+        assert [info.hint.rpartition(" ")[2] for info in refusals] == [
             "session-allocations",
             "session-segments",
             "--session-memory",

@@ -16,8 +16,8 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.daemon import start_background
-from softnpu.emulator.interface import places
-from softnpu.emulator.interface.result import Fault, Refused
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
@@ -39,11 +39,11 @@ def _give_away(path: Path) -> None:
     os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
 
 
-def _refused(start_daemon: StartDaemon, **settings: Any) -> Fault:
+def _refused(start_daemon: StartDaemon, **settings: Any) -> ErrorInfo:
     with pytest.raises(DaemonRefused) as caught:
         start_daemon(**settings)
-    assert caught.value.fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    return caught.value.fault
+    assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    return caught.value.info
 
 
 # ---------------------------------------------------------------- the daemon
@@ -57,10 +57,10 @@ def test_a_daemon_does_not_serve_in_the_directory_of_somebody_else(
     folder = private_dir / "npu-shared"
     folder.mkdir(0o755)
     _give_away(folder)
-    fault = _refused(start_daemon, socket=str(folder / "npu.sock"), allow_users=allowed)
+    info = _refused(start_daemon, socket=str(folder / "npu.sock"), allow_users=allowed)
 
-    assert fault.object == f"directory {folder}"
-    assert f"user {SOMEBODY}" in fault.found
+    assert info.object == f"directory {folder}"
+    assert f"user {SOMEBODY}" in info.found
     assert [path.name for path in folder.iterdir()] == ["npu.sock.log"], "that of the test itself"
 
 
@@ -81,21 +81,21 @@ def test_a_daemon_serves_in_a_directory_with_the_sticky_bit(
 
 
 def test_the_lock_of_somebody_else_is_told_as_that(start_daemon: StartDaemon, public_dir: Path) -> None:
-    lock = places.lock_path(public_dir / "npu.sock")
+    lock = endpoint.lock_path(public_dir / "npu.sock")
     lock.touch()
     _give_away(lock)
     with lock.open("r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        fault = _refused(start_daemon)
-    assert fault.object == f"lock file {lock}"
-    assert f"user {SOMEBODY}" in fault.found
-    assert "remove it" in fault.hint
+        info = _refused(start_daemon)
+    assert info.object == f"lock file {lock}"
+    assert f"user {SOMEBODY}" in info.found
+    assert "remove it" in info.hint
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_a_log_of_somebody_else_is_not_written(public_dir: Path, kind: str) -> None:
     place = public_dir / "npu.sock"
-    log, precious = places.log_path(place), public_dir / "precious"
+    log, precious = endpoint.log_path(place), public_dir / "precious"
     precious.write_text("precious")
     if kind == "link":
         log.symlink_to(precious)
@@ -106,27 +106,27 @@ def test_a_log_of_somebody_else_is_not_written(public_dir: Path, kind: str) -> N
     with pytest.raises(Refused) as caught:
         start_background(DaemonSettings(socket=str(place)))
 
-    assert caught.value.fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert caught.value.fault.object == f"log file {log}"
-    assert f"user {SOMEBODY}" in caught.value.fault.found
+    assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    assert caught.value.info.object == f"log file {log}"
+    assert f"user {SOMEBODY}" in caught.value.info.found
     assert precious.read_text() == "precious"
     assert not place.exists()
 
 
 def test_the_socket_of_somebody_else_is_refused_and_kept(start_daemon: StartDaemon, public_dir: Path) -> None:
     place = public_dir / "npu.sock"
-    with places.new_socket() as left:
+    with endpoint.new_socket() as left:
         left.bind(str(place))
     _give_away(place)
-    fault = _refused(start_daemon)
-    assert f"user {SOMEBODY}" in fault.found
+    info = _refused(start_daemon)
+    assert f"user {SOMEBODY}" in info.found
     assert place.is_socket()
 
 
 def test_where_to_share_a_daemon_is_no_place_of_the_first_comer(start_daemon: StartDaemon) -> None:
-    fault = _refused(start_daemon, allow_users=(GUEST,))  # which cannot enter the directory of a test
-    assert "/tmp" not in fault.hint
-    assert "only you or root can write" in fault.hint
+    info = _refused(start_daemon, allow_users=(GUEST,))  # which cannot enter the directory of a test
+    assert "/tmp" not in info.hint
+    assert "only you or root can write" in info.hint
 
 
 # ---------------------------------------------------------------- the client
@@ -169,11 +169,11 @@ def serve(start_python: StartPython, private_dir: Path) -> Callable[..., ClientP
 def _said_nothing_to(server: ClientProcess, object: Path) -> str:
     """The reason why the daemon was refused."""
     error = failure(Driver.open, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS)
-    assert error.fault.object == f"daemon at {object}"
-    assert f"user {SOMEBODY}" in error.fault.found
+    assert error.info.object == f"daemon at {object}"
+    assert f"user {SOMEBODY}" in error.info.found
     assert server.hear() == 0
     server.finish()
-    return error.fault.found
+    return error.info.found
 
 
 def test_a_client_says_nothing_to_who_came_first_to_a_public_directory(
@@ -196,7 +196,7 @@ def test_a_client_says_nothing_to_another_user_in_a_default_place(
 ) -> None:
     monkeypatch.delenv("SOFTNPU_SOCKET")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_dir))
-    place = places.default_socket()
+    place = endpoint.default_socket()
     _said_nothing_to(serve(SOMEBODY, place=place), place)
 
 
@@ -222,16 +222,16 @@ def test_a_client_speaks_to_the_daemon_of_a_user_whose_directory_was_named(
 
 def test_a_record_is_not_believed_if_its_file_is_another_users(public_dir: Path) -> None:
     place = public_dir / "npu.sock"
-    lock = places.lock_path(place)
+    lock = endpoint.lock_path(place)
     lock.write_text(f'{{"pid":{os.getpid()},"start_time":1,"boot_id":"b","status":"/proc/self/fd/0"}}')
-    assert places.read_record(place) is not None
+    assert endpoint.read_record(place) is not None
     _give_away(lock)
-    assert places.read_record(place) is None, "else 'stop --force' would kill any process"
+    assert endpoint.read_record(place) is None, "else 'stop --force' would kill any process"
 
 
 def test_a_lock_file_that_is_a_pipe_is_no_record(public_dir: Path) -> None:
-    os.mkfifo(places.lock_path(public_dir / "npu.sock"))
-    assert places.read_record(public_dir / "npu.sock") is None
+    os.mkfifo(endpoint.lock_path(public_dir / "npu.sock"))
+    assert endpoint.read_record(public_dir / "npu.sock") is None
 
 
 def test_a_runtime_directory_of_somebody_else_is_not_used(
@@ -241,6 +241,6 @@ def test_a_runtime_directory_of_somebody_else_is_not_used(
     theirs.mkdir()
     monkeypatch.delenv("SOFTNPU_SOCKET")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(theirs))
-    assert theirs in places.default_socket().parents
+    assert theirs in endpoint.default_socket().parents
     _give_away(theirs)
-    assert theirs not in places.default_socket().parents
+    assert theirs not in endpoint.default_socket().parents

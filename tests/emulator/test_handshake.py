@@ -44,12 +44,12 @@ def test_a_hello_is_answered_with_devices_and_limits(daemon: Daemon) -> None:
 @pytest.mark.parametrize("major", [0, INTERFACE_MAJOR + 1, 2**40])
 def test_another_major_version_is_refused_with_both_versions(daemon: Daemon, major: int) -> None:
     with Wire(daemon.socket) as wire:
-        fault = wire.fault(msgspec.structs.replace(HELLO, major=major, minor=7))
+        info = wire.info(msgspec.structs.replace(HELLO, major=major, minor=7))
         assert wire.closed()
 
-    assert fault.result == ZeResult.ERROR_UNSUPPORTED_VERSION
-    assert f"{major}.7" in fault.found
-    assert f"{INTERFACE_MAJOR}." in fault.expected
+    assert info.result == ZeResult.ERROR_UNSUPPORTED_VERSION
+    assert f"{major}.7" in info.found
+    assert f"{INTERFACE_MAJOR}." in info.expected
 
 
 def test_another_minor_version_is_welcome(daemon: Daemon) -> None:
@@ -69,18 +69,18 @@ def test_a_driver_of_another_major_version_is_told(daemon: Daemon, monkeypatch: 
 @pytest.mark.parametrize("request_", [msg.ContextCreate(device=0), msg.Status(), msg.Stop()])
 def test_a_request_before_the_hello_is_refused(daemon: Daemon, request_: msg.Message) -> None:
     with Wire(daemon.socket) as wire:
-        fault = wire.fault(request_)
+        info = wire.info(request_)
         assert wire.closed()
 
-    assert fault.result == ZeResult.ERROR_UNINITIALIZED
-    assert type(request_).__name__ in fault.found
+    assert info.result == ZeResult.ERROR_UNINITIALIZED
+    assert type(request_).__name__ in info.found
     assert _alive(daemon)
 
 
 def test_a_second_hello_is_refused(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello()
-        assert wire.fault(HELLO).result == ZeResult.ERROR_UNSUPPORTED_FEATURE
+        assert wire.info(HELLO).result == ZeResult.ERROR_UNSUPPORTED_FEATURE
         wire.ask(msg.Status(), msg.StatusIs)
 
 
@@ -88,25 +88,25 @@ def test_a_monitor_may_look_but_not_create(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello("monitor")
         for request in (msg.ContextCreate(device=0), msg.MemFree(memory=(1,)), HELLO):
-            assert wire.fault(request).result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+            assert wire.info(request).result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
         assert wire.ask(msg.Status(), msg.StatusIs).session_count == 0
 
 
 def test_an_unknown_role_is_refused(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
-        fault = wire.fault(msgspec.structs.replace(HELLO, role="king"))
+        info = wire.info(msgspec.structs.replace(HELLO, role="king"))
         assert wire.closed()
 
-    assert fault.result == ZeResult.ERROR_INVALID_ENUMERATION
-    assert "king" in fault.found
+    assert info.result == ZeResult.ERROR_INVALID_ENUMERATION
+    assert "king" in info.found
 
 
 def test_a_field_that_must_be_understood_is_refused_by_name(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
-        fault = wire.fault(msgspec.structs.replace(HELLO, must=("time_travel",)))
+        info = wire.info(msgspec.structs.replace(HELLO, must=("time_travel",)))
 
-    assert fault.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert "time_travel" in fault.found
+    assert info.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert "time_travel" in info.found
 
 
 def test_a_silent_connection_is_dropped(start_daemon: StartDaemon) -> None:
@@ -155,7 +155,7 @@ def test_a_malformed_frame_is_told_and_ends_its_connection(
         request, answer = wire.receive()
         assert request == 0
         assert isinstance(answer, msg.Failed)
-        assert word in answer.fault.found
+        assert word in answer.info.found
         assert wire.closed()
         other.ask(msg.Status(), msg.StatusIs)
 
@@ -166,7 +166,7 @@ def test_a_body_that_is_no_request_is_refused(daemon: Daemon, body: bytes) -> No
         wire.hello()
         answer = wire.answer(wire.send_body(body))
         assert isinstance(answer, msg.Failed)
-        assert answer.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
+        assert answer.info.result == ZeResult.ERROR_INVALID_ARGUMENT
         wire.ask(msg.Status(), msg.StatusIs)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import ZeResult
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.frames import MAX_BODY
 from tests.conftest import StartDaemon
@@ -60,11 +61,11 @@ def _sealed(seals: int, flags: int = 0, size: int = 1 << 21) -> int:
 
 def _refused_import(wire: Wire, fd: int) -> str:
     context = WireContext(wire)
-    fault = wire.fault(msg.MemImport(context=context.handle, kind="host"), [fd])
+    info = wire.info(msg.MemImport(context=context.handle, kind="host"), [fd])
     os.close(fd)
-    assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
     assert wire.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 0
-    return fault.found
+    return info.found
 
 
 def test_memory_sealed_against_writing_is_not_imported(wire: Wire) -> None:
@@ -173,7 +174,7 @@ def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_
     for number in numbers:
         answer = wire.answer(number)
         assert isinstance(answer, msg.Failed)
-        assert answer.fault.result == ZeResult.ERROR_INVALID_SIZE
+        assert answer.info.result == ZeResult.ERROR_INVALID_SIZE
     wire.ask(msg.CompilerOptions(device=0), msg.CompilerOptionsAre)
     assert daemon.alive
 
@@ -270,9 +271,9 @@ def test_a_graph_that_ends_every_engine_which_loads_it_is_given_up(
         assert queue.run(_NOTHING, buffer) == 0
         assert daemon.engine().offences == 0
 
-        fault = wire.answer(wire.send(msg.GraphInitialize(graph=graph)))
-        assert isinstance(fault, msg.Failed)
-        assert fault.fault.result == ZeResult.ERROR_DEVICE_LOST
+        info = wire.answer(wire.send(msg.GraphInitialize(graph=graph)))
+        assert isinstance(info, msg.Failed)
+        assert info.info.result == ZeResult.ERROR_DEVICE_LOST
         daemon.wait_restarted(7)
         assert queue.run(_NOTHING, buffer) == 0
         assert daemon.engine().offences == 1
@@ -298,8 +299,8 @@ def test_a_graph_behind_one_that_ends_the_engine_is_loaded_all_the_same(
             each.send(msg.GraphInitialize(graph=graph))
             for each, graph in zip((wire, innocent), numbers, strict=True)
         )
-        fault = wire.answer(first)
-        assert isinstance(fault, msg.Failed)
+        info = wire.answer(first)
+        assert isinstance(info, msg.Failed)
         assert isinstance(innocent.answer(second), msg.GraphInitialized)
     for fd in fds:
         os.close(fd)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import ZeResult
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.frames import MAX_BODY
 from tests.support.daemon import Daemon
@@ -55,8 +55,8 @@ def test_a_refusal_that_quotes_a_long_text_fits_its_frame(daemon: Daemon, reques
         fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
         if "context" in fields:
             fields["context"] = context.handle
-        fault = wire.fault(type(request_)(**fields))
-        assert len(fault.found) < 2000
+        info = wire.info(type(request_)(**fields))
+        assert len(info.found) < 2000
         wire.ask(msg.Status(), msg.StatusIs)
 
 
@@ -71,7 +71,7 @@ def test_a_long_unknown_tag_is_refused(daemon: Daemon) -> None:
 
 def test_a_long_role_in_the_handshake_is_refused(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
-        assert wire.fault(msg.Hello(major=1, minor=0, client="x", role=_LONG)).result
+        assert wire.info(msg.Hello(major=1, minor=0, client="x", role=_LONG)).result
         assert wire.closed()
     assert daemon.engine().state == "ready"
 
@@ -107,7 +107,7 @@ def test_handles_that_name_nothing_are_refused(
 ) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello()
-        assert wire.fault(request_).result == result
+        assert wire.info(request_).result == result
 
 
 @pytest.mark.parametrize("slots", [-1, 0, 1, 3, 100, 8192, 2**63, 2**64 - 1])
@@ -115,9 +115,9 @@ def test_queues_of_impossible_size_are_refused(daemon: Daemon, slots: int) -> No
     with Wire(daemon.socket) as wire:
         wire.hello()
         context = WireContext(wire)
-        fault = wire.fault(msg.QueueCreate(context=context.handle, slots=slots))
-    assert fault.result == ZeResult.ERROR_INVALID_SIZE
-    assert str(slots) in fault.found
+        info = wire.info(msg.QueueCreate(context=context.handle, slots=slots))
+    assert info.result == ZeResult.ERROR_INVALID_SIZE
+    assert str(slots) in info.found
 
 
 def test_a_context_destroyed_while_a_queue_of_it_is_on_its_way_out(daemon: Daemon) -> None:
@@ -155,8 +155,8 @@ def test_the_ring_of_a_live_queue_cannot_be_freed(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello()
         queue = WireContext(wire).queue()
-        fault = wire.fault(msg.MemFree(memory=(queue.ring.handle,)))
-    assert fault.result == ZeResult.ERROR_HANDLE_OBJECT_IN_USE
+        info = wire.info(msg.MemFree(memory=(queue.ring.handle,)))
+    assert info.result == ZeResult.ERROR_HANDLE_OBJECT_IN_USE
 
 
 def test_handles_of_another_session_name_nothing(daemon: Daemon) -> None:
@@ -165,8 +165,8 @@ def test_handles_of_another_session_name_nothing(daemon: Daemon) -> None:
         other.hello()
         memory = WireContext(mine).alloc(64)
         context = WireContext(other)
-        fault = other.fault(msg.MemFree(memory=(memory.handle,)))
-        assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
+        info = other.info(msg.MemFree(memory=(memory.handle,)))
+        assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
         queue = context.queue()
         buffer = context.alloc(4096, "control")
         assert buffer.handle != memory.handle
@@ -210,9 +210,9 @@ def test_a_graph_with_a_wrong_number_of_descriptors_is_refused(
         wire.hello()
         context = WireContext(wire)
         before = daemon.fd_count
-        fault = wire.fault(_graph(context, length), [fd] * count)
-        assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-        assert f"{count} descriptors" in fault.found
+        info = wire.info(_graph(context, length), [fd] * count)
+        assert info.result == ZeResult.ERROR_INVALID_ARGUMENT
+        assert f"{count} descriptors" in info.found
         wait_until(lambda: daemon.fd_count == before)
 
 

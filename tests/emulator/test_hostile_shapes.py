@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from softnpu.driver import Context, Graph, ZeError, ZeResult
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from tests.support.daemon import Daemon
 from tests.support.dynamic import SHAPE, Execution, graph_of, non_zero, on_cpu, relu, sampled, total
 from tests.support.waiting import Stopwatch, wait_until

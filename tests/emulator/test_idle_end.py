@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from softnpu.driver import Driver, ZeResult
-from softnpu.emulator.interface import places
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
@@ -57,7 +57,7 @@ def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientPro
             ENV_FAILPOINTS: f"client.handshake=trace({said})",
         }
         client = start_python(_CLIENT, environment=environment)
-        log = places.log_path(private_dir / "npu.sock")
+        log = endpoint.log_path(private_dir / "npu.sock")
         wait_until(
             lambda: said.exists() or _SERVED in log.read_text(), what="its hello, or its refused starter"
         )
@@ -113,10 +113,10 @@ def test_a_daemon_that_ends_leaves_the_files_of_the_next_one_alone(
     pid, _ = client.hear()
     wait_gone(daemon.pid)
 
-    record = places.read_record(daemon.socket)
+    record = endpoint.read_record(daemon.socket)
     assert record is not None
     assert record.pid == pid
-    assert places.accepts(daemon.socket)
+    assert endpoint.accepts(daemon.socket)
     client.tell()
     client.finish()
     wait_gone(pid)
@@ -127,7 +127,7 @@ def test_the_socket_can_be_served_anew_before_the_engines_have_ended(start_daemo
     engine = psutil.Process(daemon.engine().engine_pid)
     engine.suspend()
     os.kill(daemon.pid, signal.SIGTERM)
-    wait_until(lambda: not places.lock_path(daemon.socket).exists(), what="the lock given up")
+    wait_until(lambda: not endpoint.lock_path(daemon.socket).exists(), what="the lock given up")
     second = start_daemon()
 
     assert daemon.alive, "it waits for its engine"
@@ -149,7 +149,7 @@ def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDa
 def _closing_server(place: Path) -> Iterator[list[int]]:
     """Accepts at `place` and closes without an answer; the sizes of what it was sent."""
     heard: list[int] = []
-    with places.new_socket() as listener:
+    with endpoint.new_socket() as listener:
         listener.bind(str(place))
         listener.listen()
         listener.settimeout(DEADLINE_S)
@@ -170,5 +170,5 @@ def test_one_that_always_closes_is_no_daemon_that_ends(private_dir: Path) -> Non
     with _closing_server(private_dir / "npu.sock") as heard:
         lost = failure(Driver.open, ZeResult.ERROR_DEVICE_LOST)
 
-    assert "it has ended" in lost.fault.found
+    assert "it has ended" in lost.info.found
     assert len(heard) == 2, "tried once more, and not for a minute"

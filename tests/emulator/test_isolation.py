@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import HandleKind
@@ -129,9 +129,9 @@ def test_no_request_reaches_the_objects_of_another_session(victim: _Victim, thie
     tried = set()
     for request in _requests(victim):
         fds = [victim.wire.take_fd()] if "Import" in type(request).__name__ else []
-        fault = thief.fault(request, fds)
-        assert fault.result == ZeResult.ERROR_INVALID_ARGUMENT, (request, fault)
-        assert "unknown handle" in fault.found, (request, fault)
+        info = thief.info(request, fds)
+        assert info.result == ZeResult.ERROR_INVALID_ARGUMENT, (request, info)
+        assert "unknown handle" in info.found, (request, info)
         tried.add(type(request))
         victim.check()
     named = {
@@ -281,7 +281,7 @@ def test_descriptors_that_are_no_memory_are_refused_and_harm_nobody(
         answer = thief.answer(thief.send(msg.MemImport(context=context.handle, kind="host"), [fd]))
         os.close(fd)
         assert isinstance(answer, msg.Failed), name
-        assert answer.fault.result in (
+        assert answer.info.result in (
             ZeResult.ERROR_INVALID_ARGUMENT,
             ZeResult.ERROR_UNSUPPORTED_SIZE,
         ), (name, answer)

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from softnpu.driver import Driver, ZeError, ZeResult
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.version import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from softnpu.driver import Driver, ZeResult
+from softnpu.emulator.common import linux
 from softnpu.emulator.daemon import LineLimit
 from softnpu.emulator.engine.context import _SESSION_BYTES, EngineContext
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.program import Program
 from softnpu.emulator.engine.scheduler import Share
 from softnpu.emulator.engine.staging import Staging
-from softnpu.emulator.interface import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import UserStatus
-from softnpu.emulator.interface.result import Fault, Refused
+from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.supervisor.limits import Quota, ResourceLimits, option_name
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon, StartPython
@@ -60,12 +60,12 @@ def _mine(daemon: Daemon) -> UserStatus:
     return user
 
 
-def _check(fault: Fault, result: ZeResult, limit: int, name: str) -> None:
+def _check(info: ErrorInfo, result: ZeResult, limit: int, name: str) -> None:
     """The refusal says what, how much of it, the limit, and the option that raises it."""
-    assert fault.result == result, fault
-    assert fault.object
-    assert f"{limit}" in fault.expected, fault
-    assert f"--limit {name}" in fault.hint, fault
+    assert info.result == result, info
+    assert info.object
+    assert f"{limit}" in info.expected, info
+    assert f"--limit {name}" in info.hint, info
 
 
 class _Kind(NamedTuple):
@@ -121,13 +121,13 @@ _OF_A_SESSION = [
 ]
 
 
-def _fill(wire: Wire, context: WireContext, kind: _Kind) -> tuple[list[Any], Fault]:
+def _fill(wire: Wire, context: WireContext, kind: _Kind) -> tuple[list[Any], ErrorInfo]:
     """Asks until it is refused."""
     got: list[Any] = []
     while True:
         answer = wire.answer(wire.send(kind.ask(context)))
         if isinstance(answer, msg.Failed):
-            return got, answer.fault
+            return got, answer.info
         assert isinstance(answer, kind.answer)
         got.append(answer)
         assert len(got) <= kind.limit, "no limit"
@@ -144,11 +144,11 @@ def test_a_session_is_refused_what_is_beyond_its_limit(start_daemon: StartDaemon
         session = wire.hello().session
         other.hello()
         context = WireContext(wire)
-        got, fault = _fill(wire, context, kind)
-        _check(fault, kind.result, kind.limit, option_name(kind.field))
+        got, info = _fill(wire, context, kind)
+        _check(info, kind.result, kind.limit, option_name(kind.field))
 
         before = _held(daemon, session)
-        wire.fault(kind.ask(context))
+        wire.info(kind.ask(context))
         assert _held(daemon, session) == before, "a refusal has no effect"
         wire.ask(kind.give(got.pop()), msg.Ok)
         wire.ask(kind.ask(context), kind.answer)
@@ -163,19 +163,19 @@ def test_many_sessions_of_a_user_are_refused_together(start_daemon: StartDaemon,
         two.hello()
         first, second = WireContext(one), WireContext(two)
         kept = two.ask(kind.ask(second), kind.answer)
-        got, fault = _fill(one, first, kind)
-        _check(fault, kind.result, kind.limit, option_name(kind.field))
-        assert "user 0" in fault.found or f"user {os.getuid()}" in fault.found
+        got, info = _fill(one, first, kind)
+        _check(info, kind.result, kind.limit, option_name(kind.field))
+        assert "user 0" in info.found or f"user {os.getuid()}" in info.found
 
         before = _mine(daemon)
-        _check(two.fault(kind.ask(second)), kind.result, kind.limit, option_name(kind.field))
+        _check(two.info(kind.ask(second)), kind.result, kind.limit, option_name(kind.field))
         after = _mine(daemon)
         assert after.refusals == before.refusals + 1
         assert (after.memory_used, after.handles) == (before.memory_used, before.handles)
 
         two.ask(kind.give(kept), msg.Ok)
         one.ask(kind.ask(first), kind.answer)
-        two.fault(kind.ask(second))
+        two.info(kind.ask(second))
         for answer in got:
             one.ask(kind.give(answer), msg.Ok)
         two.ask(kind.ask(second), kind.answer)
@@ -189,7 +189,7 @@ def test_graphs_of_a_user_have_a_limit(start_daemon: StartDaemon, model: Model) 
         first, second = WireContext(one), WireContext(two)
         graph = one.ask(model.order(first), msg.GraphCreated, [model.fd]).graph
         two.ask(model.order(second), msg.GraphCreated, [model.fd])
-        _check(two.fault(model.order(second), [model.fd]), _HOST, 2, "user-graphs")
+        _check(two.info(model.order(second), [model.fd]), _HOST, 2, "user-graphs")
 
         one.ask(msg.GraphDestroy(graph=graph), msg.Ok)
         two.ask(model.order(second), msg.GraphCreated, [model.fd])
@@ -205,9 +205,9 @@ def test_compilations_of_a_session_and_of_a_user_have_a_limit(
         two.hello()
         first, second = WireContext(one), WireContext(two)
         started = [one.send(model.order(first, f"a{number}"), [model.fd]) for number in range(3)]
-        _check(one.fault(model.order(first, "x"), [model.fd]), _HOST, 3, "session-compiles")
+        _check(one.info(model.order(first, "x"), [model.fd]), _HOST, 3, "session-compiles")
         started_two = two.send(model.order(second, "b"), [model.fd])
-        _check(two.fault(model.order(second, "y"), [model.fd]), _HOST, 4, "user-compiles")
+        _check(two.info(model.order(second, "y"), [model.fd]), _HOST, 4, "user-compiles")
         for number in (started[1], started[2]):
             one.ask(msg.Cancel(request=number), msg.Ok)
         two.send(model.order(second, "c"), [model.fd])
@@ -225,7 +225,7 @@ def test_connections_of_a_user_have_a_limit(start_daemon: StartDaemon) -> None:
             number, answer = late.receive()
             assert number == 0
             assert isinstance(answer, msg.Failed)
-            _check(answer.fault, ZeResult.ERROR_NOT_AVAILABLE, 4, "user-connections")
+            _check(answer.info, ZeResult.ERROR_NOT_AVAILABLE, 4, "user-connections")
             assert late.closed()
         wires[0].close()
         wait_until(lambda: wires[1].ask(msg.Status(), msg.StatusIs).users[0].connections == 3)
@@ -239,7 +239,7 @@ def test_sessions_of_a_user_have_a_limit_and_monitors_still_see(start_daemon: St
         one.hello()
         two.hello()
         with Wire(daemon.socket) as late:
-            _check(late.fault(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 2, "user-sessions")
+            _check(late.info(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 2, "user-sessions")
             assert late.closed()
         assert daemon.status().session_count == 2
         one.close()
@@ -256,7 +256,7 @@ def test_connections_that_say_nothing_have_a_limit(start_daemon: StartDaemon) ->
         with Wire(daemon.socket) as late:
             _, answer = late.receive()
             assert isinstance(answer, msg.Failed)
-            _check(answer.fault, ZeResult.ERROR_NOT_AVAILABLE, 8, "user-handshakes")
+            _check(answer.info, ZeResult.ERROR_NOT_AVAILABLE, 8, "user-handshakes")
         wires[0].hello()
         WireContext(innocent).alloc(64)
         stack.enter_context(Wire(daemon.socket)).hello()
@@ -273,8 +273,8 @@ def test_connections_of_all_users_have_a_limit(start_daemon: StartDaemon) -> Non
         with Wire(daemon.socket) as late:
             _, answer = late.receive()
             assert isinstance(answer, msg.Failed)
-            assert answer.fault.result == ZeResult.ERROR_NOT_AVAILABLE
-            assert "--max-clients" in answer.fault.hint
+            assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
+            assert "--max-clients" in answer.info.hint
 
 
 def test_what_a_killed_client_had_is_its_users_again(
@@ -375,7 +375,7 @@ def test_the_defaults_are_far_from_what_honest_programs_need() -> None:
 def test_a_limit_that_cannot_work_is_refused_by_name(name: str) -> None:
     with pytest.raises(Refused) as caught:
         DaemonSettings(socket="x", limits=ResourceLimits(**{name: -1})).check()
-    assert option_name(name) in caught.value.fault.object
+    assert option_name(name) in caught.value.info.object
 
 
 def test_a_quota_refuses_exactly_what_is_beyond_it() -> None:
@@ -386,7 +386,7 @@ def test_a_quota_refuses_exactly_what_is_beyond_it() -> None:
     with pytest.raises(Refused) as caught:
         quota.check(2)
     assert quota.refusals == 1
-    assert "2 things asked for, user 7 has 9" in caught.value.fault.found
+    assert "2 things asked for, user 7 has 9" in caught.value.info.found
     quota.give(1)
     quota.check(2)
 

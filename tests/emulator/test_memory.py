@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from softnpu.driver import Context, Driver, ZeResult
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
@@ -45,21 +45,21 @@ def test_every_size_is_served_aligned_and_apart(context: Context, kind: str, ali
 def test_a_size_that_cannot_be_is_refused(context: Context, size: int) -> None:
     error = failure(lambda: context.alloc_host(size), ZeResult.ERROR_UNSUPPORTED_SIZE)
     assert error.call == "zeMemAllocHost"
-    assert f"{size}" in error.fault.found
+    assert f"{size}" in error.info.found
 
 
 @pytest.mark.parametrize("alignment", [-1, 3, 65, 8192, 2**63])
 def test_an_alignment_that_cannot_be_is_refused(context: Context, alignment: int) -> None:
     error = failure(lambda: context.alloc_device(64, alignment), ZeResult.ERROR_UNSUPPORTED_ALIGNMENT)
-    assert f"{alignment}" in error.fault.found
+    assert f"{alignment}" in error.info.found
 
 
 def test_a_kind_that_cannot_be_is_refused(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
         wire.hello()
         context = WireContext(wire)
-        fault = wire.fault(msg.MemAlloc(context=context.handle, kind="magic", size=64))
-    assert fault.result == ZeResult.ERROR_INVALID_ENUMERATION
+        info = wire.info(msg.MemAlloc(context=context.handle, kind="magic", size=64))
+    assert info.result == ZeResult.ERROR_INVALID_ENUMERATION
 
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 62, 2**63, 2**64 - 1])
@@ -172,11 +172,11 @@ def test_a_free_is_done_for_all_handles_or_none(daemon: Daemon, forge: object, r
         wire.hello()
         context = WireContext(wire)
         good = context.alloc(4096).handle
-        assert wire.fault(msg.MemFree(memory=forge(good))).result == result
+        assert wire.info(msg.MemFree(memory=forge(good))).result == result
         assert wire.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 4096
         wire.ask(msg.MemFree(memory=(good,)), msg.Ok)
-        fault = wire.fault(msg.MemFree(memory=(good,)))
-        assert "stale" in fault.found
+        info = wire.info(msg.MemFree(memory=(good,)))
+        assert "stale" in info.found
 
 
 def test_a_handle_is_never_used_again(daemon: Daemon) -> None:
@@ -210,8 +210,8 @@ def test_pages_that_cannot_be_reserved_are_out_of_memory(
         patch.setattr(os, "posix_fallocate", full)
         for attempt in (lambda: context.alloc_host(MIB), lambda: context.create_command_queue(slots=4096)):
             error = failure(attempt, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
-            assert "segment of" in error.fault.object
-            assert "No space left" in error.fault.found
+            assert "segment of" in error.info.object
+            assert "No space left" in error.info.found
 
     wait_until(lambda: context.query_memory()[1] == 0, what="the daemon has both back")
     assert driver.status().engines[0].queues == 0
@@ -229,8 +229,8 @@ def test_a_daemon_without_descriptors_refuses_and_recovers(start_daemon: StartDa
             answers = [greedy.answer(greedy.send(request)) for _ in range(150)]
             refused = [answer for answer in answers if isinstance(answer, msg.Failed)]
             assert refused
-            assert refused[0].fault.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
-            assert "descriptor" in refused[0].fault.hint
+            assert refused[0].info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+            assert "descriptor" in refused[0].info.hint
             assert context.query_memory()[1] == 0
         wait_until(lambda: innocent.status().engines[0].memory_used == 0)
         check_works(context)

@@ -8,7 +8,7 @@ import pytest
 
 from softnpu.driver import Context, Driver, ZeError, ZeResult
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.supervisor.offenders import REFUSE_FROM, SLOW_FROM, WINDOW_S, Offenders, identity
+from softnpu.emulator.supervisor.ban_policy import REFUSE_FROM, SLOW_FROM, WINDOW_S, BanPolicy, identity
 from tests.conftest import RunPython, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -31,18 +31,18 @@ def clock() -> _Clock:
 
 
 @pytest.fixture
-def offenders(clock: _Clock) -> Offenders:
-    return Offenders(clock)
+def offenders(clock: _Clock) -> BanPolicy:
+    return BanPolicy(clock)
 
 
-def test_one_reset_may_be_bad_luck(offenders: Offenders) -> None:
+def test_one_reset_may_be_bad_luck(offenders: BanPolicy) -> None:
     assert offenders.note("somebody") == 1
     assert not offenders.slowed("somebody")
     assert offenders.delay_s("somebody") == 0.0
     offenders.check("somebody", "context")
 
 
-def test_more_are_slowed_longer_and_longer(offenders: Offenders) -> None:
+def test_more_are_slowed_longer_and_longer(offenders: BanPolicy) -> None:
     delays = []
     for _ in range(REFUSE_FROM - 1):
         offenders.note("somebody")
@@ -53,18 +53,18 @@ def test_more_are_slowed_longer_and_longer(offenders: Offenders) -> None:
     offenders.check("somebody", "context")
 
 
-def test_too_many_are_refused_and_told_for_how_long(offenders: Offenders, clock: _Clock) -> None:
+def test_too_many_are_refused_and_told_for_how_long(offenders: BanPolicy, clock: _Clock) -> None:
     for _ in range(REFUSE_FROM):
         offenders.note("somebody")
     clock.now += 20.0
     with pytest.raises(Refused) as caught:
         offenders.check("somebody", "command queue")
-    assert caught.value.fault.result == ZeResult.ERROR_NOT_AVAILABLE
-    assert "refused for 40 s more" in caught.value.fault.found
+    assert caught.value.info.result == ZeResult.ERROR_NOT_AVAILABLE
+    assert "refused for 40 s more" in caught.value.info.found
     offenders.check("somebody else", "command queue")
 
 
-def test_a_quiet_minute_forgives_everything(offenders: Offenders, clock: _Clock) -> None:
+def test_a_quiet_minute_forgives_everything(offenders: BanPolicy, clock: _Clock) -> None:
     for _ in range(REFUSE_FROM):
         offenders.note("somebody")
     clock.now += WINDOW_S
@@ -105,14 +105,14 @@ def test_who_hangs_the_device_again_and_again_is_refused_and_others_are_served(
             _hang(context)
 
         error = failure(context.create_command_queue, ZeResult.ERROR_NOT_AVAILABLE)
-        assert f"{REFUSE_FROM} engine resets" in error.fault.found
-        assert "s more" in error.fault.found
+        assert f"{REFUSE_FROM} engine resets" in error.info.found
+        assert "s more" in error.info.found
         failure(driver.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
         with Driver.open(hostile_daemon.socket) as again:
             failure(again.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
         fence = execute(spare, barrier(context))
         error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "engine resets" in error.fault.found
+        assert "engine resets" in error.info.found
         code = """
             with Driver.open(Path(given["socket"])) as driver:
                 context = driver.devices[0].create_context()
@@ -128,7 +128,7 @@ def test_who_hangs_the_device_again_and_again_is_refused_and_others_are_served(
 
 
 def test_an_offender_that_keeps_quiet_is_served_again(start_daemon: StartDaemon) -> None:
-    patches = {**_QUICK, "softnpu.emulator.supervisor.offenders:WINDOW_S": 6.0}
+    patches = {**_QUICK, "softnpu.emulator.supervisor.ban_policy:WINDOW_S": 6.0}
     daemon = start_daemon(failpoints=f"engine.running=hang:{REFUSE_FROM}", tdr_ms=300, patches=patches)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()

@@ -186,11 +186,11 @@ def test_a_place_that_an_allowed_user_cannot_come_to_is_refused(
 ) -> None:
     with pytest.raises(DaemonRefused) as caught:
         start_daemon(allow_users=(GUEST,))
-    fault = caught.value.fault
-    assert fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert str(private_dir) in fault.object
-    assert f"user {GUEST}" in fault.found
-    assert "--socket" in fault.hint
+    info = caught.value.info
+    assert info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    assert str(private_dir) in info.object
+    assert f"user {GUEST}" in info.found
+    assert "--socket" in info.hint
 
 
 @needs_root
@@ -215,7 +215,7 @@ def test_a_file_system_without_access_lists_is_refused(
     monkeypatch.setattr(os, "setxattr", unsupported)
     with pytest.raises(Refused) as caught:
         access.make_folder(private_dir / "shared" / "npu.sock", (GUEST,), ())
-    assert caught.value.fault.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert caught.value.info.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert not (private_dir / "shared").exists()
 
 
@@ -228,7 +228,7 @@ def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPa
             assert users.admit(Peer(1, uid, uid), left).commands == commands
         with pytest.raises(Refused) as caught:
             users.admit(Peer(1, STRANGER, STRANGER), left)
-        assert caught.value.fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+        assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
     assert users.admit(Peer(1, GUEST, GUEST), left).memory.limit == (3 << 30) // 4
 
 
@@ -398,8 +398,8 @@ def test_the_refusal_of_a_request_names_who_may(monkeypatch: pytest.MonkeyPatch)
         guest = users.admit(Peer(1, GUEST, GUEST), left)
     with pytest.raises(Refused) as caught:
         guest.check_commands("request Stop")
-    fault = caught.value.fault
-    assert fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-    assert (fault.object, fault.found) == ("request Stop", f"user {GUEST}")
-    assert "user 1000" in fault.expected
+    info = caught.value.info
+    assert info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+    assert (info.object, info.found) == ("request Stop", f"user {GUEST}")
+    assert "user 1000" in info.expected
     assert msg.Stop.__name__ == "Stop"

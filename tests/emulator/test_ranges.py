@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.ranges import RangeAllocator
+from softnpu.emulator.common.range_allocator import RangeAllocator
 
 _SIZES = st.integers(1, 5000)
 _ALIGNMENTS = st.sampled_from([1, 64, 256, 4096])

@@ -11,12 +11,12 @@ import pytest
 from openvino import opset13 as ops
 
 from softnpu.driver import Context, Driver, GraphSource, ZeResult
-from softnpu.emulator import link
+from softnpu.emulator.common import linux
 from softnpu.emulator.engine import executor, self_check
 from softnpu.emulator.engine.executor import Binding, LoadedImage
-from softnpu.emulator.interface import linux
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.version import ENV_SELF_CHECK
+from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
 from tests.support.models import write_scale
@@ -56,7 +56,7 @@ def test_an_output_that_is_bound_in_the_place_of_an_input_is_found(load: Load) -
         Refused, match=r"self-check of graph 'model', output '\w+': in given memory"
     ) as caught:
         self_check.check(image)
-    assert caught.value.fault.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
+    assert caught.value.info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
 
 
 def test_an_output_that_nobody_writes_is_found(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

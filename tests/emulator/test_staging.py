@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.engine.staging import Note, Staging, moved
-from softnpu.emulator.interface import linux
 
 _PAGE = 4096
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import Context
-from softnpu.emulator.interface import places, records
+from softnpu.emulator.interface import endpoint, records
 from softnpu.emulator.interface.records import DeviceState, StatusWord
 from tests.conftest import RunPython, StartDaemon
 from tests.support.daemon import Daemon
@@ -22,7 +22,7 @@ class _Page:
     """The page as a monitor maps it."""
 
     def __init__(self, daemon: Daemon) -> None:
-        record = places.read_record(daemon.socket)
+        record = endpoint.read_record(daemon.socket)
         assert record is not None
         self.path = Path(record.status)
         self._data = self.path.open("rb")

@@ -166,7 +166,7 @@ def test_a_queue_tells_each_failure_once_and_the_oldest_first(context: Context) 
     fence = execute(queue, _fails(context))
     failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
     error = failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
-    assert (error.fault.object, "2 more" in error.fault.found) == ("submission 1", True)
+    assert (error.info.object, "2 more" in error.info.found) == ("submission 1", True)
     assert queue.synchronize(LONG)
 
 

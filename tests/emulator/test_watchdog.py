@@ -74,7 +74,7 @@ def test_a_command_that_hangs_is_lost_with_its_queue_and_all_others_complete(
         fences = [execute(queue, loaded.commands), execute(queue, fill(innocent, memory, 2))]
 
         error = failure(lambda: hung.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "no progress" in error.fault.found
+        assert "no progress" in error.info.found
         failure(lambda: behind.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
         assert all(fence.host_synchronize(LONG) for fence in fences)
         assert same(loaded.outputs, on_cpu(digits, image))
@@ -110,7 +110,7 @@ def test_a_command_beyond_the_limit_is_aborted_without_a_reset(
 
         error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
 
-        assert "more than 0.5 s" in error.fault.found
+        assert "more than 0.5 s" in error.info.found
         assert queue.lost
         check_works(context)
         engine = daemon.engine()
@@ -146,7 +146,7 @@ def test_a_graph_that_hangs_two_engines_is_refused(start_daemon: StartDaemon, di
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         error = failure(lambda: Loaded(context, digits), ZeResult.ERROR_DEVICE_LOST)
-        assert "while it loaded this graph" in error.fault.found
+        assert "while it loaded this graph" in error.info.found
         check_works(context)
         Loaded(context, digits)
 

@@ -50,7 +50,7 @@ def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tal
                 for frame, (answer, fds) in zip(frames, answers, strict=True):
                     _keep_exports(frame, fds, exports, opened)
                     judge(frame, answer, held, tally)
-                    shallow = isinstance(answer, msg.Failed) and answer.fault.object.startswith(_SHALLOW)
+                    shallow = isinstance(answer, msg.Failed) and answer.info.object.startswith(_SHALLOW)
                     tally.deep["frames"] += not shallow
                 held.leaving.clear()
             _check_accounts(connection, session, held)
@@ -93,10 +93,10 @@ def judge(frame: Frame, answer: msg.Answer, held: Holdings, tally: Tally) -> Non
     dead = held.dead_handle(frame.fields)
     told = f"{frame.tag} {str(frame.fields)[:300]} with {len(frame.fds)} descriptors"
     if isinstance(answer, msg.Failed):
-        fault = answer.fault
+        info = answer.info
         right = frame.tag in SYNC and not (dead or frame.wrong or frame.changed)
-        if right and fault.result not in _FULL:
-            raise Violation(f"refused although nothing is wrong: {told}: {fault}")
+        if right and info.result not in _FULL:
+            raise Violation(f"refused although nothing is wrong: {told}: {info}")
         return
     if frame.wrong:
         raise Violation(f"honoured although wrong ({frame.wrong}): {told}: {answer}")

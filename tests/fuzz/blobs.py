@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from softnpu.emulator.interface import blob, linux
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section, WeightsReference
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.blob import BlobReader, GraphMeta, Section, WeightsReference
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.messages import WeightSource
 from tests.fuzz.attack_frames import Target
@@ -67,14 +68,12 @@ def _send(arena: Arena, attempts: list[Attempt], tally: Tally) -> None:
         close_all(fds)
         tally.saw(attempt.name, answer)
         if isinstance(answer, msg.Failed):
-            if answer.fault.object == "compiler worker" and attempt.request["t"] == "graph_import":
-                raise Violation(f"{attempt.name}: a compiler worker died: {attempt.request}: {answer.fault}")
-            shallow = answer.fault.object.startswith(
-                ("blob, magic", "control", "blob, header", "blob, total")
-            )
+            if answer.info.object == "compiler worker" and attempt.request["t"] == "graph_import":
+                raise Violation(f"{attempt.name}: a compiler worker died: {attempt.request}: {answer.info}")
+            shallow = answer.info.object.startswith(("blob, magic", "control", "blob, header", "blob, total"))
             tally.deep["blobs"] += not shallow
             if attempt.same:
-                raise Violation(f"{attempt.name}: refused although nothing is wrong: {answer.fault}")
+                raise Violation(f"{attempt.name}: refused although nothing is wrong: {answer.info}")
             continue
         tally.deep["blobs"] += 1
         if attempt.wrong:
@@ -106,7 +105,7 @@ def _execute(arena: Arena, created: msg.GraphCreated, tally: Tally) -> None:
         result = arena.queue.wait(arena.queue.submit(arena.buffer.handle, 0, len(data)))
         (tally.refused if result else tally.accepted)["execution of a blob"] += 1
         if result:
-            tally.fault(arena.queue.fault())
+            tally.info(arena.queue.info())
             if arena.queue.lost:
                 arena.new_queue()
     finally:
@@ -157,8 +156,8 @@ def _with_blob(dice: Dice, model: Model, context: int, data: bytes, inside: bool
 def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> bytes:
     """A blob of these sections with right checksums; with `tricks` its table says something wrong."""
     entries, body = [], b""
-    table_end = blob.HEADER_SIZE + len(sections) * _ENTRY.size
-    at = -(-table_end // blob.PAGE) * blob.PAGE
+    table_end = container.HEADER_SIZE + len(sections) * _ENTRY.size
+    at = -(-table_end // container.PAGE) * container.PAGE
     first = at
     victim = dice.randrange(len(sections)) if tricks else -1
     for number, (kind, content) in enumerate(sections.items()):
@@ -170,7 +169,7 @@ def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> byte
             told = dice.pick((0, 1, 2, 3, 4, 5, 2**32 - 1)) if way == 2 else kind
             flags = dice.unsigned(32) if way == 3 else flags
         entries.append(_ENTRY.pack(told, flags, offset % 2**64, size % 2**64, blake3(content).digest()))
-        padded = -(-len(content) // blob.PAGE) * blob.PAGE
+        padded = -(-len(content) // container.PAGE) * container.PAGE
         body += content.ljust(padded, b"\0")
         at += padded
         last = len(content), padded
@@ -179,7 +178,7 @@ def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> byte
     total, count = table_end + len(data), len(entries)
     if tricks and dice.chance(0.2):
         total, count = dice.pick(((dice.unsigned(64), count), (total, dice.unsigned(32))))
-    head = struct.pack("<8sHHIQ8x", blob.MAGIC, blob.MAJOR, blob.MINOR, count, total)
+    head = struct.pack("<8sHHIQ8x", container.MAGIC, container.MAJOR, container.MINOR, count, total)
     return head + blake3(head + bytes(32) + table).digest() + table + data
 
 

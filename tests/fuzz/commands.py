@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface.blob import GraphMeta
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from tests.fuzz.dice import Dice

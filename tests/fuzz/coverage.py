@@ -12,7 +12,7 @@ _ROOT = Path(__file__).parents[2]
 _WHERE = (
     "emulator/interface/*.py", "emulator/engine/*.py", "emulator/supervisor/*_requests.py",
     "emulator/supervisor/memory.py", "emulator/supervisor/session.py", "emulator/supervisor/client.py",
-    "driver/compiler/native.py", "driver/compiler/files.py",
+    "emulator/compiler/native_blob.py", "emulator/compiler/files.py",
 )  # fmt: skip
 _OTHERS = ("injection", "failpoints", "places", "faults", "version")
 """Parts that a client cannot reach, or that are no part of a normal daemon."""
@@ -65,6 +65,6 @@ def _pattern(node: ast.expr) -> str:
 
 def missed(faults: Iterable[tuple[str, str]]) -> tuple[int, list[str]]:
     """How many sites there are, and those that none of these faults comes from."""
-    texts = ["\n".join(fault) for fault in faults]
+    texts = ["\n".join(info) for info in faults]
     known = sites()
     return len(known), [site.place for site in known if not any(site.pattern.match(text) for text in texts)]

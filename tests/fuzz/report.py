@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 
 _KNOWN = {int(result) for result in ZeResult}
 _MOST = 20
@@ -42,18 +42,18 @@ class Tally:
         """One answer. A refusal must have a code that the interface knows, and must name an object."""
         if isinstance(answer, msg.Failed):
             self.refused[what] += 1
-            self.fault(answer.fault)
+            self.info(answer.info)
         else:
             self.accepted[what] += 1
             self.results["SUCCESS"] += 1
 
-    def fault(self, fault: Fault) -> None:
-        if fault.result not in _KNOWN or not fault.object:
-            raise Violation(f"an untyped refusal: {fault}")
-        self.results[ZeResult(fault.result).name] += 1
-        self.worker_deaths += fault.object == "compiler worker"
+    def info(self, info: ErrorInfo) -> None:
+        if info.result not in _KNOWN or not info.object:
+            raise Violation(f"an untyped refusal: {info}")
+        self.results[ZeResult(info.result).name] += 1
+        self.worker_deaths += info.object == "compiler worker"
         if len(self.faults) < 20_000:
-            self.faults.add((_DIGITS.sub("0", fault.object[:200]), fault.expected[:200]))
+            self.faults.add((_DIGITS.sub("0", info.object[:200]), info.expected[:200]))
 
     def violate(self, where: str, error: BaseException) -> None:
         """One more violation."""

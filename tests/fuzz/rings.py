@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 import msgspec
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.shared import SharedMapping
 from tests.fuzz.attack_frames import Target
 from tests.fuzz.commands import PAIR_SIZE, CommandMaker, Room
@@ -100,7 +101,7 @@ class Arena:
         self._proof_buffer.write(data)
         result = self.queue.wait(self.queue.submit(self._proof_buffer.handle, 0, len(data)))
         if result:
-            raise Violation(f"a good submission ended with {result:#x}: {self.queue.fault()}")
+            raise Violation(f"a good submission ended with {result:#x}: {self.queue.info()}")
         if self._proof.read(4096) != value * 4096:
             raise Violation("a good submission has done nothing")
 
@@ -171,12 +172,12 @@ class Queue:
     def lost(self) -> bool:
         return bool(self._word("=I", records.RING_LOST))
 
-    def fault(self) -> Fault:
+    def info(self) -> ErrorInfo:
         """What the engine says of the submission that failed last."""
         size = min(records.RING_TEXT_MAX, self._word("=I", records.RING_TEXT_SIZE))
         text = self.ring.read(size, records.RING_TEXT)
         try:
-            return msgspec.msgpack.decode(text, type=Fault)
+            return msgspec.msgpack.decode(text, type=ErrorInfo)
         except msgspec.DecodeError as error:
             raise Violation(f"the fault in the ring is none: {text!r}") from error
 
@@ -244,14 +245,14 @@ def _submit_one(arena: Arena, maker: CommandMaker, tally: Tally, steady: bool) -
     if result not in _KNOWN:
         raise Violation(f"result {result:#x} of {names}")
     if result:
-        tally.fault(arena.queue.fault())
+        tally.info(arena.queue.info())
     else:
         tally.results["SUCCESS"] += 1
-    tally.deep["rings"] += not result or "header" not in str(arena.queue.fault().object)
+    tally.deep["rings"] += not result or "header" not in str(arena.queue.info().object)
     if not steady or right is None:
         return
     if right and result and not (result == _LOST and "EventWait" in names):
-        raise Violation(f"refused although nothing is wrong: {data.hex()}: {arena.queue.fault()}")
+        raise Violation(f"refused although nothing is wrong: {data.hex()}: {arena.queue.info()}")
     if right is False and not result:
         raise Violation(f"executed although wrong: {names}: {data.hex()}")
 
@@ -369,7 +370,7 @@ def huge_regions(target: Target, tally: Tally) -> None:
         arena.buffer.write(data)
         number = arena.queue.submit(arena.buffer.handle, 0, len(data))
         if arena.queue.wait(number):
-            raise Violation(f"regions that overlap: {arena.queue.fault()}")
+            raise Violation(f"regions that overlap: {arena.queue.info()}")
     finally:
         arena.close()
     tally.accepted["huge regions"] += 1

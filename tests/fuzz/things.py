@@ -11,9 +11,9 @@ import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.blob.container import BlobReader, GraphMeta
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.blob import BlobReader, GraphMeta
 from softnpu.emulator.interface.messages import WeightSource
 from tests.fuzz.connection import Connection
 

@@ -7,8 +7,8 @@ import os
 import struct
 from typing import Any
 
-from softnpu.driver.safetensors import SafetensorsError, tensor_places
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
+from softnpu.plugin.safetensors import SafetensorsError, tensor_places
 from tests.fuzz.dice import Dice
 from tests.fuzz.report import Tally, Violation
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from softnpu.driver import Driver, ZeError
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from tests.support.models import on_cpu
 from tests.support.waiting import wait_readable
 from tests.support.work import Loaded, same

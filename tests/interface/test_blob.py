@@ -14,8 +14,8 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.interface import blob
-from softnpu.emulator.interface.blob import (
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import (
     ArgumentMeta,
     BlobReader,
     ConstantReference,
@@ -68,7 +68,7 @@ _SECTIONS: dict[Section, bytes] = {
     Section.WEIGHTS: bytes(range(64)),
     Section.WEIGHTS_REFERENCE: msgspec.msgpack.encode(_REFERENCE),
 }
-_BLOB = blob.pack(_SECTIONS)
+_BLOB = container.pack(_SECTIONS)
 _HEADER_SIZE = _ENTRY_SIZE = 64
 
 
@@ -83,7 +83,7 @@ def _frozen(name: str = "blob") -> bytes:
 def _refusal(data: bytes) -> Refused:
     with pytest.raises(Refused) as caught:
         BlobReader(data)
-    assert caught.value.fault.result == ZeResult.ERROR_INVALID_NATIVE_BINARY
+    assert caught.value.info.result == ZeResult.ERROR_INVALID_NATIVE_BINARY
     return caught.value
 
 
@@ -163,7 +163,7 @@ def test_an_argument_starts_at_a_multiple_of_its_element(
 
 
 def test_a_missing_section_is_refused_by_name() -> None:
-    reader = BlobReader(blob.pack({Section.METADATA: _SECTIONS[Section.METADATA]}))
+    reader = BlobReader(container.pack({Section.METADATA: _SECTIONS[Section.METADATA]}))
     assert not reader.has(Section.WEIGHTS)
     assert reader.weights_reference() is None
     with pytest.raises(Refused, match="section WEIGHTS: missing"):
@@ -171,7 +171,7 @@ def test_a_missing_section_is_refused_by_name() -> None:
 
 
 def test_empty_sections_are_kept() -> None:
-    reader = BlobReader(blob.pack({Section.METADATA: b"", Section.IR: b"x", Section.WEIGHTS: b""}))
+    reader = BlobReader(container.pack({Section.METADATA: b"", Section.IR: b"x", Section.WEIGHTS: b""}))
     assert bytes(reader.read(Section.WEIGHTS)) == b""
     with pytest.raises(Refused, match="section METADATA"):
         reader.metadata()
@@ -189,7 +189,7 @@ def test_a_blob_of_version_1_0_is_still_read() -> None:
 @pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 2), (1, 0xFFFF)])
 def test_another_version_is_refused_with_both_versions(major: int, minor: int) -> None:
     error = _refusal(_changed(8, "<HH", major, minor))
-    assert (error.fault.found, error.fault.expected) == (f"{major}.{minor}", "1.0 to 1.1")
+    assert (error.info.found, error.info.expected) == (f"{major}.{minor}", "1.0 to 1.1")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_another_version_is_refused_with_both_versions(major: int, minor: int) -
     ],
 )
 def test_a_bad_header_is_refused_by_field(data: bytes, field: str) -> None:
-    assert _refusal(data).fault.object == f"blob, {field}"
+    assert _refusal(data).info.object == f"blob, {field}"
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,14 @@ def test_a_bad_header_is_refused_by_field(data: bytes, field: str) -> None:
     ],
 )
 def test_a_section_that_overlaps_or_leaves_the_blob_is_refused(offset: int, size: int) -> None:
-    assert "section" in _refusal(_changed(_HEADER_SIZE + 8, "<QQ", offset, size)).fault.object
+    assert "section" in _refusal(_changed(_HEADER_SIZE + 8, "<QQ", offset, size)).info.object
 
 
 def test_a_last_section_that_ends_one_byte_behind_the_blob_is_refused() -> None:
     entry = _HEADER_SIZE + (len(_SECTIONS) - 1) * _ENTRY_SIZE
     _, offset, size = BlobReader(_BLOB).sections[-1]
     assert offset + size == len(_BLOB)
-    assert "section 3" in _refusal(_changed(entry + 16, "<Q", size + 1)).fault.object
+    assert "section 3" in _refusal(_changed(entry + 16, "<Q", size + 1)).info.object
 
 
 def test_an_unknown_section_is_skipped_and_an_unknown_required_one_is_refused() -> None:
@@ -239,20 +239,20 @@ def test_an_unknown_section_is_skipped_and_an_unknown_required_one_is_refused() 
     reader = BlobReader(_changed(entry, "<II", 77, 0))
     assert reader.metadata() == _META
     assert len(reader.sections) == 3
-    assert "required type 77" in _refusal(_changed(entry, "<II", 77, 1)).fault.found
+    assert "required type 77" in _refusal(_changed(entry, "<II", 77, 1)).info.found
 
 
 def test_metadata_of_another_shape_is_refused() -> None:
-    reader = BlobReader(blob.pack({Section.METADATA: msgspec.msgpack.encode({"name": 1})}))
+    reader = BlobReader(container.pack({Section.METADATA: msgspec.msgpack.encode({"name": 1})}))
     with pytest.raises(Refused, match="section METADATA") as caught:
         reader.metadata()
-    assert "GraphMeta" in caught.value.fault.expected
+    assert "GraphMeta" in caught.value.info.expected
 
 
 def test_metadata_of_a_newer_writer_may_have_more_fields() -> None:
     plain = msgspec.msgpack.decode(_SECTIONS[Section.METADATA])
     newer = msgspec.msgpack.encode(plain | {"colour": "red"})
-    assert BlobReader(blob.pack({Section.METADATA: newer})).metadata() == _META
+    assert BlobReader(container.pack({Section.METADATA: newer})).metadata() == _META
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80])

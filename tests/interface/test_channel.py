@@ -12,7 +12,7 @@ import pytest
 
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.places import new_socket
+from softnpu.emulator.interface.endpoint import new_socket
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _DEADLINE_S = 10.0
@@ -177,7 +177,7 @@ def test_sending_to_a_peer_that_is_gone_is_a_connection_error(ends: Ends) -> Non
 def test_a_wrong_descriptor_count_is_refused(ends: Ends, pipes: list[int], announced: int) -> None:
     raw, channel = ends
     _send_raw(raw, _frame(announced), pipes[:2])
-    assert _refusal(channel).fault.found == f"2 descriptors received, header says {announced}"
+    assert _refusal(channel).info.found == f"2 descriptors received, header says {announced}"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_an_oversized_packet_is_refused_and_its_descriptors_are_closed(
 ) -> None:
     raw, channel = ends
     _send_raw(raw, _frame(2, bytes(frames.MAX_BODY + excess)), pipes[:2])
-    assert _refusal(channel).fault.result == ZeResult.ERROR_INVALID_SIZE
+    assert _refusal(channel).info.result == ZeResult.ERROR_INVALID_SIZE
 
 
 @pytest.mark.parametrize("count", [17, 20])
@@ -224,7 +224,7 @@ def test_more_than_16_descriptors_are_refused_and_all_are_closed(
 ) -> None:
     raw, channel = ends
     _send_raw(raw, _frame(count), pipes[:count])
-    assert _refusal(channel).fault.found == f"{count} descriptors"
+    assert _refusal(channel).info.found == f"{count} descriptors"
 
 
 def test_a_sender_refuses_more_than_16_descriptors(ends: Ends, pipes: list[int]) -> None:

@@ -118,7 +118,7 @@ def _buffer(*encoded: bytes) -> bytes:
 def _refusal(data: bytes) -> Refused:
     with pytest.raises(Refused) as caught:
         list(commands.decode_buffer(data))
-    assert caught.value.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert caught.value.info.result == ZeResult.ERROR_INVALID_ARGUMENT
     return caught.value
 
 
@@ -194,7 +194,7 @@ def test_an_empty_buffer_is_valid() -> None:
 
 @pytest.mark.parametrize("length", range(32))
 def test_a_buffer_shorter_than_its_header_is_refused(length: int) -> None:
-    assert "header" in _refusal(_BUFFER[:length]).fault.object
+    assert "header" in _refusal(_BUFFER[:length]).info.object
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_buffer_shorter_than_its_header_is_refused(length: int) -> None:
 def test_a_foreign_header_is_refused(at: int, value: bytes) -> None:
     changed = bytearray(_BUFFER)
     changed[at : at + len(value)] = value
-    assert "header" in _refusal(bytes(changed)).fault.object
+    assert "header" in _refusal(bytes(changed)).info.object
 
 
 @pytest.mark.parametrize("size", [0, 71, 73, 2**32 - 1])
@@ -214,25 +214,25 @@ def test_another_size_than_the_submission_says_is_refused(size: int) -> None:
 @pytest.mark.parametrize("count", [4, 2**32 - 1])
 def test_more_commands_than_bytes_are_refused_by_number(count: int) -> None:
     error = _refusal(_BUFFER[:12] + struct.pack("<I", count) + _BUFFER[16:])
-    assert error.fault.object == "command buffer, command 3"
+    assert error.info.object == "command buffer, command 3"
 
 
 def test_bytes_after_the_last_command_are_refused() -> None:
     error = _refusal(_BUFFER[:12] + struct.pack("<I", 2) + _BUFFER[16:])
-    assert error.fault.found == "16 bytes after command 2"
+    assert error.info.found == "16 bytes after command 2"
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 12, 17, 24, 2**32 - 8])
 def test_a_command_length_that_is_odd_or_leaves_the_buffer_is_refused(length: int) -> None:
     nop = struct.pack("<HHIQ", CommandType.NOP, 0, length, 0)
-    assert _refusal(_buffer(nop)).fault.object == "command buffer, command 0"
+    assert _refusal(_buffer(nop)).info.object == "command buffer, command 0"
 
 
 @pytest.mark.parametrize("kind", [0x000, 0x105, 0x304, 0x307, 0xFFFF])
 def test_an_unknown_type_is_refused_by_its_number(kind: int) -> None:
     error = _refusal(_buffer(_NOP, struct.pack("<HHIQQ", kind, 0, 24, 0, 0)))
-    assert error.fault.object == "command buffer, command 1"
-    assert error.fault.found == f"type {kind:#x}"
+    assert error.info.object == "command buffer, command 1"
+    assert error.info.found == f"type {kind:#x}"
 
 
 @pytest.mark.parametrize("name", [name for name in _VECTORS if not name.startswith("graph_execute")])
@@ -241,15 +241,15 @@ def test_a_command_of_another_size_than_its_type_has_is_refused(name: str) -> No
     for size in {max(8, len(right) - 8), len(right) + 8} - {len(right)}:
         resized = right[:4] + struct.pack("<I", size) + (right[8:] + bytes(8))[: size - 8]
         error = _refusal(_buffer(resized))
-        assert error.fault.object == f"command buffer, command 0 ({name.upper()})"
-        assert (error.fault.found, error.fault.expected) == (f"{size} bytes", f"{len(right)}")
+        assert error.info.object == f"command buffer, command 0 ({name.upper()})"
+        assert (error.info.found, error.info.expected) == (f"{size} bytes", f"{len(right)}")
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1025, 2**32 - 1])
 def test_an_argument_count_that_disagrees_with_the_size_is_refused(count: int) -> None:
     execute = bytearray(bytes.fromhex(_VECTORS["graph_execute"][1]))
     struct.pack_into("<I", execute, 24, count)
-    assert "GRAPH_EXECUTE" in _refusal(_buffer(bytes(execute))).fault.object
+    assert "GRAPH_EXECUTE" in _refusal(_buffer(bytes(execute))).info.object
 
 
 def test_1024_arguments_pass_and_1025_are_refused() -> None:
@@ -261,7 +261,7 @@ def test_1024_arguments_pass_and_1025_are_refused() -> None:
 @pytest.mark.parametrize(("pattern_size", "size"), [(0, 8), (3, 9), (16, 16), (4, 6), (8, 12)])
 def test_a_fill_pattern_must_be_1_2_4_or_8_bytes_and_divide_the_size(pattern_size: int, size: int) -> None:
     fill = struct.pack("<HHIQQQ8sI4x", CommandType.MEMORY_FILL, 0, 48, *_AT, size, bytes(8), pattern_size)
-    assert "MEMORY_FILL" in _refusal(_buffer(fill)).fault.object
+    assert "MEMORY_FILL" in _refusal(_buffer(fill)).info.object
 
 
 @given(st.lists(_commands, max_size=20))

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from softnpu.emulator.interface import compiling, messages
+from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.messages import Message, WeightSource
+from softnpu.emulator.links import compiler as link
 
 _VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "vectors.json").read_text())[
     "compiling"
@@ -18,7 +19,7 @@ _VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "vecto
 _WEIGHTS = (WeightSource(offset=4096, length=65536),)
 _CASES: dict[str, tuple[Message, Message]] = {
     "compile_job": (
-        compiling.CompileJob(
+        link.CompileJob(
             must=("weights",),
             name="net",
             platform="4000",
@@ -31,10 +32,10 @@ _CASES: dict[str, tuple[Message, Message]] = {
             input_hash=2**64 - 1,
             cache=messages.CacheOptions(directory="/cache", limit=2**32),
         ),
-        compiling.CompileJob(name="net", platform="4000", xml_length=1000),
+        link.CompileJob(name="net", platform="4000", xml_length=1000),
     ),
     "import_job": (
-        compiling.ImportJob(
+        link.ImportJob(
             must=("weights",),
             platform="4000",
             blob_length=12345,
@@ -42,16 +43,16 @@ _CASES: dict[str, tuple[Message, Message]] = {
             weights=_WEIGHTS,
             deferred=True,
         ),
-        compiling.ImportJob(platform="4000", blob_length=12345),
+        link.ImportJob(platform="4000", blob_length=12345),
     ),
     "export_job": (
-        compiling.ExportJob(
+        link.ExportJob(
             must=("weights",), blob_length=12345, placement_length=99, weights=_WEIGHTS, offset=4096
         ),
-        compiling.ExportJob(blob_length=12345),
+        link.ExportJob(blob_length=12345),
     ),
     "query_job": (
-        compiling.QueryJob(
+        link.QueryJob(
             must=("weights",),
             name="net",
             platform="4000",
@@ -59,14 +60,14 @@ _CASES: dict[str, tuple[Message, Message]] = {
             weights=_WEIGHTS,
             build_flags='--config PERF_COUNT="YES"',
         ),
-        compiling.QueryJob(name="net", platform="4000", xml_length=1000),
+        link.QueryJob(name="net", platform="4000", xml_length=1000),
     ),
     "options_job": (
-        compiling.OptionsJob(must=("value",), platform="4000", option="PERF_COUNT", value="YES"),
-        compiling.OptionsJob(platform="4000"),
+        link.OptionsJob(must=("value",), platform="4000", option="PERF_COUNT", value="YES"),
+        link.OptionsJob(platform="4000"),
     ),
     "compiled": (
-        compiling.Compiled(
+        link.Compiled(
             must=("log",),
             blob_length=12345,
             blob_digest=bytes(range(32)),
@@ -76,15 +77,15 @@ _CASES: dict[str, tuple[Message, Message]] = {
             platform="3720",
             log="done",
         ),
-        compiling.Compiled(blob_length=12345, blob_digest=bytes(range(32))),
+        link.Compiled(blob_length=12345, blob_digest=bytes(range(32))),
     ),
 }
 
 
 def _decode(tag: str, body: bytes) -> Message:
     if tag == "compiled":
-        return compiling.outcome_decoder.decode(body)
-    return compiling.job_decoder.decode(body)
+        return link.outcome_decoder.decode(body)
+    return link.job_decoder.decode(body)
 
 
 @pytest.mark.parametrize("tag", _CASES)
@@ -112,9 +113,9 @@ def test_a_message_without_one_of_its_required_fields_is_refused_by_its_name(tag
 
 def test_a_job_ends_with_progress_behind_it_or_a_refusal() -> None:
     progress = messages.Progress(stage="read", done=0.25)
-    assert compiling.outcome_decoder.decode(messages.encode(progress)) == progress
+    assert link.outcome_decoder.decode(messages.encode(progress)) == progress
 
 
 def test_an_outcome_is_not_a_job() -> None:
     with pytest.raises(msgspec.ValidationError):
-        compiling.job_decoder.decode(messages.encode(_CASES["compiled"][0]))
+        link.job_decoder.decode(messages.encode(_CASES["compiled"][0]))

@@ -10,8 +10,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from softnpu.emulator.interface import blob, commands, frames, messages, places, records, version, weights
-from softnpu.emulator.interface.blob import (
+from softnpu.emulator.blob import container, weights
+from softnpu.emulator.blob.container import (
     ArgumentMeta,
     ConstantReference,
     GraphMeta,
@@ -19,18 +19,19 @@ from softnpu.emulator.interface.blob import (
     StateMeta,
     WeightsReference,
 )
+from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.interface import commands, endpoint, frames, messages, records, version
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import FaultState
 from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
-from softnpu.emulator.interface.result import Fault, ZeResult
-from softnpu.emulator.interface.weights import Placement
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
 
 _TEXT = (Path(__file__).parents[2] / "docs" / "interface.md").read_text()
 _MESSAGES = [*get_args(messages.Request), *get_args(messages.Answer)]
 _RECORDS = [
-    Fault,
+    ErrorInfo,
     messages.WeightSource,
     messages.CacheOptions,
     messages.DeviceInfo,
@@ -107,7 +108,7 @@ def test_the_fields_of_a_record_are_documented(cls: type[msgspec.Struct]) -> Non
 
 def test_the_lock_file_is_documented() -> None:
     keys = [row[0].strip("` ") for row in _rows(_section("1. Finding the daemon"), "| key |")]
-    assert keys == list(places.DaemonRecord.__struct_fields__)
+    assert keys == list(endpoint.DaemonRecord.__struct_fields__)
 
 
 def test_environment_variables_are_documented() -> None:
@@ -215,7 +216,7 @@ def test_status_words_and_device_states_are_documented() -> None:
 
 def test_magic_values_are_documented() -> None:
     magics = [row[3] for row in _rows(_TEXT, "| offset | size | field | value |") if row[2] == "magic"]
-    real = (frames.MAGIC, commands.MAGIC, records.STATUS_MAGIC, blob.MAGIC)
+    real = (frames.MAGIC, commands.MAGIC, records.STATUS_MAGIC, container.MAGIC)
     assert magics == [f"bytes `{magic.decode()}`" for magic in real]
 
 
@@ -232,7 +233,7 @@ def test_limits_are_documented() -> None:
         weights.MAX_SOURCES,
         commands.MAX_ARGUMENTS,
         records.RING_TEXT_MAX,
-        blob._MAX_SECTIONS,
+        container._MAX_SECTIONS,
     }
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.emulator.common import environment
 from softnpu.emulator.daemon import outside
-from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_OUTSIDE, ENV_SPIN_US
+from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _NO_NUMBERS = [
@@ -28,9 +28,9 @@ _NO_NUMBERS = [
 def _refused(call: Callable[[], object], variable: str) -> None:
     with pytest.raises(Refused) as caught:
         call()
-    fault = caught.value.fault
-    assert (fault.result, fault.object) == (ZeResult.ERROR_INVALID_ARGUMENT, variable)
-    assert len(str(fault)) < 300
+    info = caught.value.info
+    assert (info.result, info.object) == (ZeResult.ERROR_INVALID_ARGUMENT, variable)
+    assert len(str(info)) < 300
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 50), ("0", 0), ("007", 7), ("1000000", 1_000_000)])
@@ -96,14 +96,14 @@ def test_settings_have_the_same_bounds(name: str, value: float) -> None:
     ],
 )  # fmt: skip
 def test_what_run_does_not_write_is_refused(text: str) -> None:
-    _refused(lambda: outside({ENV_OUTSIDE: text}), ENV_OUTSIDE)
+    _refused(lambda: outside({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
 
 
 def test_what_run_writes_comes_back() -> None:
     before = {"A": "1", "B": "", "C": "\udcff"}
-    assert outside({"B": "2", "D": "4", ENV_OUTSIDE: json.dumps(before)}) == {
+    assert outside({"B": "2", "D": "4", ENV_SAVED_ENV: json.dumps(before)}) == {
         "A": "1",
         "C": "\udcff",
         "D": "4",
     }
-    assert outside({"A": "1", ENV_OUTSIDE: ""}) == {"A": "1"}
+    assert outside({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}

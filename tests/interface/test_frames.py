@@ -35,32 +35,32 @@ def test_limits_keep_their_values() -> None:
 
 @pytest.mark.parametrize("length", range(16))
 def test_a_frame_shorter_than_its_header_is_refused(length: int) -> None:
-    assert _refusal(_FRAME[:length], 2).fault.result == ZeResult.ERROR_INVALID_SIZE
+    assert _refusal(_FRAME[:length], 2).info.result == ZeResult.ERROR_INVALID_SIZE
 
 
 @pytest.mark.parametrize("body", [b"ab", b"abcd", b""])
 def test_a_body_of_another_size_than_announced_is_refused(body: bytes) -> None:
-    assert _refusal(_FRAME[:16] + body, 2).fault.result == ZeResult.ERROR_INVALID_SIZE
+    assert _refusal(_FRAME[:16] + body, 2).info.result == ZeResult.ERROR_INVALID_SIZE
 
 
 def test_another_magic_is_refused() -> None:
     error = _refusal(b"GNPU" + _FRAME[4:], 2)
-    assert error.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "magic b'GNPU'" in error.fault.found
+    assert error.info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert "magic b'GNPU'" in error.info.found
 
 
 @pytest.mark.parametrize("version", [0, 2, 0xFFFF])
 def test_another_frame_format_is_refused_with_both_numbers(version: int) -> None:
     error = _refusal(_FRAME[:4] + version.to_bytes(2, "little") + _FRAME[6:], 2)
-    assert error.fault.result == ZeResult.ERROR_UNSUPPORTED_VERSION
-    assert (error.fault.found, error.fault.expected) == (f"frame format {version}", "1")
+    assert error.info.result == ZeResult.ERROR_UNSUPPORTED_VERSION
+    assert (error.info.found, error.info.expected) == (f"frame format {version}", "1")
 
 
 @pytest.mark.parametrize("arrived", [0, 1, 3])
 def test_another_number_of_descriptors_than_announced_is_refused(arrived: int) -> None:
     error = _refusal(_FRAME, arrived)
-    assert error.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert error.fault.found == f"{arrived} descriptors received, header says 2"
+    assert error.info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert error.info.found == f"{arrived} descriptors received, header says 2"
 
 
 def test_the_largest_body_passes_both_ways() -> None:

@@ -19,7 +19,7 @@ def _refused(table: HandleTable[str], handle: int) -> int:
         table.get(handle)
     with pytest.raises(Refused):
         table.pop(handle)
-    return caught.value.fault.result
+    return caught.value.info.result
 
 
 def test_kinds_keep_their_numbers() -> None:
@@ -75,7 +75,7 @@ def test_a_full_table_refuses_and_says_how_many() -> None:
     table.add("b")
     with pytest.raises(Refused, match="2 live in this session; expected at most 2") as caught:
         table.add("c")
-    assert caught.value.fault.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+    assert caught.value.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
     table.pop(first)
     table.check_room()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 
 _DEADLINE_S = 10.0
 _LONG_NS = 60_000_000_000

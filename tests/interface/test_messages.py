@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.messages import Message
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from tests.interface.injection_cases import INJECTION_CASES
 
 _VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "vectors.json").read_text())[
@@ -210,11 +210,11 @@ _CASES: dict[str, tuple[Message, Message]] = {
     "failed": (
         messages.Failed(
             must=("fault",),
-            fault=Fault(
+            info=ErrorInfo(
                 result=0x78000004, object="queue", found="3", expected="a power of two", hint="use 4"
             ),
         ),
-        messages.Failed(fault=Fault(result=0x70000001, object="device 0", found="engine lost")),
+        messages.Failed(info=ErrorInfo(result=0x70000001, object="device 0", found="engine lost")),
     ),
     "welcome": (
         messages.Welcome(
@@ -370,8 +370,8 @@ def test_an_unknown_optional_field_is_skipped(tag: str) -> None:
 def test_an_unknown_required_field_is_refused_by_its_name(tag: str) -> None:
     with pytest.raises(Refused) as caught:
         _decode(tag, _with(tag, colour="red", must=("colour",)))
-    assert caught.value.fault.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
-    assert caught.value.fault.found == "required field 'colour'"
+    assert caught.value.info.result == ZeResult.ERROR_UNSUPPORTED_FEATURE
+    assert caught.value.info.found == "required field 'colour'"
 
 
 def test_the_order_of_the_fields_is_free() -> None:
@@ -380,7 +380,7 @@ def test_the_order_of_the_fields_is_free() -> None:
 
 
 def test_an_answer_is_not_a_request_and_a_request_is_not_an_answer() -> None:
-    assert _refusal(messages.encode(messages.Ok())).fault.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert _refusal(messages.encode(messages.Ok())).info.result == ZeResult.ERROR_INVALID_ARGUMENT
     with pytest.raises(Refused, match="stop"):
         messages.decode_answer(messages.encode(messages.Stop()))
 
@@ -400,8 +400,8 @@ def test_an_answer_is_not_a_request_and_a_request_is_not_an_answer() -> None:
 )
 def test_a_bad_message_is_refused_by_the_name_of_the_field(body: object, names: str) -> None:
     error = _refusal(msgspec.msgpack.encode(body))
-    assert error.fault.result == ZeResult.ERROR_INVALID_ARGUMENT
-    assert names in error.fault.found
+    assert error.info.result == ZeResult.ERROR_INVALID_ARGUMENT
+    assert names in error.info.found
 
 
 @pytest.mark.parametrize(

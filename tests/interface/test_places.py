@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.emulator.interface import places
-from softnpu.emulator.interface.places import DaemonRecord
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _DEADLINE_S = 10.0
@@ -27,13 +27,13 @@ def test_the_record_keeps_its_bytes() -> None:
 
 def test_the_files_lie_beside_the_socket() -> None:
     path = Path("/run/x/npu.sock")
-    assert places.lock_path(path) == Path("/run/x/npu.sock.lock")
-    assert places.log_path(path) == Path("/run/x/npu.sock.log")
+    assert endpoint.lock_path(path) == Path("/run/x/npu.sock.lock")
+    assert endpoint.log_path(path) == Path("/run/x/npu.sock.log")
 
 
 def test_a_record_is_read_from_the_lock_file(tmp_path: Path) -> None:
     (tmp_path / "s.lock").write_bytes(_RECORD_BYTES)
-    assert places.read_record(tmp_path / "s") == _RECORD
+    assert endpoint.read_record(tmp_path / "s") == _RECORD
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_a_record_is_read_from_the_lock_file(tmp_path: Path) -> None:
 def test_a_missing_or_unreadable_record_is_none(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "s.lock").write_bytes(content)
-    assert places.read_record(tmp_path / "s") is None
+    assert endpoint.read_record(tmp_path / "s") is None
 
 
 def test_the_environment_chooses_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTNPU_SOCKET", str(tmp_path / "mine.sock"))
-    assert places.default_socket() == tmp_path / "mine.sock"
+    assert endpoint.default_socket() == tmp_path / "mine.sock"
 
 
 def test_the_default_lies_in_a_directory_that_only_its_owner_can_enter(
@@ -55,7 +55,7 @@ def test_the_default_lies_in_a_directory_that_only_its_owner_can_enter(
 ) -> None:
     monkeypatch.delenv("SOFTNPU_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path = places.default_socket()
+    path = endpoint.default_socket()
     assert path.name == "softnpu.sock"
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -66,10 +66,10 @@ def test_a_default_directory_that_others_can_enter_is_refused(
 ) -> None:
     monkeypatch.delenv("SOFTNPU_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    places.default_socket().parent.chmod(mode)
+    endpoint.default_socket().parent.chmod(mode)
     with pytest.raises(Refused, match=f"mode {mode:o}; expected a directory of owner") as caught:
-        places.default_socket()
-    assert caught.value.fault.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+        endpoint.default_socket()
+    assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def test_a_path_in_a_directory_of_any_length_can_be_bound_and_found(short_folder
     folder.mkdir()
     path = folder / "npu.sock"
     assert len(str(path)) == length
-    with places.new_socket() as server, places.new_socket() as client:
-        with places.socket_address(path) as address:
+    with endpoint.new_socket() as server, endpoint.new_socket() as client:
+        with endpoint.socket_address(path) as address:
             server.bind(address)
         server.listen(1)
-        with places.socket_address(path) as address:
+        with endpoint.socket_address(path) as address:
             client.connect(address)
         client.send(b"hello")
         accepted, _ = server.accept()
@@ -100,7 +100,7 @@ def test_a_path_in_a_directory_of_any_length_can_be_bound_and_found(short_folder
 
 def test_a_long_path_in_a_missing_directory_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / ("d" * 120) / "s"
-    with pytest.raises(Refused, match="expected a directory to hold it"), places.socket_address(path):
+    with pytest.raises(Refused, match="expected a directory to hold it"), endpoint.socket_address(path):
         pass
 
 
@@ -111,7 +111,7 @@ def test_the_start_time_tells_processes_apart_whatever_their_name(tmp_path: Path
     odd.symlink_to(cat)
     child = subprocess.Popen([odd], stdin=subprocess.PIPE)
     try:
-        mine, other = places.process_start_time(os.getpid()), places.process_start_time(child.pid)
+        mine, other = endpoint.process_start_time(os.getpid()), endpoint.process_start_time(child.pid)
         ticks_since_boot = float(Path("/proc/uptime").read_text().split()[0]) * os.sysconf("SC_CLK_TCK")
         assert 0 < mine <= other <= ticks_since_boot + 1
     finally:
@@ -120,5 +120,5 @@ def test_the_start_time_tells_processes_apart_whatever_their_name(tmp_path: Path
 
 
 def test_the_boot_id_is_the_kernels() -> None:
-    assert len(places.boot_id()) == 36
-    assert places.boot_id() == places.boot_id()
+    assert len(endpoint.boot_id()) == 36
+    assert endpoint.boot_id() == endpoint.boot_id()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from softnpu.emulator.interface.result import Fault, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 
 _LEVEL_ZERO = {
     "SUCCESS": 0x0,
@@ -33,7 +33,9 @@ _LEVEL_ZERO = {
     "ERROR_INVALID_NATIVE_BINARY": 0x7800000F,
     "ERROR_UNKNOWN": 0x7FFFFFFE,
 }
-_FULL = Fault(result=0x78000004, object="queue", found="3 slots", expected="a power of two", hint="ask for 4")
+_FULL = ErrorInfo(
+    result=0x78000004, object="queue", found="3 slots", expected="a power of two", hint="ask for 4"
+)
 _FULL_BYTES = bytes.fromhex(
     "85a6726573756c74ce78000004a66f626a656374a57175657565a5666f756e64a73320736c6f7473"
     "a86578706563746564ae6120706f776572206f662074776fa468696e74a961736b20666f722034"
@@ -47,13 +49,13 @@ def test_codes_have_the_names_and_numbers_of_level_zero() -> None:
 
 def test_a_fault_keeps_its_bytes() -> None:
     assert msgspec.msgpack.encode(_FULL) == _FULL_BYTES
-    assert msgspec.msgpack.decode(_FULL_BYTES, type=Fault) == _FULL
+    assert msgspec.msgpack.decode(_FULL_BYTES, type=ErrorInfo) == _FULL
 
 
 def test_empty_optional_fields_are_not_sent() -> None:
-    fault = Fault(result=int(ZeResult.ERROR_DEVICE_LOST), object="device", found="gone")
-    assert msgspec.msgpack.encode(fault) == _MINIMAL_BYTES
-    assert msgspec.msgpack.decode(_MINIMAL_BYTES, type=Fault) == fault
+    info = ErrorInfo(result=int(ZeResult.ERROR_DEVICE_LOST), object="device", found="gone")
+    assert msgspec.msgpack.encode(info) == _MINIMAL_BYTES
+    assert msgspec.msgpack.decode(_MINIMAL_BYTES, type=ErrorInfo) == info
 
 
 def test_a_fault_reads_as_object_found_expected_next_step() -> None:
@@ -63,11 +65,11 @@ def test_a_fault_reads_as_object_found_expected_next_step() -> None:
 
 def test_an_unknown_code_still_decodes_and_shows_its_number() -> None:
     body = msgspec.msgpack.encode({"result": 0x7800ABCD, "object": "device", "found": "something new"})
-    assert msgspec.msgpack.decode(body, type=Fault).name == "ze_result_t 0x7800abcd"
+    assert msgspec.msgpack.decode(body, type=ErrorInfo).name == "ze_result_t 0x7800abcd"
 
 
 def test_a_refusal_carries_its_fault_and_says_it() -> None:
-    error = refuse(ZeResult.ERROR_INVALID_SIZE, "ring", "0 slots", "2 at least")
+    error = refuse(ZeResult.ERROR_INVALID_SIZE, "ring", found="0 slots", expected="2 at least")
     assert isinstance(error, Refused)
-    assert error.fault == Fault(result=0x78000008, object="ring", found="0 slots", expected="2 at least")
+    assert error.info == ErrorInfo(result=0x78000008, object="ring", found="0 slots", expected="2 at least")
     assert str(error) == "ZE_RESULT_ERROR_INVALID_SIZE: ring: 0 slots; expected 2 at least"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 
 _DEADLINE_S = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from softnpu.emulator.interface.spin import SpinBudget
+from softnpu.emulator.common.spin import SpinBudget
 
 
 def _cores(monkeypatch: pytest.MonkeyPatch, cores: AbstractSet[int]) -> None:

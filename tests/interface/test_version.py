@@ -13,5 +13,5 @@ def test_environment_variables_keep_their_names() -> None:
     assert version.ENV_SOCKET == "SOFTNPU_SOCKET"
     assert version.ENV_AUTOSTART == "SOFTNPU_AUTOSTART"
     assert version.ENV_SPIN_US == "SOFTNPU_SPIN_US"
-    assert version.ENV_PLATFORM == "SOFTNPU_PLATFORM"
+    assert version.ENV_DEVICES == "SOFTNPU_DEVICES"
     assert version.ENV_IDLE_S == "SOFTNPU_IDLE_S"

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softnpu.emulator.interface import linux, weights
-from softnpu.emulator.interface.blob import ConstantReference, WeightsReference
+from softnpu.emulator.blob import weights
+from softnpu.emulator.blob.container import ConstantReference, WeightsReference
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.blob.weights import Placement, SpaceLayout, const_layers, placed, with_offsets
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.weight_space import WeightSpace
-from softnpu.emulator.interface.weights import Placement, SpaceLayout, const_layers, placed, with_offsets
 
 _LAYER = b'<layer id="%d" name="%s" type="%s"><data element_type="f32" shape="1" offset="%d" size="%d" />'
 _REFERENCE = WeightsReference(
@@ -39,7 +40,7 @@ def memory_files(*contents: bytes) -> Iterator[list[int]]:
 
 
 def refusal(error: pytest.ExceptionInfo[Refused]) -> ZeResult:
-    return ZeResult(error.value.fault.result)
+    return ZeResult(error.value.info.result)
 
 
 # ---------------------------------------------------------------- layout

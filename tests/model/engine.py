@@ -142,21 +142,21 @@ class Engine(Commands):
             yield from self.read_orders("")
             if (yield load_own(f"{queue}.closed")) and not world.has("runs what it has just dropped"):
                 return Then("serve")
-        fault = ""
+        info = ""
         if (yield load_own(f"{queue}.aside")) == "dropped":
-            fault = LOST
+            info = LOST
         elif (yield load_own(f"{queue}.condemned")) == slot.sequence:
-            fault = yield load_own(f"{queue}.verdict")
+            info = yield load_own(f"{queue}.verdict")
         elif (yield from self._is_unwanted(queue, slot)):
-            fault = CANCELLED
+            info = CANCELLED
         else:
-            fault = yield from self._slice(queue, slot)
-            if fault in {WAITS, GIVEN_UP}:
+            info = yield from self._slice(queue, slot)
+            if info in {WAITS, GIVEN_UP}:
                 return Then("serve")
-        if fault and world.inferences:
+        if info and world.inferences:
             yield from self._settle_early(queue)
         if not (yield load_own(f"{queue}.closed")):
-            yield from self.finish(queue, slot, fault or SUCCESS)
+            yield from self.finish(queue, slot, info or SUCCESS)
         return Then("serve")
 
     def _is_unwanted(self, queue: str, slot: Slot) -> Steps:

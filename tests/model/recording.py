@@ -7,11 +7,12 @@ import os
 from types import SimpleNamespace
 from typing import Any, cast
 
-from softnpu.emulator import link
+from softnpu.emulator.common import linux
 from softnpu.emulator.engine.queue import EngineQueue
-from softnpu.emulator.interface import linux, records
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.shared import EventRecord, SharedMapping
+from softnpu.emulator.links import engine as link
 from tests.model.operations import Memory, Steps
 
 FENCE_AT, EVENT_AT = 2048, 2112

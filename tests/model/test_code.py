@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from softnpu.emulator import link
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.steps import AGAIN
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.result import Fault, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.links import engine as link
 from tests.model.engine import Engine
 from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
@@ -24,7 +24,7 @@ from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
 
 WORLD = World({"x": (Command("signal", "event"),)})
 SLOT = Slot(1, "x", "fence", TICKET)
-FAULT = Fault(result=ZeResult.ERROR_UNKNOWN, object="submission", found="it failed")
+FAULT = ErrorInfo(result=ZeResult.ERROR_UNKNOWN, object="submission", found="it failed")
 
 
 def _memory(**words: Any) -> Memory:
@@ -46,14 +46,14 @@ def recorded() -> RecordedQueue:
 
 @pytest.mark.parametrize(("fault", "result"), [(None, SUCCESS), (FAULT, FAILED)])
 def test_a_submission_ends_in_the_order_of_the_model(
-    recorded: RecordedQueue, fault: Fault | None, result: str
+    recorded: RecordedQueue, info: ErrorInfo | None, result: str
 ) -> None:
     queue = recorded.engine()
     submission = queue.next()
     queue.fence(submission)
     recorded.log.clear()
 
-    queue.finish(submission, fault)
+    queue.finish(submission, info)
 
     assert recorded.log == _model(lambda engine: engine.finish("A", SLOT, result))
     assert recorded.log[-1] == "A.done"

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from softnpu.driver.call_tables import CALLS, Status
 from softnpu.driver.native_library import NativeLibrary
+from tests.conformance.call_tables import CALLS, Status
 
 ALLOWED = {
     "libc.so.6",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
-from softnpu.emulator.interface.places import read_record
+from softnpu.emulator.interface.endpoint import read_record
 from tests.conftest import StartDaemon
 from tests.native.conftest import Run
 from tests.support.waiting import wait_gone, wait_until
@@ -114,13 +114,13 @@ class OtherVersion:
             client, _ = self._socket.accept()
             frame = client.recv(1 << 16)
             (request,) = struct.unpack_from("<I", frame, 8)
-            fault = {
+            info = {
                 "result": 0x78000002,
                 "object": "firmware interface",
                 "found": "client speaks 1.0",
                 "expected": "2.0",
             }
-            body = msgspec.msgpack.encode({"t": "failed", "fault": fault})
+            body = msgspec.msgpack.encode({"t": "failed", "fault": info})
             client.send(struct.pack("<4sHHII", b"SNPU", 1, 0, request, len(body)) + body)
             client.close()
 

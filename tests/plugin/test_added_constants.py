@@ -9,7 +9,7 @@ import openvino as ov
 import pytest
 from openvino.utils.node_factory import NodeFactory
 
-from softnpu.driver.compiler.constants import written
+from softnpu.emulator.compiler.constants import written
 from softnpu.plugin import Core
 from softnpu.plugin.serializer import copying_form, no_copy_form
 

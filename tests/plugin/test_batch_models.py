@@ -13,7 +13,7 @@ import pytest
 
 from softnpu.driver import GraphSource
 from softnpu.plugin import Core, model_source
-from softnpu.plugin.batch.looks import look_at_model, look_at_xml
+from softnpu.plugin.batch.input_scan import look_at_model, look_at_xml
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
 from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, parameter

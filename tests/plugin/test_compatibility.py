@@ -9,15 +9,15 @@ import openvino as ov
 import pytest
 from openvino.properties import CompatibilityCheck
 
-from softnpu.driver.compiler.options import NEWEST_OPSET
-from softnpu.emulator.interface import blob
+from softnpu.emulator.blob import container
+from softnpu.emulator.compiler.options import NEWEST_OPSET
 from softnpu.plugin import BlobError, Core, PropertyError
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compatibility import Compatibility, Host, check
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 
-NOW = f"{blob.MAJOR}.{blob.MINOR}"
+NOW = f"{container.MAJOR}.{container.MINOR}"
 GOOD = f"platform=4000;blob={NOW};precision=f32;opset=13"
 HOST = Host("4000", lambda: ["FP32", "BF16"])
 

@@ -16,11 +16,11 @@ import pytest
 
 from softnpu.driver import GraphSource
 from softnpu.driver.graph_creation import compile_source
-from softnpu.emulator.interface import blob
-from softnpu.emulator.interface.blob import BlobReader
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader
 from softnpu.plugin import BlobError, CompiledModel, Core, NpuError, PropertyError
 from softnpu.plugin.blob_file import BlobFile
-from softnpu.plugin.lightening import lighten
+from softnpu.plugin.strip_weights import lighten
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import write_scale
@@ -44,7 +44,7 @@ def test_without_a_stream_one_comes_back_as_from_openvino(compiled: CompiledMode
     stream = compiled.export_model()
     assert type(stream) is io.BytesIO
     assert stream.tell() == 0
-    assert stream.getvalue()[:8] == blob.MAGIC
+    assert stream.getvalue()[:8] == container.MAGIC
 
 
 def test_a_stream_is_written_and_rewound_as_by_openvino(compiled: CompiledModel) -> None:

@@ -19,7 +19,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.interface.blob import BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
 from softnpu.plugin import BlobError, Core, metadata
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin

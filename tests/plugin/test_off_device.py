@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softnpu.driver.compiler.options import PLATFORMS as COMPILED_FOR
+from softnpu.emulator.compiler.options import PLATFORMS as COMPILED_FOR
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.plugin import BlobError, Core, NpuError, PropertyError
 from softnpu.plugin.properties.hints import HINTS

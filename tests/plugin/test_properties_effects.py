@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.driver.compiler.options import OPTIONS
-from softnpu.emulator.interface.spin import TurboBudget
+from softnpu.emulator.common.spin import TurboBudget
+from softnpu.emulator.compiler.options import OPTIONS
 from softnpu.plugin import CompiledModel, Core, InferError, InferRequest, PropertyError
 from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Access, Use

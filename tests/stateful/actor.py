@@ -11,9 +11,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface import linux, records
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.shared import SharedMapping
 from tests.support.wire import Wire, WireContext, WireMemory, WireQueue
@@ -25,9 +26,9 @@ _FENCE = struct.Struct("=QIIQQQ")
 class Refusal(Exception):
     """The daemon has refused a request; `fault` says why."""
 
-    def __init__(self, fault: Any) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, info: Any) -> None:
+        super().__init__(str(info))
+        self.info = info
 
 
 class _Context(WireContext):
@@ -207,7 +208,7 @@ class Actor:
         """0, or the result of a compilation that was refused or failed."""
         answer = self._answer(self._compiling.pop(name))
         if isinstance(answer, msg.Failed):
-            return answer.fault.result
+            return answer.info.result
         assert isinstance(answer, msg.GraphCreated)
         self._graphs[name] = answer.graph
         return 0
@@ -276,7 +277,7 @@ class Actor:
     def _ask(self, request: msg.Message, fds: list[int] | None = None) -> Any:
         answer = self._answer(self.wire.send(request, fds))
         if isinstance(answer, msg.Failed):
-            raise Refusal(answer.fault)
+            raise Refusal(answer.info)
         return answer
 
 

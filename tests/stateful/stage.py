@@ -120,7 +120,7 @@ def serve(place: str, ready: Any) -> None:
 
 
 def _act(connection: socket.socket) -> None:
-    from softnpu.emulator.interface import linux
+    from softnpu.emulator.common import linux
 
     linux.die_with_parent(os.getppid())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -144,7 +144,7 @@ def _act(connection: socket.socket) -> None:
                 sent, value = [value], None
             answer = ["value", value]
         except Refusal as error:
-            answer = ["refused", [error.fault.result, str(error.fault)]]
+            answer = ["refused", [error.info.result, str(error.info)]]
         except Exception as error:  # noqa: BLE001 - the director fails with it
             answer = ["crashed", f"{type(error).__name__}: {error}"]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))] if sent else []

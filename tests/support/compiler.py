@@ -16,13 +16,13 @@ import openvino as ov
 from blake3 import blake3
 from openvino import opset15 as ops
 
-from softnpu.emulator.interface import linux
-from softnpu.emulator.interface.blob import BlobReader, GraphMeta, Section, pack
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section, pack
+from softnpu.emulator.blob.weights import PAGE, Placement, const_layers, with_offsets
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.channel import Channel
-from softnpu.emulator.interface.compiling import Compiled, CompileJob, ImportJob, Outcome, outcome_decoder
 from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource, encode
-from softnpu.emulator.interface.result import Fault, ZeResult
-from softnpu.emulator.interface.weights import PAGE, Placement, const_layers, with_offsets
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Outcome, outcome_decoder
 from tests.support.waiting import wait_until, waits_for_frame
 
 DEADLINE_S = 60.0
@@ -88,12 +88,12 @@ class Worker:
                     return outcome, packet.take_fds(packet.fd_count)
                 self.progress.append(outcome)
 
-    def fault(self, body: bytes | Message, fds: list[int]) -> Fault:
+    def info(self, body: bytes | Message, fds: list[int]) -> ErrorInfo:
         """The fault of a job that has to fail; it brings no descriptor."""
         outcome, answered = self.ask(body, fds)
         assert answered == []
         assert isinstance(outcome, Failed), outcome
-        return outcome.fault
+        return outcome.info
 
     def content(self, body: Message, fds: list[int]) -> tuple[Message, bytes]:
         """The answer to a job, and the content of its one descriptor, which must be immutable."""
@@ -161,7 +161,7 @@ class Files:
 
 
 def worker_command(fd: int) -> list[str]:
-    return [sys.executable, "-m", "softnpu.driver.compiler", str(fd), str(os.getpid())]
+    return [sys.executable, "-m", "softnpu.emulator.compiler", str(fd), str(os.getpid())]
 
 
 def convolution(shape: list[int], kernels: int = 4) -> ov.Model:
@@ -217,10 +217,10 @@ def with_meta(content: bytes, **changes: object) -> bytes:
     return altered(content, METADATA=msgspec.msgpack.encode(meta))
 
 
-def result(fault: Fault) -> ZeResult:
-    assert fault.object
-    assert fault.found
-    return ZeResult(fault.result)
+def result(info: ErrorInfo) -> ZeResult:
+    assert info.object
+    assert info.found
+    return ZeResult(info.result)
 
 
 def _content(fd: int) -> bytes:

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from softnpu.driver import Driver
-from softnpu.emulator.interface import places
+from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.messages import EngineStatus, StatusIs
-from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
@@ -31,9 +31,9 @@ _READY = re.compile(rb"ready (\d+)\n")
 class DaemonRefused(AssertionError):
     """The daemon did not start; `fault` says why."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(str(info))
+        self.info = info
 
 
 class Daemon:
@@ -42,7 +42,7 @@ class Daemon:
     def __init__(self, settings: DaemonSettings, patches: dict[str, float] | None = None) -> None:
         self.socket = Path(settings.socket)
         self.settings = settings
-        self.log_path = places.log_path(self.socket)
+        self.log_path = endpoint.log_path(self.socket)
         self.tracebacks_expected = False
         read_end, write_end = os.pipe()
         with open(self.log_path, "ab") as output:
@@ -119,7 +119,7 @@ class Daemon:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(DEADLINE_S)
         assert code == 0, f"the daemon ended with {code}:\n{self.log}"
-        left = [path for path in (self.socket, places.lock_path(self.socket)) if path.exists()]
+        left = [path for path in (self.socket, endpoint.lock_path(self.socket)) if path.exists()]
         assert left == [], "an orderly end leaves neither socket nor lock file"
 
     def kill(self) -> None:
@@ -151,7 +151,7 @@ class Daemon:
         self.process.kill()
         self.process.wait(DEADLINE_S)
         try:
-            raise DaemonRefused(msgspec.json.decode(answer, type=Fault))
+            raise DaemonRefused(msgspec.json.decode(answer, type=ErrorInfo))
         except msgspec.DecodeError:
             raise AssertionError(f"no daemon within {_START_S:g} s:\n{self.log}") from None
 

@@ -15,7 +15,7 @@ import sys
 import msgspec
 
 from softnpu.emulator import daemon
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         daemon.configure_logging(decoded.log_level)
         daemon.serve(decoded, int(ready))
     except Refused as error:
-        os.write(int(ready), msgspec.json.encode(error.fault))
+        os.write(int(ready), msgspec.json.encode(error.info))
         return 3
     return 0
 

@@ -14,7 +14,7 @@ from openvino import opset15 as ops
 
 from softnpu.driver import Allocation, Context, Graph, GraphSource
 from softnpu.driver.graph_creation import compile_source
-from softnpu.emulator.interface.blob import ArgumentMeta
+from softnpu.emulator.blob.container import ArgumentMeta
 from softnpu.plugin import CompiledModel, Core
 
 Array = npt.NDArray[Any]

@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
-from softnpu.emulator.interface import frames, linux, places, records
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface import endpoint, frames, records
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.result import Fault
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from tests.support.waiting import DEADLINE_S, wait_until
@@ -27,9 +28,9 @@ class Wire:
     """One connection. `hello` greets, `ask` waits for the answer, `send` does not."""
 
     def __init__(self, path: Path) -> None:
-        self.socket = places.new_socket()
+        self.socket = endpoint.new_socket()
         self.socket.settimeout(DEADLINE_S)
-        with places.socket_address(path) as address:
+        with endpoint.socket_address(path) as address:
             self.socket.connect(address)
         self.channel = Channel(self.socket)
         self._number = 0
@@ -92,8 +93,8 @@ class Wire:
         assert isinstance(answer, kind), answer
         return answer
 
-    def fault(self, message: msg.Message, fds: list[int] | None = None) -> Fault:
-        return self.ask(message, msg.Failed, fds).fault
+    def info(self, message: msg.Message, fds: list[int] | None = None) -> ErrorInfo:
+        return self.ask(message, msg.Failed, fds).info
 
     def take_fd(self) -> int:
         """The descriptor that came last; it stays owned by the connection."""

@@ -58,7 +58,7 @@ def test_without_the_library_it_is_refused(tmp_path: Path) -> None:
 
 def test_the_whole_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> Iterator[Measurement]:
-        raise ToolError("C++ compiler", "none")
+        raise ToolError("C++ compiler", found="none")
 
     monkeypatch.setattr(native, "run", refuse)
     for name in ("_submit", "_infer", "_memory"):

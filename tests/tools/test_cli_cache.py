@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from softnpu.driver import Driver, GraphSource
-from softnpu.driver.compiler import cache_files
-from softnpu.driver.compiler.cache import ModelCache
 from softnpu.driver.graph_creation import compile_source
+from softnpu.emulator.compiler import cache_files
+from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.tools.cache import parse_age, request_of
 from softnpu.tools.console import format_bytes

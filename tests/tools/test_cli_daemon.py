@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.emulator.interface import places
-from softnpu.emulator.interface.places import DaemonRecord
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.endpoint import DaemonRecord
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -26,7 +26,7 @@ def socket(private_dir: Path) -> Iterator[Path]:
     """The socket of this test; a daemon that a command started there is ended."""
     path = private_dir / "npu.sock"
     yield path
-    record = places.read_record(path)
+    record = endpoint.read_record(path)
     if record is not None:
         os.kill(record.pid, signal.SIGTERM)
         wait_gone(record.pid)
@@ -37,7 +37,7 @@ def socket(private_dir: Path) -> Iterator[Path]:
 
 def test_a_daemon_in_the_background_says_where_and_who_it_is(socket: Path) -> None:
     words = softnpu("daemon", "--device", "3720", "--device", "5010", "--memory", "1GiB").words
-    record = places.read_record(socket)
+    record = endpoint.read_record(socket)
     assert record is not None
     lines = words.splitlines()
     assert lines[0] == f"daemon {record.pid} serves {socket}"
@@ -184,7 +184,7 @@ def test_force_kills_a_hung_daemon_and_leaves_nothing(daemon: Daemon) -> None:
     assert daemon.process.wait(DEADLINE_S) == -signal.SIGKILL
     wait_gone(engine)
     assert not daemon.socket.exists()
-    assert not places.lock_path(daemon.socket).exists()
+    assert not endpoint.lock_path(daemon.socket).exists()
 
 
 @pytest.mark.parametrize("field", ["start_time", "boot_id"])
@@ -195,12 +195,12 @@ def test_force_never_kills_a_process_that_is_not_proven_to_be_the_daemon(
     stranger.hear()
     honest = DaemonRecord(
         pid=stranger.pid,
-        start_time=places.process_start_time(stranger.pid),
-        boot_id=places.boot_id(),
+        start_time=endpoint.process_start_time(stranger.pid),
+        boot_id=endpoint.boot_id(),
         status="",
     )
     wrong = {"start_time": honest.start_time + 1, "boot_id": "another boot"}[field]
-    lock = places.lock_path(daemon.socket)
+    lock = endpoint.lock_path(daemon.socket)
     before = lock.read_bytes()
     lock.write_bytes(msgspec.json.encode(msgspec.structs.replace(honest, **{field: wrong})))
     daemon.process.send_signal(signal.SIGSTOP)

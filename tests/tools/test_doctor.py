@@ -76,7 +76,7 @@ def test_a_low_limit_is_found(native_dir: dict[str, str]) -> None:
     [
         ("SOFTNPU_AUTOSTART", "0", "warning"),
         ("SOFTNPU_IDLE_S", "soon", "failed"),
-        ("SOFTNPU_PLATFORM", "1234", "failed"),
+        ("SOFTNPU_DEVICES", "1234", "failed"),
     ],
 )
 def test_an_environment_in_which_no_daemon_starts_is_told(

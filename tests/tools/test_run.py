@@ -23,7 +23,7 @@ SHOW = "import sys; print(sys.argv[1:])"
 INSIDE = """
 import os, subprocess, sys
 from pathlib import Path
-from softnpu.emulator.interface.places import read_record
+from softnpu.emulator.interface.endpoint import read_record
 place = os.environ["SOFTNPU_SOCKET"] + "-inside"
 def softnpu(*words):
     subprocess.run([sys.executable, "-P", "-m", "softnpu.tools.cli", *words, "--socket", place], check=True,
@@ -113,7 +113,7 @@ def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: d
     done = softnpu("run", "--private", "--", sys.executable, "-P", "-c", INSIDE, **native_dir)
     names = ast.literal_eval(done.words)
     assert "PATH" in names
-    assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_OUTSIDE"} & set(names)
+    assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_SAVED_ENV"} & set(names)
 
 
 def test_env_makes_a_shell_ready_once(daemon: Daemon, native_dir: dict[str, str]) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusIs
-from softnpu.tools.stress import accounts, faulty, operations, subjects
+from softnpu.tools.stress import accounts, faulty, operations, workloads
 from softnpu.tools.stress.accounts import Sample, growths
-from softnpu.tools.stress.deaths import Death, Deaths
 from softnpu.tools.stress.director import Options, State
 from softnpu.tools.stress.plan import FAULTS, OPERATIONS, Plan
+from softnpu.tools.stress.reclaim_latency import Death, Deaths
 from softnpu.tools.stress.reports import Failure
 from softnpu.tools.stress.verdict import Verdict, judge
 from tests.support.cli import run_program, softnpu
@@ -294,5 +294,5 @@ def test_memory_that_never_comes_back_is_told() -> None:
 
 def test_the_largest_difference_is_that_of_numbers_and_of_what_is_none() -> None:
     one = np.array([1.0, 2.0, np.nan], np.float32)
-    assert subjects.largest_difference(one, np.array([1.0, 2.5, np.nan], np.float32)) == 0.5
-    assert subjects.largest_difference(one, np.array([1.0, 2.0, 3.0], np.float32)) == np.inf
+    assert workloads.largest_difference(one, np.array([1.0, 2.5, np.nan], np.float32)) == 0.5
+    assert workloads.largest_difference(one, np.array([1.0, 2.0, 3.0], np.float32)) == np.inf

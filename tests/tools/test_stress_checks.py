@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
-from softnpu.emulator.interface import failpoints
-from softnpu.tools.stress import board as boards
-from softnpu.tools.stress import operations, private
+from softnpu.emulator.common import failpoints
+from softnpu.tools.stress import daemon, operations
+from softnpu.tools.stress import progress_page as boards
 from softnpu.tools.stress.checking import Inference, Place, Wrong, check
-from softnpu.tools.stress.chronicle import Chronicle
 from softnpu.tools.stress.director import make_references
 from softnpu.tools.stress.evidence import Report
 from softnpu.tools.stress.journal import Journal, SubmissionNote
 from softnpu.tools.stress.patterns import Pattern, found_in
 from softnpu.tools.stress.plan import FAULTS, Step
 from softnpu.tools.stress.reports import Failure, Setup, Start
-from softnpu.tools.stress.subjects import Array, Samples, Subject
+from softnpu.tools.stress.run_history import RunHistory
 from softnpu.tools.stress.worker import Worker
+from softnpu.tools.stress.workloads import Array, Samples, Workload
 from tests.support.daemon import Daemon
 
 _MODELS = ("convolutions", "running-sums")
@@ -35,7 +35,7 @@ _MODELS = ("convolutions", "running-sums")
 
 
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Subject, Samples]]:
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Workload, Samples]]:
     folder = tmp_path_factory.mktemp("references")
     return [(subject, Samples(subject)) for subject in make_references(folder, 1, _MODELS)]
 
@@ -43,7 +43,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Subject, Sa
 class _Pair:
     """Two clients in this process. The first one does the steps."""
 
-    def __init__(self, daemon: Daemon, folder: Path, subjects: list[tuple[Subject, Samples]]) -> None:
+    def __init__(self, daemon: Daemon, folder: Path, subjects: list[tuple[Workload, Samples]]) -> None:
         fd, board = boards.create(2)
         setup = Setup(
             socket=str(daemon.socket), folder=str(folder), board_fd=fd, seed=1, clients=2, kill=False,
@@ -68,7 +68,7 @@ class _Pair:
 
 @pytest.fixture
 def pair(
-    shared_daemon: Daemon, private_dir: Path, subjects: list[tuple[Subject, Samples]]
+    shared_daemon: Daemon, private_dir: Path, subjects: list[tuple[Workload, Samples]]
 ) -> Iterator[_Pair]:
     made = _Pair(shared_daemon, private_dir, subjects)
     yield made
@@ -160,7 +160,7 @@ def _bytes(array: Array) -> Array:
 def right() -> Inference:
     """An inference whose result is right."""
     samples = _Fixed()
-    subject = Subject(name="made up", xml="", archive="", inputs=1, outputs=1, samples=1, steps=1)
+    subject = Workload(name="made up", xml="", archive="", inputs=1, outputs=1, samples=1, steps=1)
     note = SubmissionNote(step=0, model="made up", sample=0, inference=0, pattern=1, fed_ns=0)
     behind = np.full(4, 9, np.uint8)
     return Inference(
@@ -239,7 +239,7 @@ def test_the_director_adds_what_happened_to_the_run(private_dir: Path) -> None:
         text="", seed=1, client=0, life=0, pid=1, session=1, daemon_pid=1, step=1, operation="", found_ns=1
     )
     path.write_bytes(report.encode())
-    chronicle = Chronicle()
+    chronicle = RunHistory()
     chronicle.note("engine 0 (pid 5) is killed")
     chronicle.complete(path, board)
     told = path.read_text()
@@ -270,7 +270,7 @@ def test_a_wait_that_does_not_end_has_a_report_too(pair: _Pair, private_dir: Pat
 
 
 def test_a_private_daemon_is_not_idle_while_there_is_no_client_yet() -> None:
-    with private.target(None) as found, Driver.open(found.socket, autostart=False, role="monitor") as monitor:
+    with daemon.target(None) as found, Driver.open(found.socket, autostart=False, role="monitor") as monitor:
         (user,) = monitor.status().users
         assert user.connections == 2, "one that lasts as long as the run, and this one"
     assert found.failures == []
@@ -278,7 +278,7 @@ def test_a_private_daemon_is_not_idle_while_there_is_no_client_yet() -> None:
 
 
 def test_a_small_model_is_the_same_alone_and_among_others(
-    private_dir: Path, subjects: list[tuple[Subject, Samples]]
+    private_dir: Path, subjects: list[tuple[Workload, Samples]]
 ) -> None:
     (alone,) = make_references(private_dir, 1, ["running-sums"])
     among = next(subject for subject, _ in subjects if subject.name == "running-sums")

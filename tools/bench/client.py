@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.tools import failures
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.failures import ToolError
@@ -42,7 +42,9 @@ class ClientProcess:
         heard = select.select([self._process.stdout], [], [], _START_S)[0]
         words = self._process.stdout.readline().decode().strip() if heard else f"silent for {_START_S:g} s"
         if words != _READY:
-            raise ToolError(f"client through the {self._way}", words or "it died", "inferences that end")
+            raise ToolError(
+                f"client through the {self._way}", found=words or "it died", expected="inferences that end"
+            )
 
     def close(self) -> None:
         """Ends the process."""

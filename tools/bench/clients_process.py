@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.tools import failures
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.failures import ToolError
@@ -53,7 +53,9 @@ class Runner:
         """Returns when the model is loaded and the first inferences have ended."""
         words = self._hear(_START_S)
         if words != "ready":
-            raise ToolError(f"client through {self._way}", words or "it died", "inferences that end")
+            raise ToolError(
+                f"client through {self._way}", found=words or "it died", expected="inferences that end"
+            )
 
     def go(self, seconds: float) -> None:
         """Begins a turn."""
@@ -68,7 +70,7 @@ class Runner:
             return msgspec.json.decode(words, type=Answer)
         except msgspec.DecodeError:
             raise ToolError(
-                f"client through {self._way}", words or "it died", "inferences that end"
+                f"client through {self._way}", found=words or "it died", expected="inferences that end"
             ) from None
 
     def _hear(self, deadline_s: float) -> str:

@@ -64,13 +64,13 @@ class DeviceCopy:
         start = time.perf_counter()
         self._queue.execute_command_lists([self._commands], self._fence)
         if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError("copy", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+            raise ToolError("copy", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s")
         return time.perf_counter() - start
 
     def check(self) -> None:
         """Fails when nothing was copied."""
         if not (self._target.view() == _VALUE).all():
-            raise ToolError("copy", "target differs from source", "the same bytes")
+            raise ToolError("copy", found="target differs from source", expected="the same bytes")
 
 
 def _copy_on_host(target: np.ndarray, source: np.ndarray) -> float:

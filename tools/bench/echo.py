@@ -10,7 +10,7 @@ import subprocess
 import sys
 from types import TracebackType
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.rounds import median_time
 from softnpu.tools.failures import ToolError
@@ -70,7 +70,9 @@ class EchoProcess:
 
     def _expect_ready(self) -> None:
         if not select.select([self._control], [], [], _START_S)[0] or self._control.recv(1) != b"r":
-            raise ToolError(f"{self._kind} peer", "it did not come up", f"an answer within {_START_S:g} s")
+            raise ToolError(
+                f"{self._kind} peer", found="it did not come up", expected=f"an answer within {_START_S:g} s"
+            )
 
     def __enter__(self) -> EchoProcess:
         return self

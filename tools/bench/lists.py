@@ -97,10 +97,14 @@ class Fills:
         start = time.perf_counter()
         self._queue.execute_command_lists([self._commands], self._fence)
         if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError("command list", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+            raise ToolError(
+                "command list", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s"
+            )
         taken = time.perf_counter() - start
         if not (self._memory.view() == _VALUE).all():
-            raise ToolError("command list", "memory that was not filled", f"{_VALUE} in every byte")
+            raise ToolError(
+                "command list", found="memory that was not filled", expected=f"{_VALUE} in every byte"
+            )
         return taken
 
     def on_host(self) -> float:

@@ -111,7 +111,7 @@ class _Starts:
             started = _run(self._order("npu", way, socket))
         if started.cached != _CACHED[way]:
             found = "came from a cache" if started.cached else "was compiled anew"
-            raise ToolError(f"start '{way.value}'", f"the model {found}", "the other way")
+            raise ToolError(f"start '{way.value}'", found=f"the model {found}", expected="the other way")
         return started
 
     def on_cpu(self, way: Way) -> Started:
@@ -160,9 +160,9 @@ def _run(start: Start) -> Started:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ToolError(what, f"silent for {_DEADLINE_S:g} s", "its first result") from error
+        raise ToolError(what, found=f"silent for {_DEADLINE_S:g} s", expected="its first result") from error
     lines = (done.stdout.splitlines() or done.stderr.splitlines() or ["it died"])[-1:]
     try:
         return msgspec.json.decode(lines[0], type=Started)
     except msgspec.DecodeError as error:
-        raise ToolError(what, lines[0], "its first result") from error
+        raise ToolError(what, found=lines[0], expected="its first result") from error

@@ -32,5 +32,9 @@ def find_model(text: str, shapes: Shapes) -> BenchModel:
         return BenchModel(path.stem, path, shapes)
     entry = CATALOGUE.get(text)
     if entry is None:
-        raise ToolError(f"model {text}", "no such file", f"a file, or one of {', '.join(sorted(CATALOGUE))}")
+        raise ToolError(
+            f"model {text}",
+            found="no such file",
+            expected=f"a file, or one of {', '.join(sorted(CATALOGUE))}",
+        )
     return BenchModel(text, get(text), {**entry.shapes, **shapes})

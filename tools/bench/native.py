@@ -23,7 +23,7 @@ import typer
 
 from softnpu.driver import Driver, native_library
 from softnpu.driver.native_library import NativeLibrary
-from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
+from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SPIN_US
 from softnpu.tools.bench import report
 from softnpu.tools.bench.daemon import private_daemon
@@ -76,9 +76,9 @@ def find_compiler() -> str:
             return found
     raise ToolError(
         "C++ compiler",
-        f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}",
-        "one that builds the program of this benchmark",
-        "install g++",
+        found=f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}",
+        expected="one that builds the program of this benchmark",
+        hint="install g++",
     )
 
 
@@ -89,10 +89,12 @@ def build(library: NativeLibrary, compiler: str, folder: Path) -> Path:
     try:
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=_BUILD_S)
     except subprocess.TimeoutExpired:
-        raise ToolError(SOURCE.name, f"{compiler} did not end within {_BUILD_S:g} s", "a program") from None
+        raise ToolError(
+            SOURCE.name, found=f"{compiler} did not end within {_BUILD_S:g} s", expected="a program"
+        ) from None
     if done.returncode != 0:
         found = f"{compiler} ended with code {done.returncode}: {_first_line(done.stderr)}"
-        raise ToolError(SOURCE.name, found, "a program")
+        raise ToolError(SOURCE.name, found=found, expected="a program")
     return made
 
 
@@ -127,7 +129,9 @@ class RoundTrips:
         except BrokenPipeError:
             raise self._ended() from None
         if not select.select([process.stdout], [], [], _ANSWER_S)[0]:
-            raise ToolError(SOURCE.stem, f"no answer for {_ANSWER_S:g} s", f"{count} round trips")
+            raise ToolError(
+                SOURCE.stem, found=f"no answer for {_ANSWER_S:g} s", expected=f"{count} round trips"
+            )
         answer = process.stdout.readline().split()
         if not answer:
             raise self._ended()
@@ -144,7 +148,7 @@ class RoundTrips:
     def _ended(self) -> ToolError:
         _, said = self._process.communicate(timeout=_END_S)
         found = f"it ended with code {self._process.returncode}: {_first_line(said.decode())}"
-        return ToolError(SOURCE.stem, found, "round trips")
+        return ToolError(SOURCE.stem, found=found, expected="round trips")
 
     def __enter__(self) -> RoundTrips:
         return self

@@ -16,7 +16,7 @@ from typing import Any
 
 import posix_ipc
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 
 _ANSWER_S = 10.0
 

@@ -70,7 +70,9 @@ class DeviceRequest(Request):
 
     def wait(self) -> None:
         if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError("inference", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+            raise ToolError(
+                "inference", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s"
+            )
 
 
 class HostRequest(Request):
@@ -122,16 +124,16 @@ def read_model(model: BenchModel) -> ov.Model:
     if dynamic:
         raise ToolError(
             f"model {model.path}",
-            f"input '{dynamic[0]}' is dynamic",
-            "static shapes",
-            f"give --shape {dynamic[0]}=D,D,...",
+            found=f"input '{dynamic[0]}' is dynamic",
+            expected="static shapes",
+            hint=f"give --shape {dynamic[0]}=D,D,...",
         )
     if any(port.partial_shape.is_dynamic for port in read.outputs):
         raise ToolError(
             f"model {model.path}",
-            "the shape of an output depends on the data",
-            "outputs of static shapes",
-            "measure it with softnpu infer",
+            found="the shape of an output depends on the data",
+            expected="outputs of static shapes",
+            hint="measure it with softnpu infer",
         )
     return read
 

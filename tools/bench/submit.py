@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from functools import partial
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
-from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
-from softnpu.emulator.interface.spin import SpinBudget
+from softnpu.emulator.common.environment import DEFAULT_SPIN_US
+from softnpu.emulator.common.spin import SpinBudget
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.echo import EchoProcess
@@ -62,7 +62,9 @@ class EmptySubmission:
         """One round trip."""
         self._queue.execute_command_lists(self._lists, self._fence)
         if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError("empty command", "not ended", f"its end within {_DEADLINE_NS / 1e9:g} s")
+            raise ToolError(
+                "empty command", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s"
+            )
 
     def round(self, count: int) -> float:
         """Median seconds of `count` round trips."""

@@ -66,11 +66,13 @@ def _run_clients(images: Any, processes: int) -> list[Share]:
         try:
             return [future.result(_DEADLINE_S) for future in futures]
         except BrokenProcessPool as error:
-            raise ToolError("client process", "it ended early", "a result") from error
+            raise ToolError("client process", found="it ended early", expected="a result") from error
         except TimeoutError as error:
             for child in multiprocessing.active_children():
                 child.kill()
-            raise ToolError("client processes", f"no result within {_DEADLINE_S:g} s", "a result") from error
+            raise ToolError(
+                "client processes", found=f"no result within {_DEADLINE_S:g} s", expected="a result"
+            ) from error
 
 
 def _reference(images: Any, config: dict[str, str]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from softnpu.driver import Fence
 from softnpu.tools.stress.journal import SubmissionNote
 from softnpu.tools.stress.patterns import Pattern
-from softnpu.tools.stress.subjects import Array, Samples, Subject, largest_difference
+from softnpu.tools.stress.workloads import Array, Samples, Workload, largest_difference
 
 
 class Wrong(Exception):
@@ -39,7 +39,7 @@ class Inference:
     behind arguments that is not the device's, and what it has.
     """
 
-    subject: Subject
+    subject: Workload
     samples: Samples
     sample: int
     step: int

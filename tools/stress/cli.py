@@ -77,8 +77,8 @@ def stress(
 
 
 def _run(options: Options, socket: Path | None) -> Verdict:
+    from softnpu.tools.stress.daemon import target
     from softnpu.tools.stress.director import Director
-    from softnpu.tools.stress.private import target
     from softnpu.tools.stress.verdict import judge
     from softnpu.tools.stress.view import View, tell
 
@@ -97,7 +97,7 @@ def _chosen(seed: int | None, seeds: str | None) -> list[int]:
     if seeds is None:
         return [secrets.randbelow(1 << 31) if seed is None else seed]
     if seed is not None:
-        raise ToolError("--seeds", f"given together with --seed {seed}", "one of the two")
+        raise ToolError("--seeds", found=f"given together with --seed {seed}", expected="one of the two")
     found: list[int] = []
     for part in seeds.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part, re.ASCII)
@@ -105,7 +105,9 @@ def _chosen(seed: int | None, seeds: str | None) -> list[int]:
         if match and match[2]:
             last = int(match[2])
         if not match or last < first or last - first + len(found) >= _MOST_SEEDS:
-            raise ToolError("--seeds", repr(part), f"numbers such as 1-10 or 3,5,8, at most {_MOST_SEEDS}")
+            raise ToolError(
+                "--seeds", found=repr(part), expected=f"numbers such as 1-10 or 3,5,8, at most {_MOST_SEEDS}"
+            )
         found += range(first, last + 1)
     return found
 
@@ -115,16 +117,21 @@ def _path(name: str) -> str:
     from softnpu.tools.failures import ToolError
     from softnpu.tools.models.catalogue import CATALOGUE
     from softnpu.tools.models.fetch import cached
-    from softnpu.tools.stress.subjects import OWN_MODELS
+    from softnpu.tools.stress.workloads import OWN_MODELS
 
     if name in OWN_MODELS:
         return name
     if name not in CATALOGUE:
         if not Path(name).is_file():
             known = ", ".join((*OWN_MODELS, *CATALOGUE))
-            raise ToolError(f"model {name}", "no such file", f"a file, or one of {known}")
+            raise ToolError(f"model {name}", found="no such file", expected=f"a file, or one of {known}")
         return name
     path = cached(CATALOGUE[name])
     if path is None:
-        raise ToolError(f"model {name}", "not fetched", "a fetched model", f"softnpu models get {name}")
+        raise ToolError(
+            f"model {name}",
+            found="not fetched",
+            expected="a fetched model",
+            hint=f"softnpu models get {name}",
+        )
     return name

@@ -18,14 +18,14 @@ from softnpu.emulator.interface.messages import StatusIs
 from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import accounts
 from softnpu.tools.stress.accounts import Sample
-from softnpu.tools.stress.board import Field
-from softnpu.tools.stress.chronicle import Chronicle
-from softnpu.tools.stress.crowd import Crowd
-from softnpu.tools.stress.deaths import Deaths
+from softnpu.tools.stress.client_pool import ClientPool
+from softnpu.tools.stress.daemon import Target
 from softnpu.tools.stress.plan import Plan
-from softnpu.tools.stress.private import Target
+from softnpu.tools.stress.progress_page import Field
+from softnpu.tools.stress.reclaim_latency import Deaths
 from softnpu.tools.stress.reports import Failure
-from softnpu.tools.stress.subjects import Subject, read_list
+from softnpu.tools.stress.run_history import RunHistory
+from softnpu.tools.stress.workloads import Workload, read_list
 
 _TICK_S = 0.25
 _SAMPLE_S = 1.0
@@ -78,7 +78,7 @@ class State(msgspec.Struct, kw_only=True):
         return sum(self.done.values())
 
 
-def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Subject]:
+def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Workload]:
     """Models and the truth about them, made by a process that has OpenVINO. Raises `ToolError`."""
     command = [sys.executable, "-P", "-m", "softnpu.tools.stress.references", str(folder), str(seed), *models]
     done = subprocess.run(
@@ -88,8 +88,8 @@ def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Subj
         lines = done.stderr.strip().splitlines()
         raise ToolError(
             f"model {', '.join(models)}" if models else "models",
-            lines[-1] if lines else f"exit code {done.returncode}",
-            "models that OpenVINO's CPU device computes",
+            found=lines[-1] if lines else f"exit code {done.returncode}",
+            expected="models that OpenVINO's CPU device computes",
         )
     return read_list(folder)
 
@@ -102,7 +102,7 @@ class Director:
         self._target = target
         self._show = show
         self._deaths = Deaths()
-        self._chronicle = Chronicle()
+        self._chronicle = RunHistory()
         subjects = make_references(target.folder, options.seed, options.models)
         self._plan = Plan(options.seed, options.clients, len(subjects), options.kill, options.faults)
         self.state = State(options=options, subjects=[subject.name for subject in subjects])
@@ -119,7 +119,7 @@ class Director:
         """The whole run; `state` has what came of it."""
         with (
             Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
-            Crowd(self._plan, self._target.socket, self._target.folder, self._chronicle) as crowd,
+            ClientPool(self._plan, self._target.socket, self._target.folder, self._chronicle) as crowd,
         ):
             self._monitor, self._crowd = monitor, crowd
             if self._options.faults:
@@ -225,7 +225,7 @@ class Director:
                 assert sample is not None
                 return sample
             if time.monotonic() > end + _SETTLE_S:
-                raise ToolError("daemon", "no engine", "an engine that is ready")
+                raise ToolError("daemon", found="no engine", expected="an engine that is ready")
             time.sleep(0.1)  # children of the daemon end without a word to us
 
     def _look(self) -> StatusIs:

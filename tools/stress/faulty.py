@@ -14,11 +14,11 @@ from typing import Final
 
 from softnpu.driver import GraphSource, ZeError, ZeResult, faults
 from softnpu.driver.graph_creation import import_blob
-from softnpu.tools.stress.board import Field
 from softnpu.tools.stress.checking import Wrong
-from softnpu.tools.stress.held import waited
+from softnpu.tools.stress.client_session import waited
 from softnpu.tools.stress.operations import Client, held, sample_of
 from softnpu.tools.stress.plan import FAULTS, Step
+from softnpu.tools.stress.progress_page import Field
 
 _GOOD: Final = ZeResult.SUCCESS
 _LOST: Final = ZeResult.ERROR_DEVICE_LOST

@@ -15,10 +15,10 @@ import numpy as np
 
 from softnpu.driver import Allocation, CommandList, Event, Fence, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import import_blob
-from softnpu.tools.stress.board import Board, Field
 from softnpu.tools.stress.checking import Inference, Place, Wrong, check
-from softnpu.tools.stress.held import WAIT_S, Loaded, Session, Stuck, Turn, submit, waited
+from softnpu.tools.stress.client_session import WAIT_S, Loaded, Session, Stuck, Turn, submit, waited
 from softnpu.tools.stress.plan import Step
+from softnpu.tools.stress.progress_page import Field, ProgressPage
 
 _BATCHES: Final = 8
 _IN_FLIGHT: Final = 3
@@ -32,7 +32,7 @@ class Client(Protocol):
     """What an operation needs to know of the client."""
 
     number: int
-    board: Board
+    board: ProgressPage
     session: Session
 
     def reconnect(self) -> None: ...

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.tools.stress.subjects import Array
+from softnpu.tools.stress.workloads import Array
 
 _FIRST, _LAST = 0xA5, 0x5A
 _SIZE: Final = 8

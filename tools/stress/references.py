@@ -19,7 +19,7 @@ from openvino import opset13 as ops
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import cached
-from softnpu.tools.stress.subjects import OWN_MODELS, Array, Subject, write_list
+from softnpu.tools.stress.workloads import OWN_MODELS, Array, Workload, write_list
 
 CPU: Final = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -147,7 +147,7 @@ def _model(name: str, outputs: list[Any], inputs: list[Any], assigns: Sequence[A
 
 def _subject(
     core: ov.Core, folder: Path, index: int, model: ov.Model, random: np.random.Generator
-) -> Subject:
+) -> Workload:
     name = model.get_friendly_name()
     shapes = {}
     for port in model.inputs:
@@ -185,7 +185,7 @@ def _subject(
             arrays.update({f"state.{sample}.{step}.{at}": states[name] for at, name in enumerate(names)})
     archive = folder / f"{index}.npz"
     np.savez(archive, **arrays)  # type: ignore[arg-type]
-    return Subject(
+    return Workload(
         name=name,
         xml=str(xml),
         archive=str(archive),

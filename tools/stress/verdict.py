@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from softnpu.tools.stress.accounts import Growth, Sample, growths
-from softnpu.tools.stress.deaths import NOTICE_LIMIT_S, Death, Times
 from softnpu.tools.stress.director import State
+from softnpu.tools.stress.reclaim_latency import NOTICE_LIMIT_S, Death, Times
 from softnpu.tools.stress.reports import Failure
 
 GROWTH_LIMIT: Final = 0.05

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from softnpu.tools.console import format_bytes, format_time, out
-from softnpu.tools.stress.deaths import Times
 from softnpu.tools.stress.director import State
+from softnpu.tools.stress.reclaim_latency import Times
 from softnpu.tools.stress.verdict import Verdict
 
 _LINE_S: Final = 5.0

@@ -15,20 +15,20 @@ from typing import TypeVar
 import msgspec
 
 from softnpu.driver import Allocation, ZeError, ZeResult
-from softnpu.emulator.interface import failpoints
+from softnpu.emulator.common import failpoints
 from softnpu.tools.stress import faulty, operations
-from softnpu.tools.stress.board import IDLE, Board, Control, Field
 from softnpu.tools.stress.checking import Finding, Wrong
+from softnpu.tools.stress.client_session import Session, Stuck
+from softnpu.tools.stress.diagnosis import Scene
 from softnpu.tools.stress.evidence import Report
-from softnpu.tools.stress.held import Session, Stuck
-from softnpu.tools.stress.inquiry import Scene
 from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.plan import OPERATIONS, Death, Plan, Step
+from softnpu.tools.stress.progress_page import IDLE, Control, Field, ProgressPage
 from softnpu.tools.stress.reports import Failure, Setup, Start, reports_folder
-from softnpu.tools.stress.subjects import Samples, Subject, read_list
+from softnpu.tools.stress.workloads import Samples, Workload, read_list
 
 T = TypeVar("T")
-Subjects = list[tuple[Subject, Samples]]
+Subjects = list[tuple[Workload, Samples]]
 
 
 def load_subjects(setup: Setup) -> Subjects:
@@ -41,7 +41,7 @@ def stack_path(folder: str, client: int) -> Path:
     return Path(folder) / f"stack-{client}.txt"
 
 
-def live(setup: Setup, order: Start, board: Board, subjects: Subjects, report: socket.socket) -> int:
+def live(setup: Setup, order: Start, board: ProgressPage, subjects: Subjects, report: socket.socket) -> int:
     """The life of a client; its exit code: 0 when it was told to stop, 1 after a failure it has reported."""
     client = Worker(setup, order, board, subjects, report)
     with open(stack_path(setup.folder, order.client), "w") as stacks:
@@ -72,7 +72,7 @@ class Worker:
     """See the module. `operations` act on it."""
 
     def __init__(
-        self, setup: Setup, order: Start, board: Board, subjects: Subjects, report: socket.socket
+        self, setup: Setup, order: Start, board: ProgressPage, subjects: Subjects, report: socket.socket
     ) -> None:
         self.number = order.client
         self.board = board

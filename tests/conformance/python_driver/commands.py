@@ -63,7 +63,7 @@ class PythonCommands(Keeper, CommandsApi):
     ) -> None:
         found = live(queue, CommandQueue)
         if lists is None or any(entry is None for entry in lists):
-            raise error("adapter", ZeResult.ERROR_INVALID_NULL_POINTER, "command lists", "null pointer")
+            raise error("adapter", ZeResult.ERROR_INVALID_NULL_POINTER, "command lists", found="null pointer")
         entries = [live(entry, CommandList) for entry in lists[:count]]
         found.execute_command_lists(entries, None if fence is None else live(fence, Fence))
 
@@ -76,7 +76,7 @@ class PythonCommands(Keeper, CommandsApi):
         found = live(queue, CommandQueue)
         if workload not in tuple(WorkloadType):
             # a flag in Python: there is no third value
-            raise error("adapter", ZeResult.ERROR_INVALID_ENUMERATION, "workload type", f"{workload}")
+            raise error("adapter", ZeResult.ERROR_INVALID_ENUMERATION, "workload type", found=f"{workload}")
         found.set_workload_type(workload == WorkloadType.BACKGROUND)
 
     # ------------------------------------------------------------ lists
@@ -327,7 +327,7 @@ def _mutable(command_list: Handle) -> CommandListMutable:
     """A list of the class that has the calls; an ordinary one is INVALID_ARGUMENT in C."""
     found = live(command_list, CommandList)
     if not isinstance(found, CommandListMutable):
-        raise error("adapter", ZeResult.ERROR_INVALID_ARGUMENT, "command list", "not mutable")
+        raise error("adapter", ZeResult.ERROR_INVALID_ARGUMENT, "command list", found="not mutable")
     return found
 
 

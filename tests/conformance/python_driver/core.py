@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from softnpu.driver import Allocation, Context, Driver
-from softnpu.driver.call_tables import CALLS, Status
 from softnpu.driver.device import Device
 from softnpu.driver.errors import error
 from softnpu.driver.properties import EngineGroup
@@ -37,6 +36,7 @@ from tests.conformance.api.structures import (
     QueueGroupProperties,
     SysmanProperties,
 )
+from tests.conformance.call_tables import CALLS, Status
 from tests.conformance.python_driver.results import Keeper, answers, convert, given, live, results
 
 
@@ -55,7 +55,7 @@ class PythonCore(Keeper, CoreApi):
         given(out)
         if flags and not flags & InitDriverType.NPU:
             # opening a driver has no flags in Python: there is only this kind
-            raise error("zeInitDrivers", ZeResult.ERROR_UNINITIALIZED, "drivers", f"flags {flags}")
+            raise error("zeInitDrivers", ZeResult.ERROR_UNINITIALIZED, "drivers", found=f"flags {flags}")
         return [self._driver]
 
     @answers
@@ -313,5 +313,5 @@ def _numbers(record: msgspec.Struct) -> list[int]:
 def _exportable(export: int) -> bool:
     if export not in (0, ExternalMemory.DMA_BUF):
         # the export descriptor is a flag of the call in Python: other types cannot be asked for
-        raise error("zeMemAlloc", ZeResult.ERROR_INVALID_ENUMERATION, "export", f"types {export}")
+        raise error("zeMemAlloc", ZeResult.ERROR_INVALID_ENUMERATION, "export", found=f"types {export}")
     return export == ExternalMemory.DMA_BUF

@@ -242,7 +242,7 @@ class PythonGraphs(Keeper, GraphsApi):
         found = live(command_list, CommandList)
         if graph is None:
             # the null graph of this call has a result of its own
-            raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", "null handle")
+            raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", found="null handle")
         waits = counted(num_wait_events, wait_events, Event)
         signal = None if signal_event is None else live(signal_event, Event)
         found.append_graph_initialize(live(graph, Graph), signal, waits)

@@ -50,7 +50,7 @@ def answers(method: Callable[P, T]) -> Callable[P, Answer[T]]:
 def live(handle: object, kind: type[T]) -> T:
     """The object behind a handle; INVALID_NULL_HANDLE for the null handle."""
     if handle is None:
-        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_HANDLE, kind.__name__, "null handle")
+        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_HANDLE, kind.__name__, found="null handle")
     assert isinstance(handle, kind), f"{handle!r} is no {kind.__name__}"
     return handle
 
@@ -58,7 +58,7 @@ def live(handle: object, kind: type[T]) -> T:
 def given(*pointers: object) -> None:
     """INVALID_NULL_POINTER unless every one of them is given (not None, 0 or False)."""
     if any(pointer is None or pointer is False or pointer == 0 for pointer in pointers):
-        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", "null pointer")
+        raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", found="null pointer")
 
 
 def counted(
@@ -66,7 +66,7 @@ def counted(
 ) -> list[T]:
     """`count` handles of an array; `without` is the result of a count without an array."""
     if count and array is None:
-        raise error(_CALL, without, "array", "null pointer")
+        raise error(_CALL, without, "array", found="null pointer")
     return [live(entry, kind) for entry in (array or ())[:count]]
 
 

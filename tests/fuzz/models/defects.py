@@ -60,7 +60,7 @@ class Defect:
         return {"PYTHONPATH": str(folder), _ENV: json.dumps(told)}
 
 
-_ENGINE, _COMPILER, _PLUGIN = "softnpu.emulator.engine", "softnpu.driver.compiler", "softnpu.plugin"
+_ENGINE, _COMPILER, _PLUGIN = "softnpu.emulator.engine", "softnpu.emulator.compiler", "softnpu.plugin"
 
 DEFECTS = {
     "copies are left out in short inferences": Defect(
@@ -155,7 +155,7 @@ DEFECTS = {
     ),
     "the weights of a file are looked for one place on": Defect(
         "weights",
-        "softnpu.emulator.interface.weights",
+        "softnpu.emulator.blob.weights",
         "        actual[constant.offset] = offset\n",
         "        actual[constant.offset] = offset + 4 * space.holds(offset + 4, constant.length)\n",
         ("plugin:weightless file/one", "plugin:file/one"),

@@ -11,7 +11,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from softnpu.emulator.interface import linux
+from softnpu.emulator.common import linux
 from tests.fuzz.models import case as cases
 from tests.fuzz.models.records import Answer, Job, Refusal
 

@@ -7,7 +7,7 @@
 
 namespace softnpu {
 
-std::string Fault::text() const {
+std::string ErrorInfo::text() const {
     std::string text = object + ": " + found;
     if (!expected.empty()) text += "; expected " + expected;
     if (!hint.empty()) {
@@ -18,7 +18,7 @@ std::string Fault::text() const {
     return text;
 }
 
-std::string Fault::name() const {
+std::string ErrorInfo::name() const {
     switch (result) {
 #define NAME(code) \
     case code: return #code

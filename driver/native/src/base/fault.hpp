@@ -9,7 +9,7 @@
 
 namespace softnpu {
 
-struct Fault {
+struct ErrorInfo {
     ze_result_t result = ZE_RESULT_ERROR_UNKNOWN;
     std::string object;
     std::string found;
@@ -25,20 +25,20 @@ struct Fault {
 // The one exception of the driver. It never leaves the library: see `guard.hpp`.
 class Error : public std::exception {
 public:
-    explicit Error(Fault fault) : fault_(std::move(fault)), text_(fault_.name() + ": " + fault_.text()) {}
+    explicit Error(ErrorInfo fault) : fault_(std::move(fault)), text_(fault_.name() + ": " + fault_.text()) {}
 
-    const Fault& fault() const { return fault_; }
+    const ErrorInfo& fault() const { return fault_; }
     ze_result_t result() const { return fault_.result; }
     const char* what() const noexcept override { return text_.c_str(); }
 
 private:
-    Fault fault_;
+    ErrorInfo fault_;
     std::string text_;
 };
 
 inline Error error(ze_result_t result, std::string object, std::string found, std::string expected = {},
                    std::string hint = {}) {
-    return Error(Fault{result, std::move(object), std::move(found), std::move(expected), std::move(hint)});
+    return Error(ErrorInfo{result, std::move(object), std::move(found), std::move(expected), std::move(hint)});
 }
 
 // printf into a string.

@@ -9,7 +9,7 @@ thread_local char description[1024];
 
 }  // namespace
 
-void keep_description(const char* call, const Fault& fault) noexcept {
+void keep_description(const char* call, const ErrorInfo& fault) noexcept {
     try {
         const std::string text = std::string(call) + ": " + fault.name() + ": " + fault.text();
         const size_t length = std::min(text.size(), sizeof description - 1);
@@ -24,7 +24,7 @@ const char* last_description() noexcept { return description; }
 
 ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept {
     try {
-        keep_description(call, Fault{result, "driver", found, {}, {}});
+        keep_description(call, ErrorInfo{result, "driver", found, {}, {}});
     } catch (...) {
         description[0] = '\0';
     }

@@ -12,7 +12,7 @@
 namespace softnpu {
 
 // Keeps why `call` failed, for zeDriverGetLastErrorDescription in this thread.
-void keep_description(const char* call, const Fault& fault) noexcept;
+void keep_description(const char* call, const ErrorInfo& fault) noexcept;
 const char* last_description() noexcept;
 
 ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept;

@@ -177,7 +177,7 @@ void CommandQueue::throw_failure(const Execution& execution) {
 }
 
 Error CommandQueue::failure(Failure failed, size_t more) const {
-    Fault fault{failed.result,
+    ErrorInfo fault{failed.result,
                 format("submission %llu", static_cast<unsigned long long>(failed.sequence)),
                 "it failed",
                 {},
@@ -188,7 +188,7 @@ Error CommandQueue::failure(Failure failed, size_t more) const {
         const size_t size = std::min<size_t>(load32(ring() + ring::TEXT_SIZE), ring::TEXT_MAX);
         const std::string text(reinterpret_cast<const char*>(ring() + ring::TEXT), size);
         try {
-            const Fault left = decode_fault(unpack(text, "fault in the ring"));
+            const ErrorInfo left = decode_fault(unpack(text, "fault in the ring"));
             if (left.result == fault.result) fault = left;
         } catch (const Error&) {
             // cut by a newer failure: the result alone has to do

@@ -22,7 +22,7 @@ uint64_t opened() {
         tell_why_not(failure);
         // there is no device then: a daemon that is refused or cannot be started is no lost one
         if (failure.result() != ZE_RESULT_ERROR_DEVICE_LOST) throw;
-        Fault fault = failure.fault();
+        ErrorInfo fault = failure.fault();
         fault.result = ZE_RESULT_ERROR_UNINITIALIZED;
         throw Error(fault);
     }

@@ -127,6 +127,6 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
 
 const std::string& last_build_failure() { return last_failure; }
 
-void keep_build_failure(const Fault& fault) { last_failure = fault.name() + ": " + fault.text() + "\n"; }
+void keep_build_failure(const ErrorInfo& fault) { last_failure = fault.name() + ": " + fault.text() + "\n"; }
 
 }  // namespace softnpu

@@ -35,7 +35,7 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
 
 // The log of what failed last in this thread under `with_build_failure`; empty when nothing did.
 const std::string& last_build_failure();
-void keep_build_failure(const Fault& fault);
+void keep_build_failure(const ErrorInfo& fault);
 
 // Runs what programs ask that log about: whatever makes, loads or exports a graph.
 template <class F>

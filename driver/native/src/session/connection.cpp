@@ -106,7 +106,7 @@ std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
 Answer Connection::take(Pending& pending) {
     if (pending.fields.string("t") == "failed") {
         const Value* const fault = pending.fields.find("fault");
-        throw Error(fault == nullptr ? Fault{} : decode_fault(*fault));
+        throw Error(fault == nullptr ? ErrorInfo{} : decode_fault(*fault));
     }
     if (pending.packet.fds_lost) {
         give_back(pending.fields);

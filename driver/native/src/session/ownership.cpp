@@ -169,7 +169,7 @@ void check_peer(const Peer& peer, const std::string& path, bool named) {
     try {
         Way(folder_of(path), peer.user).check();
     } catch (const Error& failure) {
-        const Fault& fault = failure.fault();
+        const ErrorInfo& fault = failure.fault();
         throw not_trusted(
             path, format("it belongs to user %u, and ", peer.user) + fault.object + ": " + fault.found,
             ", or " + fault.expected, fault.hint);

@@ -6,8 +6,8 @@
 
 namespace softnpu {
 
-inline Fault decode_fault(const Value& value) {
-    Fault fault;
+inline ErrorInfo decode_fault(const Value& value) {
+    ErrorInfo fault;
     fault.result = static_cast<ze_result_t>(value.integer("result", ZE_RESULT_ERROR_UNKNOWN));
     fault.object = value.string("object");
     fault.found = value.string("found");

@@ -1,0 +1,1 @@
+"""A compiled model: its container, and where the constants that it refers to lie."""

@@ -1,0 +1,54 @@
+"""Digests of constants, and weights compared with those that a blob refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blake3 import blake3
+
+from softnpu.emulator.blob.container import ConstantReference, WeightsReference
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+CONSTANT_DIGEST = 16
+"""Bytes of a constant's digest."""
+_PARALLEL = 1 << 20  # below, starting threads costs more than they save
+
+
+def constant_digest(data: memoryview) -> bytes:
+    """The digest that a blob keeps of a constant."""
+    threads = blake3.AUTO if len(data) >= _PARALLEL else 1
+    return blake3(data, max_threads=threads).digest(CONSTANT_DIGEST)
+
+
+def check_constants(
+    reference: WeightsReference,
+    offsets: Sequence[int],
+    space: WeightSpace,
+    subject: str,
+    advance: Callable[[float], None],
+) -> None:
+    """Refuses weights that are not those that a blob refers to, by the name of the first that differs.
+
+    `offsets` has the place in the space of every constant outside of the blob, inside the space.
+    """
+    total = sum(constant.length for constant in reference.outside) or 1
+    done = told = 0
+    for constant, offset in zip(reference.outside, offsets, strict=True):
+        found = constant_digest(space.view[offset : offset + constant.length])
+        if found != constant.digest:
+            raise _differs(constant, found, subject)
+        done += constant.length
+        if done - told > total // 64:
+            told = done
+            advance(done / total)
+
+
+def _differs(constant: ConstantReference, found: bytes, subject: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        f"{subject}, weights, constant '{constant.name}'",
+        found=f"blake3 {found.hex()}",
+        expected=f"{constant.digest.hex()}",
+        hint="these are other weights; give those that the model was compiled with",
+    )

@@ -1,0 +1,370 @@
+"""The compiled-model container ("blob").
+
+    header, 64 bytes   magic "SNPUBLOB" | major u16 | minor u16 | sections u32 | total size u64 |
+                       reserved 8 | blake3 of header and table with this field zero, 32 bytes
+    table              64 bytes a section: type u32 | flags u32 | offset u64 | size u64 | reserved 8 |
+                       blake3 of the section, 32 bytes
+    sections           each starts on a page (4096 bytes); the metadata comes first
+
+An inspector reads the first page to know everything about the model. A reader accepts the same major
+and a minor up to its own; a section of an unknown type is skipped unless flag 1 (required) is set.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+MAGIC = b"SNPUBLOB"
+MAJOR = 1
+MINOR = 1
+PAGE = 4096
+_HEADER = struct.Struct("<8sHHIQ8x32s")
+_ENTRY = struct.Struct("<IIQQ8x32s")
+HEADER_SIZE = _HEADER.size
+_REQUIRED = 1
+_MAX_SECTIONS = 32
+
+READ_VALUE = "vpux_ie_read_value_"
+"""Begins the name of the input that is the state of a variable; its id follows."""
+ASSIGN = "vpux_ie_assign_"
+"""Begins the name of the output that the variable becomes."""
+
+S = TypeVar("S")
+
+
+class Section(enum.IntEnum):
+    """Types of section."""
+
+    METADATA = 1  # msgpack of GraphMeta
+    IR = 2  # OpenVINO IR, the XML
+    WEIGHTS = 3  # the constants that are inside the blob
+    WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: all constants of the IR
+
+
+class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major.
+
+    `friendly_name` is that of the IR's operation: the input itself, or what an output shows. `model_type`
+    and `model_shape` are those of the IR before build flags and shapes were applied, -1 for a dynamic
+    dimension, nothing at all for a dynamic rank. `strides` says that an execution may give strides.
+
+    With dynamic dimensions `partial_shape` has their bounds as OpenVINO writes them (`[1..8,?,64]`), `shape`
+    and `byte_size` are the largest, or if there is no largest (`unbounded`) the smallest with 1 for 0. The
+    argument that has its index as `shape_of` tells its shape at an execution: i32, innermost dimension first.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    input: bool
+    element_type: str
+    shape: tuple[int, ...]
+    layout: str
+    byte_size: int
+    friendly_name: str = ""
+    model_type: str = ""
+    model_shape: tuple[int, ...] = ()
+    strides: bool = False
+    partial_shape: str = ""
+    unbounded: bool = False
+    shape_of: int = -1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether each execution gives it a shape of its own."""
+        return bool(self.partial_shape)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the start of this argument must be a multiple of: the size of one element."""
+        elements = math.prod(self.shape)
+        return max(1, self.byte_size // elements) if elements else 1
+
+
+class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """One variable. What an execution writes to argument `output`, the next one reads from argument `input`.
+
+    At first, and after a reset, `input` holds the bytes of `initial`, repeated. Without any the graph made
+    with `NPU_STATES_INIT` has to compute it.
+    """
+
+    variable: str
+    input: int
+    output: int
+    initial: bytes = b""
+
+
+class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver needs to know of a compiled model. Arguments: all inputs, then all outputs.
+
+    The inputs and outputs of `states` are arguments like the others, after those that the model has.
+    """
+
+    name: str
+    platform: str
+    precision: str
+    config: dict[str, str]
+    arguments: tuple[ArgumentMeta, ...]
+    operations: int
+    openvino: str
+    compiler: str
+    states: tuple[StateMeta, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[ArgumentMeta, ...]:
+        return tuple(argument for argument in self.arguments if argument.input)
+
+    @property
+    def outputs(self) -> tuple[ArgumentMeta, ...]:
+        return tuple(argument for argument in self.arguments if not argument.input)
+
+    @property
+    def shape_tensors(self) -> dict[int, int]:
+        """For each argument with dynamic dimensions the one that tells its shape, both by index."""
+        return {
+            argument.shape_of: index
+            for index, argument in enumerate(self.arguments)
+            if argument.shape_of >= 0
+        }
+
+
+class ConstantReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One constant. `offset` is the canonical one that the IR uses, `digest` the first 16 bytes of blake3.
+
+    `embedded` is its offset in the WEIGHTS section; -1: it is not in the blob. `name` is that of the first
+    layer that has this content.
+    """
+
+    name: str
+    offset: int
+    length: int
+    digest: bytes
+    embedded: int = -1
+
+
+class WeightsReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of the IR, each content once, and the bytes that they take at canonical offsets."""
+
+    size: int
+    constants: tuple[ConstantReference, ...]
+
+    @property
+    def outside(self) -> tuple[ConstantReference, ...]:
+        """Those that are not in the blob."""
+        return tuple(constant for constant in self.constants if constant.embedded < 0)
+
+
+Chunks = Iterable[bytes | memoryview]
+
+
+def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
+    """A blob with these sections; the metadata is placed first."""
+    parts: list[bytes | memoryview] = []
+    write({section: (len(data), partial(_whole, data)) for section, data in sections.items()}, parts.append)
+    return b"".join(parts)
+
+
+def write(
+    sections: Mapping[Section, tuple[int, Callable[[], Chunks]]], put: Callable[[bytes | memoryview], object]
+) -> int:
+    """Writes a blob piece by piece with `put`; returns its size.
+
+    A section is its size and a function that gives its content in chunks; the function is called twice, for
+    the checksum and for the content, so nothing but a chunk needs to be in memory.
+    """
+    order = sorted(sections, key=lambda section: section != Section.METADATA)
+    table_end = _HEADER.size + len(order) * _ENTRY.size
+    offset = _page_up(table_end)
+    entries, places, total = [], [], offset
+    for section in order:
+        size, chunks = sections[section]
+        entries.append(_ENTRY.pack(section, _REQUIRED, offset, size, _digest(chunks())))
+        places.append(offset)
+        total = offset + size
+        offset = _page_up(total)
+    table = b"".join(entries)
+    digest = blake3(_header(len(order), total, bytes(32)) + table).digest()
+    put(_header(len(order), total, digest) + table)
+    at = table_end
+    for section, place in zip(order, places, strict=True):
+        size, chunks = sections[section]
+        put(bytes(place - at))
+        for chunk in chunks():
+            put(chunk)
+        at = place + size
+    return total
+
+
+def _whole(data: bytes | memoryview) -> Chunks:
+    return [data]
+
+
+def _digest(chunks: Chunks) -> bytes:
+    hasher = blake3(max_threads=blake3.AUTO)
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.digest()
+
+
+class BlobReader:
+    """Checked access to the sections of a blob in memory.
+
+    Raises `Refused` with `ERROR_INVALID_NATIVE_BINARY`, naming the field, for anything that is not a
+    whole, unchanged blob of a readable version. Section checksums are checked when a section is read.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._entries = _check(self._data)
+
+    @property
+    def data(self) -> memoryview:
+        """The whole blob."""
+        return self._data
+
+    @property
+    def sections(self) -> Sequence[tuple[int, int, int]]:
+        """Type, offset and size of every section."""
+        return [(kind, offset, size) for kind, (offset, size, _) in self._entries.items()]
+
+    def has(self, section: Section) -> bool:
+        """Whether the blob holds this section."""
+        return section in self._entries
+
+    def read(self, section: Section) -> memoryview:
+        """The bytes of a section, without a copy."""
+        entry = self._entries.get(section)
+        if entry is None:
+            raise _invalid(f"section {section.name}", "missing", "present")
+        offset, size, digest = entry
+        data = self._data[offset : offset + size]
+        if _digest([data]) != digest:
+            raise _invalid(f"section {section.name}", "checksum differs", "the content that was written")
+        return data
+
+    def unchecked(self, section: Section) -> memoryview:
+        """The bytes of a section, whose checksum nobody looks at: to read a part of a large one."""
+        offset, size, _ = self._entries[section]
+        return self._data[offset : offset + size]
+
+    def place(self, section: Section) -> tuple[int, int] | None:
+        """Offset and size of a section, unchecked but inside the blob; None when it is missing."""
+        entry = self._entries.get(section)
+        return None if entry is None else entry[:2]
+
+    def metadata(self) -> GraphMeta:
+        """The decoded metadata section."""
+        return _decoded(self.read(Section.METADATA), GraphMeta, Section.METADATA)
+
+    def weights_reference(self) -> WeightsReference | None:
+        """The constants of the IR; None when it has none."""
+        if not self.has(Section.WEIGHTS_REFERENCE):
+            return None
+        return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
+
+
+def without_padding(head: bytes, length: int) -> int:
+    """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
+
+    Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. Whoever uses this
+    checks that what is left out is zero.
+    """
+    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        return length
+    total: int = _HEADER.unpack_from(head)[4]
+    return total if total < length == _page_up(total) else length
+
+
+def size_of(head: bytes) -> int | None:
+    """The size that a blob gives itself in its first `HEADER_SIZE` bytes, unchecked; None for no blob."""
+    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        return None
+    return int(_HEADER.unpack_from(head)[4])
+
+
+def digest_of(head: bytes) -> bytes:
+    """The digest in a blob's first `HEADER_SIZE` bytes. It is of header and table, so of all sections."""
+    return bytes(_HEADER.unpack_from(head)[5])
+
+
+def version_of(head: bytes) -> tuple[int, int]:
+    """Major and minor in a blob's first `HEADER_SIZE` bytes."""
+    _, major, minor, *_ = _HEADER.unpack_from(head)
+    return int(major), int(minor)
+
+
+def _header(count: int, total: int, digest: bytes) -> bytes:
+    return _HEADER.pack(MAGIC, MAJOR, MINOR, count, total, digest)
+
+
+def _page_up(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
+    if len(data) < _HEADER.size:
+        raise _invalid("header", f"{len(data)} bytes", f"{_HEADER.size} at least")
+    magic, major, minor, count, total, digest = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise _invalid("magic", f"{bytes(magic)!r}", f"{MAGIC!r}")
+    if major != MAJOR or minor > MINOR:
+        raise _invalid(
+            "version", f"{major}.{minor}", f"{MAJOR}.0 to {MAJOR}.{MINOR}", "compile the model again"
+        )
+    if total != len(data):
+        raise _invalid("total size", f"{total}, file has {len(data)}", "equal sizes")
+    table_end = _HEADER.size + count * _ENTRY.size
+    if not 0 < count <= _MAX_SECTIONS or table_end > len(data):
+        raise _invalid("section count", f"{count}", f"1 to {_MAX_SECTIONS}, all inside the blob")
+    bare = _HEADER.pack(magic, major, minor, count, total, bytes(32)) + data[_HEADER.size : table_end]
+    # the reserved bytes are packed as zero, so they are compared before the digest is
+    if bytes(data[:32]) != bare[:32] or blake3(bare).digest() != digest:
+        raise _invalid("header checksum", "differs", "the header that was written")
+    return _entries(data, count, table_end)
+
+
+def _entries(data: memoryview, count: int, end: int) -> dict[int, tuple[int, int, bytes]]:
+    entries: dict[int, tuple[int, int, bytes]] = {}
+    known = {int(section) for section in Section}
+    for index in range(count):
+        at = _HEADER.size + index * _ENTRY.size
+        kind, flags, offset, size, digest = _ENTRY.unpack_from(data, at)
+        name = f"section {index}"
+        if offset != _page_up(end) or offset + size > len(data):
+            raise _invalid(
+                name, f"bytes {offset} to {offset + size}", f"the page at {_page_up(end)}, inside the blob"
+            )
+        if data[end:offset] != bytes(offset - end):
+            raise _invalid(name, "padding before it is not zero", "zeros")
+        if kind in entries or (index == 0) != (kind == Section.METADATA):
+            raise _invalid(name, f"type {kind}", "the metadata first, and each type once")
+        end = offset + size
+        if kind in known:
+            entries[kind] = (offset, size, digest)
+        elif flags & _REQUIRED:
+            raise _invalid(name, f"required type {kind}", "a type that this version knows")
+    if end != len(data):
+        raise _invalid("end", f"{len(data) - end} bytes after the last section", "none")
+    return entries
+
+
+def _decoded(data: memoryview, kind: type[S], section: Section) -> S:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"section {section.name}", str(error), f"a {kind.__name__}") from error
+
+
+def _invalid(field: str, found: str, expected: str, hint: str = "") -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {field}", found=found, expected=expected, hint=hint
+    )

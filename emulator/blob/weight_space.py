@@ -1,0 +1,90 @@
+"""The weights space of some sources, mapped into this process: see `weights`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from softnpu.emulator.blob.weights import PAGE, SpaceLayout, check_sources, page_up
+from softnpu.emulator.common.address_range import AddressRange
+from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+class WeightSpace:
+    """Weights as one buffer: the sources, and behind them the constants that are in a blob.
+
+    `view` ends with the last of them and is never empty; `layout` is that of the sources, `embedded` the
+    bytes behind it. The memory is unmapped when nothing refers to `view` any more.
+    Refuses what is no regular file (`ERROR_INVALID_ARGUMENT`) and what lies outside of one
+    (`ERROR_INVALID_SIZE`); raises `OSError` when the kernel does not map it.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[WeightSource],
+        fds: Sequence[int],
+        subject: str,
+        section: tuple[int, int, int] | None = None,
+    ) -> None:
+        check_sources(sources, subject)
+        self.layout = SpaceLayout(sources)
+        self.embedded = section[2] if section is not None else 0
+        size = self.layout.size + page_up(self.embedded)
+        memory = AddressRange(max(PAGE, size))
+        for number, (source, fd) in enumerate(zip(sources, fds, strict=True)):
+            name = f"{subject}, weights" + (f" {number}" if len(sources) > 1 else "")
+            check_range(fd, source.offset, source.length, name)
+            lead = source.offset % PAGE
+            memory.map(self.layout.starts[number] - lead, fd, source.offset - lead, source.length + lead)
+        if section is not None and self.embedded:
+            fd, offset, length = section
+            memory.map(self.layout.size, fd, offset, length)
+        self.address = memory.address
+        self._memory = memory
+        end = self.layout.size + self.embedded if self.embedded else self.layout.end
+        self.view = memory.view()[: max(1, end)]
+
+    def let_go(self) -> None:
+        """Takes the pages of the sources out of this process; what is touched again comes back."""
+        if self.layout.size:
+            self._memory.let_go(0, self.layout.size)
+
+    def find(self, address: int, length: int) -> int | None:
+        """Where in the space `length` bytes at an address of this process lie; None outside of sources."""
+        offset = address - self.address
+        return offset if self.layout.holds(offset, length) else None
+
+    def covers(self, address: int) -> bool:
+        """Whether an address of this process belongs to the space, be it a source or a gap between two."""
+        return 0 <= address - self.address < self.layout.size
+
+
+def check_range(fd: int, offset: int, length: int, subject: str) -> None:
+    """Refuses bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
+
+    `ERROR_INVALID_ARGUMENT` for what is no regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
+    """
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "a descriptor without content")
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT, subject, found=kind, expected="a regular file or a memory file"
+        )
+    size = info.st_size
+    if offset < 0 or length <= 0 or offset > size or length > size - offset:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            subject,
+            found=f"{length} bytes at offset {offset} of a file of {size} bytes",
+            expected="a range of at least one byte that lies inside the file",
+        )

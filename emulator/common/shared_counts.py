@@ -1,0 +1,56 @@
+"""Counters that processes share: a memory file that outlives each, a lock that dies with its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from softnpu.emulator.common import linux
+
+_COUNT = struct.Struct("=Q")
+COUNT_SIZE = _COUNT.size
+"""Bytes of one counter."""
+
+
+class SharedCounts:
+    """The counters in the memory file `fd`. Read and write them inside `locked`."""
+
+    def __init__(self, fd: int, counters: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, _COUNT.size * counters)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def new(cls, name: str, counters: int) -> SharedCounts:
+        """Fresh ones, all 0."""
+        return cls(linux.memfd(name, _COUNT.size * counters), counters)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else counts meanwhile."""
+        with self._lock:
+            # the kernel drops the lock of a process that is killed
+            fcntl.lockf(self.fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self.fd, fcntl.LOCK_UN)
+
+    def get(self, at: int) -> int:
+        """The counter."""
+        (count,) = _COUNT.unpack_from(self._map, _COUNT.size * at)
+        return int(count)
+
+    def put(self, at: int, count: int) -> None:
+        """Sets the counter."""
+        _COUNT.pack_into(self._map, _COUNT.size * at, count)
+
+    def close(self) -> None:
+        """Closes the mapping, and the descriptor."""
+        self._map.close()
+        os.close(self.fd)

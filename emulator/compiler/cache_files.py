@@ -1,0 +1,286 @@
+"""The directory of the compiled-model cache: names, locks, entries, what dead processes left behind.
+
+    KEY             an entry: the payload and then its digest, mode 0440; replaced only by renaming
+    KEY.json        its sidecar, see `cache_record`
+    KEY.lock        held by the process that compiles for KEY, empty
+    .KEY.*.tmp      a file that is being written
+
+Every lock is a flock: the kernel drops it when its holder ends, however it ends. Who adds or removes entries
+holds the lock of the directory itself. Files with other names are not ours: neither counted nor touched.
+
+A digest proves that an entry is whole, not who made it: an entry is believed only if this user or root owns
+it and nobody else may write it, whoever may write the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from softnpu.emulator.common import file_ownership
+from softnpu.emulator.interface import endpoint
+
+KEY_LENGTH: Final = 80
+DIGEST_LENGTH: Final = 80
+
+_KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
+_TEMPORARY: Final = re.compile(rf"\.[0-9a-f]{{{KEY_LENGTH}}}\.(\d+)-(\d+)\.\w+\.tmp")
+_SIDECAR, _LOCK = ".json", ".lock"
+_OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+_READ: Final = _OPEN | os.O_RDONLY | os.O_NONBLOCK  # opening a FIFO would wait for its writer
+# NFS makes flock a range lock: exclusive ones need a descriptor that can write. Others have no locks at all.
+_NO_LOCKS: Final = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_THREADS_FROM: Final = 1 << 20  # below this many bytes one thread of blake3 is faster than all of them
+_LONGEST_PAUSE_S: Final = 0.02
+
+
+class BadEntry(Exception):
+    """An entry that is not what was stored; the text says why. Never leaves the cache."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry as the directory shows it. Sizes in bytes, times in nanoseconds since 1970."""
+
+    key: str
+    path: Path
+    size: int
+    sidecar_size: int
+    created_ns: int
+    used_ns: int
+
+    @property
+    def total(self) -> int:
+        return self.size + self.sidecar_size
+
+    @property
+    def sidecar(self) -> Path:
+        return sidecar_path(self.path)
+
+
+# ---------------------------------------------------------------- names
+
+
+def is_key(text: str) -> bool:
+    """Whether `text` can be the name of an entry."""
+    return _KEY.fullmatch(text) is not None
+
+
+def sidecar_path(path: Path) -> Path:
+    """The sidecar of the entry `path`."""
+    return path.with_name(path.name + _SIDECAR)
+
+
+def lock_path(path: Path) -> Path:
+    """The lock of whoever compiles for the entry `path`."""
+    return path.with_name(path.name + _LOCK)
+
+
+def temporary_path(path: Path, what: str) -> Path:
+    """Where this process writes what becomes the entry `path` or its sidecar."""
+    pid = os.getpid()
+    return path.with_name(f".{path.name}.{pid}-{endpoint.process_start_time(pid)}.{what}.tmp")
+
+
+def entries(directory: Path) -> list[Entry]:
+    """All entries, the least recently used first. Raises `OSError` when the directory cannot be listed."""
+    sizes: dict[str, os.stat_result] = {}
+    with os.scandir(directory) as listing:
+        for item in listing:
+            if is_key(item.name.removesuffix(_SIDECAR)):
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    info = item.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(info.st_mode):
+                        sizes[item.name] = info
+    found = [
+        Entry(
+            key=name,
+            path=directory / name,
+            size=info.st_size,
+            sidecar_size=sizes[name + _SIDECAR].st_size if name + _SIDECAR in sizes else 0,
+            created_ns=info.st_mtime_ns,
+            used_ns=info.st_atime_ns,
+        )
+        for name, info in sizes.items()
+        if is_key(name)
+    ]
+    return sorted(found, key=lambda entry: (entry.used_ns, entry.key))
+
+
+# ---------------------------------------------------------------- locks
+
+
+def try_lock(fd: int, operation: int) -> bool:
+    """Locks at once or not at all. True as well where the file system has no locks.
+
+    Then nothing but order is lost: entries are never changed in place, so no reader sees half of one.
+    """
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def lock_before(fd: int, operation: int, deadline: float) -> bool:
+    """Locks, or gives up at `deadline` (of `time.monotonic`). flock has no time-out, so it asks again."""
+    pause = 0.001
+    while not try_lock(fd, operation):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, _LONGEST_PAUSE_S)
+    return True
+
+
+@contextmanager
+def changing(directory: Path, deadline_s: float) -> Iterator[None]:
+    """Entries are added and removed inside this block only. `TimeoutError` if others take too long."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not lock_before(fd, fcntl.LOCK_EX, time.monotonic() + deadline_s):
+            raise TimeoutError(errno.ETIMEDOUT, "another process has been changing the cache for too long")
+        yield
+    finally:
+        os.close(fd)
+
+
+def names(fd: int, path: Path) -> bool:
+    """Whether `path` is still the file that is open as `fd`."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------- content
+
+
+def payload_digest(key: str, payload: bytes | memoryview) -> bytes:
+    """The 80 characters behind a payload: 64 over the payload, 16 over the key, so that a name cannot lie."""
+    threads = blake3.AUTO if len(payload) >= _THREADS_FROM else 1
+    content = blake3(payload, max_threads=threads).hexdigest()
+    return (content + blake3(key.encode()).hexdigest(8)).encode()
+
+
+def open_entry(path: Path) -> int:
+    """A descriptor for reading; does not wait and does not follow a link. Keeps the access time if it can."""
+    try:
+        return os.open(path, _READ | os.O_NOATIME)
+    except PermissionError:  # O_NOATIME is for the owner only
+        return os.open(path, _READ)
+
+
+def read_payload(fd: int, key: str, most: int | None = None) -> bytes | None:
+    """The verified payload of the entry `key`; None if the entry has more than `most` bytes.
+
+    Raises `BadEntry` with the reason, `OSError` if the file cannot be read.
+    """
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        raise BadEntry("it is no regular file")
+    if reason := file_ownership.distrust(fd):
+        raise BadEntry(reason)
+    if info.st_size < DIGEST_LENGTH:
+        raise BadEntry(f"it has {info.st_size} bytes, fewer than its digest")
+    if most is not None and info.st_size > most:
+        return None
+    payload = _read(fd, info.st_size - DIGEST_LENGTH, 0)
+    digest = _read(fd, DIGEST_LENGTH, len(payload))
+    if digest != payload_digest(key, payload):
+        raise BadEntry("its digest is not that of its content")
+    return payload
+
+
+def _read(fd: int, size: int, offset: int) -> bytes:
+    """`size` bytes, fewer at the end of the file. One call reads at most 2 GiB."""
+    parts = [os.pread(fd, size, offset)]
+    while parts[-1] and (done := sum(map(len, parts))) < size:
+        parts.append(os.pread(fd, size - done, offset + done))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# ---------------------------------------------------------------- removal, inside `changing`
+
+
+def evict(entry: Entry) -> bool:
+    """Removes an entry and its sidecar; False if somebody reads it, or it cannot be removed."""
+    try:
+        fd = open_entry(entry.path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return remove(entry.path)  # nobody can be reading what cannot be opened
+    try:
+        return try_lock(fd, fcntl.LOCK_EX) and remove(entry.path)
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path) -> bool:
+    """Removes the entry `path` and its sidecar, which goes first: alone it would be lost sight of."""
+    try:
+        sidecar_path(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def sweep(directory: Path) -> int:
+    """Removes what dead processes left: temporary files, locks, sidecars without entry. Returns the bytes."""
+    names_now = set(os.listdir(directory))
+    return sum(_remove_unlocked(directory / name) for name in names_now if _is_left_over(name, names_now))
+
+
+def _is_left_over(name: str, present: set[str]) -> bool:
+    """Whether the file may go, unless it is locked."""
+    if match := _TEMPORARY.fullmatch(name):
+        return _ended(int(match[1]), int(match[2]))
+    if name.endswith(_SIDECAR):
+        key = name.removesuffix(_SIDECAR)
+        return is_key(key) and key not in present
+    return name.endswith(_LOCK) and is_key(name.removesuffix(_LOCK))
+
+
+def _ended(pid: int, start_time: int) -> bool:
+    """Whether the process is gone. A process that cannot be looked at counts as alive."""
+    try:
+        return endpoint.process_start_time(pid) != start_time
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _remove_unlocked(path: Path) -> int:
+    """Removes a file unless somebody holds its lock: its process may live in another pid namespace."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError:
+        return 0
+    try:
+        size = os.fstat(fd).st_size
+        if try_lock(fd, fcntl.LOCK_EX) and names(fd, path):
+            path.unlink()
+            return size
+    except OSError:
+        pass  # it stays until somebody comes who may remove it
+    finally:
+        os.close(fd)
+    return 0

@@ -1,0 +1,116 @@
+"""What makes the key of a cache entry: the model's content, and everything else that changes the result.
+
+The compiler builds the key from these parts, `softnpu cache explain` compares them one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform as machine
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from softnpu.emulator.blob import container
+
+_CPUINFO: Final = "/proc/cpuinfo"
+
+
+@functools.cache
+def openvino_version() -> str:
+    """The installed OpenVINO, without loading it (that takes a second, and a hit needs nothing of it)."""
+    try:
+        return importlib.metadata.version("openvino")
+    except importlib.metadata.PackageNotFoundError:
+        return _location("openvino")
+
+
+def _location(package: str) -> str:
+    """Stands for the version of a package that was not installed as one: where it lies and how old it is."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return "none"
+    return f"{found.origin} {os.stat(found.origin).st_mtime_ns}"
+
+
+@functools.cache
+def host() -> str:
+    """Architecture and abilities of the processor, which decide in what precisions it can compute."""
+    return f"{machine.machine()} {blake3(_abilities()).hexdigest(4)}"
+
+
+def _abilities() -> bytes:
+    try:
+        with open(_CPUINFO, "rb") as file:
+            for line in file:
+                # `flags` on x86, `Features` on ARM; the first processor speaks for all
+                if line.lower().startswith((b"flags", b"features")):
+                    return b" ".join(sorted(line.partition(b":")[2].split()))
+    except OSError:
+        pass
+    return b""
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything but the content. `config` holds effective values, `shapes` extents by input name.
+
+    `flags` are those of the graph that change the blob. `name` is in it because the blob repeats it.
+    """
+
+    name: str
+    platform: str
+    compiler: str
+    config: dict[str, str]
+    shapes: dict[str, tuple[int, ...]] = {}
+    flags: int = 0
+    openvino: str = msgspec.field(default_factory=openvino_version)
+    container: str = f"{container.MAJOR}.{container.MINOR}"
+    host: str = msgspec.field(default_factory=host)
+
+    def encoded(self) -> bytes:
+        """The bytes that go into the key; the order in which options were given plays no part."""
+        return _encoder.encode(self)
+
+    def description(self) -> dict[str, str]:
+        """The parts as a sidecar tells them, one line each."""
+        return {
+            "model": self.name,
+            "platform": self.platform,
+            "version.compiler": self.compiler,
+            "version.openvino": self.openvino,
+            "version.container": self.container,
+            "version.host": self.host,
+            "flags": str(self.flags),
+            **{f"config.{name}": value for name, value in sorted(self.config.items())},
+            **{f"shape.{name}": ",".join(map(str, shape)) for name, shape in sorted(self.shapes.items())},
+        }
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def key(input_digest: bytes, configuration: bytes) -> str:
+    """The name of an entry: 64 characters over the model, 16 over all else that makes the result."""
+    return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
+
+
+def input_digest(xml: bytes, weights_digest: bytes) -> bytes:
+    """The content of a model: its XML, and the blake3 of its weights (empty without weights)."""
+    return blake3(blake3(xml).digest() + weights_digest).digest()
+
+
+def prepare() -> None:
+    """Looks up what every key needs, so that no job has to wait for it."""
+    openvino_version()
+    host()
+
+
+def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """The names of the parts that differ, in the order of `wanted`, then those that only `found` has."""
+    names = [*wanted, *(name for name in found if name not in wanted)]
+    return [name for name in names if wanted.get(name) != found.get(name)]

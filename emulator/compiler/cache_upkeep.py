@@ -1,0 +1,128 @@
+"""What a person does with the cache: look at its entries, check them, remove some, compare keys."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from softnpu.emulator.common import file_ownership
+from softnpu.emulator.compiler import cache_files, cache_key, cache_record
+from softnpu.emulator.compiler.cache_files import BadEntry, Entry
+from softnpu.emulator.compiler.cache_record import Record
+
+_CHANGE_S: Final = 30.0
+_INPUT: Final = slice(0, 64)
+
+
+@dataclass(frozen=True)
+class Described:
+    """An entry with what its sidecar says: nothing if there is none, or it is damaged."""
+
+    entry: Entry
+    record: Record | None
+    hits: int | None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        return self.record.description if self.record else {}
+
+
+def describe(entry: Entry) -> Described:
+    """Reads the sidecar of an entry."""
+    try:
+        with open(file_ownership.open_trusted(entry.sidecar), "rb") as file:
+            data = file.read()
+    except OSError:
+        return Described(entry, None, None)
+    record, hits = cache_record.decode(data)
+    return Described(entry, record, hits)
+
+
+def fault_of(entry: Entry) -> str | None:
+    """What is wrong with an entry, None for a good one. Raises `FileNotFoundError` if it is gone."""
+    try:
+        fd = cache_files.open_entry(entry.path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return error.strerror or str(error)
+    try:
+        cache_files.try_lock(fd, fcntl.LOCK_SH)  # so that nobody removes it for its age meanwhile
+        cache_files.read_payload(fd, entry.key)
+    except (BadEntry, OSError) as error:
+        return str(error)
+    finally:
+        os.close(fd)
+    return None
+
+
+def bad_entries(found: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
+    """The damaged ones, each with what is wrong with it."""
+    for entry in found:
+        try:
+            reason = fault_of(entry)
+        except FileNotFoundError:
+            continue
+        if reason is not None:
+            yield entry, reason
+
+
+def surplus(found: list[Entry], max_size: int | None, unused_since_ns: int | None) -> list[Entry]:
+    """Of `found`, in order of use: those not used since a time, and the first of the rest beyond a size."""
+    chosen = [entry for entry in found if unused_since_ns is not None and entry.used_ns < unused_since_ns]
+    rest = found[len(chosen) :]
+    excess = sum(entry.total for entry in rest) - max_size if max_size is not None else 0
+    for entry in rest:
+        if excess <= 0:
+            break
+        chosen.append(entry)
+        excess -= entry.total
+    return chosen
+
+
+def remove(directory: Path, choose: Callable[[list[Entry]], list[Entry]]) -> tuple[list[Entry], list[Entry]]:
+    """Removes the entries that `choose` takes from those there are now; the removed, and the ones in use.
+
+    Removes what dead processes left, too. Raises `OSError`: `TimeoutError` if others keep the cache busy.
+    """
+    removed: list[Entry] = []
+    kept: list[Entry] = []
+    with cache_files.changing(directory, _CHANGE_S):
+        cache_files.sweep(directory)
+        for entry in choose(cache_files.entries(directory)):
+            (removed if cache_files.evict(entry) else kept).append(entry)
+    return removed, kept
+
+
+@dataclass(frozen=True)
+class Near:
+    """An entry beside a wanted key: whether the input is the same, and the other parts that differ."""
+
+    described: Described
+    same_input: bool
+    different: list[str]
+
+
+def nearest(key: str, parts: Mapping[str, str], found: Iterable[Described]) -> Near | None:
+    """The entry that differs least from `key`: the same input counts most, then the same name of the model.
+
+    An entry without sidecar can only be compared by its input.
+    """
+    candidates = [
+        Near(
+            described,
+            described.entry.key[_INPUT] == key[_INPUT],
+            cache_key.differences(parts, described.parts) if described.parts else [],
+        )
+        for described in found
+        if described.parts or described.entry.key[_INPUT] == key[_INPUT]
+    ]
+    return min(candidates, key=_distance, default=None)
+
+
+def _distance(near: Near) -> tuple[bool, bool, bool, int]:
+    return (not near.same_input, "model" in near.different, not near.described.parts, len(near.different))

@@ -1,0 +1,179 @@
+"""What a model must be to become a blob, and its arguments as the metadata describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import openvino as ov
+
+from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
+from softnpu.emulator.compiler import dynamic
+from softnpu.emulator.compiler.arguments import Original, find, originals
+from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+# f16 and the others as they lie in memory, whole bytes each; boolean is one byte
+_TYPES = {
+    "boolean": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+_LARGE = 1 << 20
+_STRIDE_DIMS = 5
+_LISTED = 20
+_STRUCTURE = {"Parameter", "Result", "Constant"}
+_OF_THE_COMPILER = (dynamic.SHAPE_TENSOR, READ_VALUE, ASSIGN)
+
+
+def input_names(model: ov.Model) -> list[str]:
+    """The argument names of the inputs in model order, unique."""
+    return _unique_names(model)[: len(model.inputs)]
+
+
+def arguments(
+    model: ov.Model,
+    subject: str,
+    before: Sequence[Original] | None = None,
+    strides_for: Sequence[str] = (),
+) -> tuple[ArgumentMeta, ...]:
+    """All inputs, then all outputs, in model order; byte sizes are those of dense tensors.
+
+    Behind the inputs, and behind the outputs, come the shape tensors of those with dynamic dimensions.
+    `before` is what the arguments were before shapes and flags were applied, `strides_for` names those that
+    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no known rank or an element type that is
+    no whole number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
+    """
+    names = _unique_names(model)
+    count = len(model.inputs)
+    ports = [*model.inputs, *model.outputs]
+    before = originals(model) if before is None else before
+    strided = _strided(strides_for, ports, before, names, subject)
+    found = [
+        _argument(port, name, index < count, subject, original, index in strided)
+        for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
+    ]
+    return dynamic.with_shape_tensors(found, subject)
+
+
+def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
+    """The operations of a model that the host cannot execute.
+
+    Large constants are asked about as inputs first: given as they are OpenVINO folds those of 16 bits into
+    f32, three times their memory. Only a model that then has something unsupported is asked about as it is,
+    because a few operations want constants.
+    """
+    light = model.clone()
+    inputs = []
+    for operation in light.get_ordered_ops():
+        if operation.get_type_name() == "Constant" and operation.get_byte_size() >= _LARGE:
+            stand_in = ov.op.Parameter(operation.get_element_type(), operation.get_output_partial_shape(0))
+            stand_in.set_friendly_name(operation.friendly_name)
+            ov.utils.replace_node(operation, stand_in)
+            inputs.append(stand_in)
+    if inputs:
+        light.add_parameters(inputs)
+        if not _unsupported(core, light, precision, subject):
+            return []
+    return _unsupported(core, model, precision, subject)
+
+
+def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
+    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
+    left = unsupported_operations(core, model, precision, subject)
+    # an input is left out as well when its only reader is, and would be named first
+    bad = [op for op in left if op.get_type_name() not in _STRUCTURE] or left
+    if not bad:
+        return
+    first, kind = bad[0].friendly_name, bad[0].get_type_name()
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        f"{subject}, operation '{first}'",
+        found=f"type {kind} cannot run on this host, one of {len(bad)} such operations",
+        expected="operations that OpenVINO's CPU runtime executes",
+    )
+
+
+def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
+    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+        supported = core.query_model(model, "CPU", {PRECISION: precision})
+        operations = model.get_ordered_ops()
+        left = [op for op in operations if op.friendly_name not in supported]
+        if not any(op.get_type_name() == "Parameter" for op in left):
+            return left
+        # an input that nothing reads is in no answer
+        read = {port.get_node().get_name() for op in operations for port in op.input_values()}
+        return [op for op in left if op.get_type_name() != "Parameter" or op.get_name() in read]
+
+
+def _strided(
+    wanted: Sequence[str],
+    ports: Sequence[ov.Output],
+    before: Sequence[Original],
+    names: Sequence[str],
+    subject: str,
+) -> set[int]:
+    strided = set()
+    for name in wanted:
+        index = names.index(name) if name in names else find(name, ports, before, by_index=False)
+        shape = None if index is None else ports[index].partial_shape
+        if index is None or shape is None or shape.is_dynamic or len(shape) > _STRIDE_DIMS:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"{subject}, property {STRIDES_FOR}",
+                found=f"'{name}'",
+                expected=f"arguments of at most {_STRIDE_DIMS} static dimensions: {', '.join(names[:_LISTED])}",
+            )
+        strided.add(index)
+    return strided
+
+
+def _argument(
+    port: ov.Output, name: str, is_input: bool, subject: str, original: Original, strides: bool
+) -> ArgumentMeta:
+    kind = port.get_element_type().get_type_name()
+    thing = f"{subject}, {'input' if is_input else 'output'} '{name}'"
+    if kind not in _TYPES:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            thing,
+            found=f"element type {kind}",
+            expected=f"one of {', '.join(_TYPES)}",
+            hint="convert it inside the model",
+        )
+    room = dynamic.room(port.partial_shape, _TYPES[kind], is_input, name, thing)
+    layout = port.node.layout
+    return ArgumentMeta(
+        name=name,
+        names=tuple(sorted(port.names)),
+        input=is_input,
+        element_type=kind,
+        shape=room.shape,
+        layout="" if layout.empty else layout.to_string(),
+        byte_size=room.byte_size,
+        friendly_name=original.friendly_name,
+        model_type=original.element_type,
+        model_shape=room.shape if original.shape is None else original.shape,
+        strides=strides,
+        partial_shape=room.partial_shape,
+        unbounded=room.unbounded,
+    )
+
+
+def _unique_names(model: ov.Model) -> list[str]:
+    """One name for each argument: its first tensor name that is free, else the friendly name, else numbered.
+
+    Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
+    companions and states comes last: OpenVINO's plugin takes the argument for one of these.
+    """
+    taken: dict[str, None] = {}
+    for port in [*model.inputs, *model.outputs]:
+        friendly = port.node.friendly_name
+        # the tensor of a state may be one that the model shows too, which has more right to its names
+        names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
+        candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
+        free = next((name for name in candidates if name not in taken), None)
+        number = 1
+        while free is None or free in taken:
+            free, number = f"{candidates[0]}:{number}", number + 1
+        taken[free] = None
+    return list(taken)

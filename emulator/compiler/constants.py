@@ -1,0 +1,158 @@
+"""The constants of a model in memory, and its XML without writing its weights anywhere.
+
+`openvino.serialize` writes to named files. The XML goes to a memory file through a link with the name
+that OpenVINO insists on; the weights go to /dev/null, so offsets in that XML mean nothing (its position is
+always 0).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from softnpu.emulator.blob.weights import const_layers
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+_SIZE_OF_NOTHING = 1
+_BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
+
+
+@dataclass(frozen=True)
+class ConstantNode:
+    """A constant of a model: where its bytes lie in this process, as long as this record lives."""
+
+    name: str
+    address: int
+    length: int
+    owner: Any = field(default=None, repr=False, compare=False)
+
+    def view(self) -> memoryview:
+        """The bytes, without a copy."""
+        if not self.length:
+            return memoryview(b"")
+        return memoryview((ctypes.c_ubyte * self.length).from_address(self.address)).cast("B")
+
+
+def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:
+    """The constants of a model, those of nested bodies included.
+
+    Refuses strings with `ERROR_UNSUPPORTED_FEATURE`: their bytes are spread over the heap.
+    """
+    return [_node(operation, subject) for operation in _constants(model)]
+
+
+def written(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
+    """The XML of a model, and its constants, one for each `Const` layer in the order of the text.
+
+    Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
+    sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
+    has not got.
+
+    Refuses with `ERROR_MODULE_BUILD_FAILURE` a model that OpenVINO cannot write, and one that has constants
+    which are not found in its XML; with `ERROR_UNSUPPORTED_FEATURE` constants of strings.
+    """
+    expected = "a model that OpenVINO can write"
+    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
+        marked = model.clone()  # it shares the constants, and its names are ours
+        operations = list(_constants(marked))
+    nodes = [_node(operation, subject) for operation in operations]
+    mark = f"constant-{secrets.token_hex(8)}-"
+    for number, operation in enumerate(operations):
+        operation.set_friendly_name(f"{mark}{number}-")
+    with openvino_faults(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
+        xml = _serialized(marked)
+    return _unmarked(xml, mark, nodes, subject)
+
+
+def _unmarked(
+    xml: bytes, mark: str, nodes: list[ConstantNode], subject: str
+) -> tuple[bytes, list[ConstantNode]]:
+    """The XML with the names that its constants have, and the constant of each of its layers."""
+    layer = re.compile(
+        rb'(?<=\sname=")%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
+        % re.escape(mark.encode())
+    )
+    found: list[ConstantNode] = []
+
+    def named(match: re.Match[bytes]) -> bytes:
+        node = nodes[int(match[1])]
+        size = int(match[3])
+        if size != node.length and (node.length or size != _SIZE_OF_NOTHING):
+            raise _unpaired(subject, f"constant '{node.name}'", f"{node.length} bytes, {size} in its XML")
+        found.append(node)
+        return _attribute(node.name) + match[2] + b"%d" % node.length
+
+    xml = layer.sub(named, xml)
+    layers = len(const_layers(xml))
+    if not len(found) == layers == len(nodes):
+        raise _unpaired(
+            subject, "IR", f"{len(nodes)} constants in the model, {layers} in its XML, {len(found)} of both"
+        )
+    return xml, found
+
+
+def _attribute(name: str) -> bytes:
+    """A name as it stands in an XML."""
+    text = escape(name.partition("\0")[0])
+    return re.sub("[\1-\37]", lambda control: f"&#{ord(control[0])};", text).encode(errors="replace")
+
+
+def _unpaired(subject: str, thing: str, found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_MODULE_BUILD_FAILURE,
+        f"{subject}, {thing}",
+        found=found,
+        expected="the same constants in both",
+        hint="this model nests operations in a way that the compiler does not know",
+    )
+
+
+def _serialized(model: ov.Model) -> bytes:
+    fd = linux.memfd("ir")
+    try:
+        with tempfile.TemporaryDirectory(prefix="softnpu-ir-") as folder:
+            link = Path(folder, "model.xml")
+            link.symlink_to(f"/proc/self/fd/{fd}")
+            ov.serialize(model, link, os.devnull)
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def _constants(model: Any) -> Iterator[Any]:
+    for operation in model.get_ordered_ops():
+        kind = operation.get_type_name()
+        if kind == "Constant":
+            yield operation
+        for body in range(_BODIES.get(kind, 0)):
+            yield from _constants(_body(operation, body))
+
+
+def _body(operation: Any, index: int) -> Any:
+    return operation.get_function(index) if operation.get_type_name() == "If" else operation.get_function()
+
+
+def _node(operation: Any, subject: str) -> ConstantNode:
+    name = operation.friendly_name
+    if operation.get_element_type() == ov.Type.string:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            f"{subject}, constant '{name}'",
+            found="element type string",
+            expected="constants of numbers",
+            hint="move text out of the model",
+        )
+    length = operation.get_byte_size()
+    return ConstantNode(name, operation.tensor_view.data.ctypes.data if length else 0, length, operation)

@@ -1,0 +1,152 @@
+"""Dynamic dimensions: what they become in the metadata, and the arguments that tell shapes at an execution.
+
+Every argument with dynamic dimensions has a companion, `vpux_ie_shape_NAME`, as with Intel's compiler: an i32
+for each dimension, innermost first. Those of inputs follow the inputs, those of outputs the outputs, so that
+the arguments of the model keep their positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import openvino as ov
+
+from softnpu.emulator.blob.container import ArgumentMeta
+from softnpu.emulator.compiler.error_info import openvino_faults
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+SHAPE_TENSOR = "vpux_ie_shape_"
+ARGUMENT_LIMIT = 1 << 40
+"""Most bytes of one argument."""
+_SHAPE_TYPE = "i32"
+_SHAPE_ITEM = 4
+
+
+class Room(NamedTuple):
+    """What `ArgumentMeta` says of the size of an argument, see there."""
+
+    shape: tuple[int, ...]
+    byte_size: int
+    partial_shape: str = ""
+    unbounded: bool = False
+
+
+def room(partial: ov.PartialShape, item: int, is_input: bool, name: str, thing: str) -> Room:
+    """The room that an argument of elements of `item` bytes needs.
+
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` an unknown number of dimensions, with `ERROR_UNSUPPORTED_SIZE`
+    more than 1 TiB. An output whose bound is above that is unbounded: such bounds come of arithmetic.
+    """
+    if partial.rank.is_dynamic:
+        raise _no_rank(partial, is_input, name, thing)
+    lows = [dim.get_min_length() for dim in partial]
+    highs = [dim.get_max_length() for dim in partial]
+    open_ended = any(high < 0 for high in highs)
+    size = 0 if open_ended else math.prod(highs) * item
+    if size > ARGUMENT_LIMIT and (is_input or partial.is_static):
+        hint = (
+            "" if partial.is_static else "leave a dimension without a bound (-1) if it has to be that large"
+        )
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_SIZE,
+            thing,
+            found=f"{size} bytes",
+            expected=f"at most {ARGUMENT_LIMIT} bytes",
+            hint=hint,
+        )
+    if partial.is_static:
+        return Room(tuple(highs), size)
+    # written from the numbers: dimensions may carry symbols, which OpenVINO would write as well
+    text = ov.PartialShape([ov.Dimension(*pair) for pair in zip(lows, highs, strict=True)]).to_string()
+    if not open_ended and size <= ARGUMENT_LIMIT:
+        return Room(tuple(highs), size, text)
+    smallest = tuple(max(1, low) for low in lows)
+    return Room(smallest, math.prod(smallest) * item, text, unbounded=True)
+
+
+def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple[ArgumentMeta, ...]:
+    """All inputs and their companions, then all outputs and theirs.
+
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` a model that uses the name of a companion itself.
+    """
+    if not any(argument.is_dynamic for argument in arguments):
+        return tuple(arguments)
+    names = {argument.name for argument in arguments}
+    ordered: list[ArgumentMeta] = []
+    for is_input in (True, False):
+        ordered += [argument for argument in arguments if argument.input is is_input]
+        told = [(at, told) for at, told in enumerate(ordered) if told.is_dynamic and told.input is is_input]
+        for index, argument in told:
+            companion = _companion(argument, index)
+            if companion.name in names:
+                raise refuse(
+                    ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                    f"{subject}, argument '{companion.name}'",
+                    found="a name that the compiler gives",
+                    expected=f"names that do not begin with {SHAPE_TENSOR}",
+                )
+            ordered.append(companion)
+    return tuple(ordered)
+
+
+def to_static(model: ov.Model, subject: str) -> None:
+    """Gives all inputs their largest shapes. Refuses with `ERROR_INVALID_ARGUMENT` one that has none."""
+    largest: dict[int, ov.PartialShape] = {}
+    for position, port in enumerate(model.inputs):
+        partial = port.partial_shape
+        if partial.is_static:
+            continue
+        if partial.rank.is_dynamic or any(dim.get_max_length() < 0 for dim in partial):
+            name = min(port.names, default=port.node.friendly_name)
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"{subject}, input '{name}'",
+                found=f"shape {partial}, and NPU_DYNAMIC_SHAPE_TO_STATIC=YES",
+                expected="an upper bound for every dimension",
+                hint="give the input bounds or a shape, or leave the property out",
+            )
+        largest[position] = ov.PartialShape([dim.get_max_length() for dim in partial])
+    if largest:
+        with openvino_faults(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"{subject}, NPU_DYNAMIC_SHAPE_TO_STATIC",
+            "inputs that fit each other at their upper bounds",
+        ):
+            model.reshape(largest)
+
+
+def _companion(argument: ArgumentMeta, index: int) -> ArgumentMeta:
+    rank = len(argument.shape)
+    name = SHAPE_TENSOR + argument.name
+    return msgspec.structs.replace(
+        argument,
+        name=name,
+        names=(),
+        element_type=_SHAPE_TYPE,
+        shape=(rank,),
+        layout="",
+        byte_size=rank * _SHAPE_ITEM,
+        friendly_name=name,
+        model_type=_SHAPE_TYPE,
+        model_shape=(rank,),
+        strides=False,
+        partial_shape="",
+        unbounded=False,
+        shape_of=index,
+    )
+
+
+def _no_rank(partial: ov.PartialShape, is_input: bool, name: str, thing: str) -> Exception:
+    hint = f"give it a shape, e.g. with --shape {name}=1,3,320,320"
+    if not is_input:
+        hint = "change the model so that the output has a fixed number of dimensions"
+    return refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        thing,
+        found=f"shape {partial} of any number of dimensions",
+        expected="a known number of dimensions",
+        hint=hint,
+    )

@@ -1,0 +1,165 @@
+"""The compile job and the cache of compiled models: what the key is made of, what an entry holds.
+
+An entry is the blob and its placement. With a digest over all weights in the key both fit exactly. A
+program may give a 64-bit hash of its model instead, which nobody can check; then the constants of its
+weights are compared with the digests in the blob, and an entry that does not fit is compiled anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.container import BlobReader, Section
+from softnpu.emulator.blob.weights import Placement, offsets_in_space
+from softnpu.emulator.compiler import cache_key
+from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.digests import sources_digest
+from softnpu.emulator.compiler.options import COMPILER, PLATFORM
+from softnpu.emulator.compiler.stages import Stages
+from softnpu.emulator.interface.messages import GraphFlag
+from softnpu.emulator.interface.result import Refused
+
+if TYPE_CHECKING:
+    from softnpu.emulator.compiler.compile_job import CompileRequest
+
+STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
+FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
+_WAIT_S = 10.0  # less than the time after which a client gives up on a daemon that says nothing
+_WAITS = 12
+_SIZES = struct.Struct("<QQ")
+_RESULT_FLAGS = GraphFlag.ENABLE_PROFILING
+
+
+@dataclass(frozen=True)
+class Content:
+    """A compiled model: the blob, its blake3, the encoded placement, and where it came from."""
+
+    blob: bytes
+    digest: bytes
+    placement: bytes
+    origin: str
+
+    @property
+    def placement_digest(self) -> bytes:
+        return blake3(self.placement).digest() if self.placement else b""
+
+
+class Entry:
+    """The place of one model in the cache; `found` is what was there."""
+
+    def __init__(
+        self, cache: ModelCache, key: str, description: dict[str, str], request: CompileRequest
+    ) -> None:
+        self._cache = cache
+        self._key = key
+        self._description = description
+        self._order = request
+        self.found: Content | None = None
+
+    def load(self, stages: Stages) -> bool:
+        """Looks for the entry; True if there is one that fits."""
+        payload = self._cache.load(self._key)
+        self.found = None if payload is None else _decoded(payload)
+        if self.found is not None and not self._fits(self.found, stages):
+            self.found = None
+        return self.found is not None
+
+    def claim(self, claims: ExitStack, stages: Stages) -> None:
+        """Waits for the right to compile, telling the client that it still waits."""
+        for turn in range(_WAITS):
+            claim = ExitStack()
+            if claim.enter_context(self._cache.claim(self._key, _WAIT_S)) or turn + 1 == _WAITS:
+                claims.push(claim)
+                return
+            claim.close()
+            stages.advance(turn / _WAITS)
+
+    def store(self, content: Content) -> bool:
+        """Keeps a compiled model; whether that was possible."""
+        payload = _SIZES.pack(len(content.blob), len(content.placement)) + content.blob + content.placement
+        return self._cache.store(self._key, payload, self._description)
+
+    def _fits(self, content: Content, stages: Stages) -> bool:
+        """Whether the blob can be read and, if only a hash stands for the model, these are its weights."""
+        try:
+            reader = BlobReader(content.blob)
+            if self._order.job.input_hash is None:
+                return True
+            reference = reader.weights_reference()
+            if reference is None or not reference.outside:
+                return True
+            weights = self._order.weights
+            if weights is None:
+                return False
+            placement = Placement.decode(content.placement)
+            _, embedded = reader.place(Section.WEIGHTS) or (0, 0)
+            offsets_in_space(reference, placement, weights.layout, embedded)
+            check_constants(reference, placement.offsets, weights, self._order.subject, stages.advance)
+        except Refused:
+            return False
+        return True
+
+
+def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> Entry | None:
+    """The entry of a job; None when the job does without a cache.
+
+    If nothing was found, `claims` holds the right to compile until it is closed.
+    """
+    wanted = request.job.cache
+    if wanted is None or request.job.flags & GraphFlag.DISABLE_CACHING:
+        return None
+    cache = ModelCache.open(wanted)
+    if cache is None:
+        return None
+    stages.begin("cache")
+    digest, configuration = key_parts(request, stages)
+    key = cache.key(digest, configuration.encoded())
+    entry = Entry(cache, key, configuration.description(), request)
+    if not entry.load(stages):
+        entry.claim(claims, stages)
+        entry.load(stages)  # somebody else may have compiled it while we waited
+    if entry.found is not None:
+        stages.remark(FOUND)
+    return entry
+
+
+def key_parts(request: CompileRequest, stages: Stages) -> tuple[bytes, cache_key.Configuration]:
+    """What the key of a job is made of: the digest of its model, and everything else."""
+    return _input_digest(request, stages), _configuration(request)
+
+
+def _input_digest(request: CompileRequest, stages: Stages) -> bytes:
+    given = request.job.input_hash
+    if given is not None:
+        return blake3(b"input hash" + struct.pack("<Q", given & 0xFFFFFFFFFFFFFFFF)).digest()
+    return cache_key.input_digest(request.xml, sources_digest(request.weights, stages.advance))
+
+
+def _configuration(request: CompileRequest) -> cache_key.Configuration:
+    # the platform has a part of its own, where it is spelled in one way
+    values = {name: value for name, value in request.settings.values.items() if name != PLATFORM}
+    return cache_key.Configuration(
+        name=request.job.name,
+        platform=request.settings.platform,
+        compiler=COMPILER,
+        config=values | request.flags.parts(),
+        shapes=request.job.shapes,
+        flags=request.job.flags & _RESULT_FLAGS,
+    )
+
+
+def _decoded(payload: bytes) -> Content | None:
+    if len(payload) < _SIZES.size:
+        return None
+    blob_size, placement_size = _SIZES.unpack_from(payload)
+    if _SIZES.size + blob_size + placement_size != len(payload):
+        return None
+    data = payload[_SIZES.size : _SIZES.size + blob_size]
+    placement = payload[_SIZES.size + blob_size :]
+    return Content(data, blake3(data, max_threads=blake3.AUTO).digest(), placement, "cache")

@@ -1,0 +1,297 @@
+"""Native blobs: checked as if they came from an enemy, and written with all their weights inside."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+
+import msgspec
+from blake3 import blake3
+
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section, WeightsReference
+from softnpu.emulator.blob.weight_space import WeightSpace, check_range
+from softnpu.emulator.blob.weights import MAX_SPACE, Placement, check_canonical, offsets_in_space, placed
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler import files, options
+from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.stages import Stages
+from softnpu.emulator.interface.messages import GraphExported
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
+
+_CHUNK = 16 << 20
+_CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
+_PLACEMENT_LIMIT = 64 << 20
+
+
+def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> Product:
+    """Checks a blob; refuses what is not whole, not for this device, or comes with other weights.
+
+    `fds`: the blob, the placement if it has a length, the sources of the weights.
+    """
+    stages.begin("receive")
+    length = _without_padding(fds[0], job.blob_length)
+    fd = files.immutable(fds[0], length, "blob")
+    kept = [fd]
+    try:
+        data = files.map_range(fd, 0, length, "blob")
+        reader = BlobReader(data)
+        meta = reader.metadata()
+        subject = f"model '{meta.name}'"
+        _check_target(meta, job.platform, runtime, subject)
+        reference = _checked_reference(reader, subject)
+        placement = _placement(fds[1], job.placement_length) if job.placement_length else None
+        space = _space(job, fds, reader, fd, reference, subject)
+        actual = offsets_in_space(reference, placement, space.layout, space.embedded)
+        stages.begin("weights")
+        if reference is not None and reference.outside:
+            placement = Placement(offsets=tuple(actual[constant.offset] for constant in reference.outside))
+            if not job.deferred:
+                check_constants(reference, placement.offsets, space, subject, stages.advance)
+        else:
+            placement = None
+        _check_content(reader, meta, actual, space, runtime, stages)
+        encoded = b"" if placement is None else placement.encode()
+        if encoded:
+            kept.append(linux.sealed_copy("placement", encoded))
+        answer = Compiled(
+            blob_length=length,
+            blob_digest=blake3(data, max_threads=blake3.AUTO).digest(),
+            placement_length=len(encoded),
+            placement_digest=blake3(encoded).digest() if encoded else b"",
+            origin="native",
+            platform=meta.platform,
+        )
+    except BaseException:
+        for each in kept:
+            os.close(each)
+        raise
+    return Product(answer, tuple(kept))
+
+
+def run_export(job: ExportJob, fds: list[int], stages: Stages) -> Product:
+    """A blob with all constants inside, each at its canonical offset.
+
+    `fds` as for an import, then the file to write into if the job has an offset. Refuses weights that have
+    changed since the model was compiled, by the first that differs.
+    """
+    stages.begin("receive")
+    target = None
+    if job.offset is not None:
+        *fds, file = fds
+        target = _target(file, job.offset)
+    reader = BlobReader(files.map_range(fds[0], 0, job.blob_length, "blob"))
+    reference = reader.weights_reference()
+    placement = _placement(fds[1], job.placement_length) if job.placement_length else None
+    space = _space(job, fds, reader, fds[0], reference, "model")
+    actual = offsets_in_space(reference, placement, space.layout, space.embedded)
+    stages.begin("weights")
+    others = [Section(kind) for kind, _, _ in reader.sections if kind not in _CONSTANTS]
+    content: dict[Section, tuple[int, Callable[[], Iterator[bytes | memoryview]]]] = {
+        section: _as_is(reader, section) for section in others
+    }
+    if reference is not None and reference.constants:
+        check_canonical(reference)
+        outside = [actual[constant.offset] for constant in reference.outside]
+        check_constants(reference, outside, space, f"model '{reader.metadata().name}'", stages.advance)
+        whole = _embedding_all(reference)
+        content[Section.WEIGHTS] = (whole.size, lambda: _constants(whole, actual, space))
+        encoded = msgspec.msgpack.encode(whole)
+        content[Section.WEIGHTS_REFERENCE] = (len(encoded), lambda: iter([encoded]))
+    if target is not None:
+        return Product(GraphExported(blob_length=container.write(content, target)))
+    if Section.WEIGHTS in content:
+        files.check_fits(content[Section.WEIGHTS][0], "blob with all weights")
+    result = linux.memfd("native")
+    try:
+        length = container.write(content, lambda piece: _write(result, piece))
+        linux.seal(result, linux.SEALS_IMMUTABLE)
+    except BaseException:
+        os.close(result)
+        raise
+    return Product(GraphExported(blob_length=length), (result,))
+
+
+def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
+    """Writes pieces one after the other into a file of the client's, which stays where it is."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode) or not 0 <= offset <= MAX_SPACE:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "export, target",
+            found=f"no regular file, or offset {offset}",
+            expected=f"a file, and an offset from 0 to {MAX_SPACE}",
+        )
+    at = offset
+
+    def put(piece: bytes | memoryview) -> None:
+        nonlocal at
+        view = memoryview(piece)
+        while view:
+            done = os.pwrite(fd, view, at)
+            view, at = view[done:], at + done
+
+    return put
+
+
+def _without_padding(fd: int, length: int) -> int:
+    check_range(fd, 0, length, "blob")
+    size = container.without_padding(os.pread(fd, container.HEADER_SIZE, 0), length)
+    return length if any(os.pread(fd, length - size, size)) else size
+
+
+def _space(
+    job: ImportJob | ExportJob,
+    fds: list[int],
+    reader: BlobReader,
+    blob_fd: int,
+    reference: WeightsReference | None,
+    subject: str,
+) -> WeightSpace:
+    outside = reference.outside if reference is not None else ()
+    if outside and not job.weights:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"{subject}, weights",
+            found="none came with the blob",
+            expected=f"{sum(constant.length for constant in outside)} bytes in {len(outside)} constants",
+            hint="give the weights that the model was compiled with",
+        )
+    place = reader.place(Section.WEIGHTS)
+    section = None if place is None else (blob_fd, *place)
+    sources = fds[len(fds) - len(job.weights) :]
+    return WeightSpace(job.weights, sources, subject, section)
+
+
+def _checked_reference(reader: BlobReader, subject: str) -> WeightsReference | None:
+    """The constants, after the checksum of the section that has those inside the blob."""
+    reference = reader.weights_reference()
+    if reader.has(Section.WEIGHTS):
+        reader.read(Section.WEIGHTS)
+        if reference is None:
+            raise _invalid(f"{subject}, weights", "constants that nothing refers to", "WEIGHTS_REFERENCE")
+    if reference is not None:
+        check_canonical(reference)
+    return reference
+
+
+def _placement(fd: int, length: int) -> Placement:
+    check_range(fd, 0, length, "placement")
+    if length > _PLACEMENT_LIMIT:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_SIZE,
+            "placement",
+            found=f"{length} bytes",
+            expected=f"at most {_PLACEMENT_LIMIT}",
+        )
+    return Placement.decode(os.pread(fd, length, 0))
+
+
+def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str) -> None:
+    """Refuses a blob that is for another platform, or not configured as this compiler does it."""
+    if meta.platform != platform:
+        hint = "compile the model for this device"
+        raise _invalid(f"{subject}, platform", f"'{meta.platform}'", f"'{platform}'", hint)
+    settings = options.effective(meta.config, platform, subject)
+    if meta.config != settings.engine:
+        raise _invalid(f"{subject}, config", f"{meta.config}", f"{settings.engine}")
+    if meta.precision != settings.precision:
+        raise _invalid(f"{subject}, precision", f"'{meta.precision}'", f"'{settings.precision}'")
+    options.check_precision(settings.precision, runtime.capabilities, subject)
+
+
+def _check_content(
+    reader: BlobReader,
+    meta: GraphMeta,
+    actual: dict[int, int],
+    space: WeightSpace,
+    runtime: Runtime,
+    stages: Stages,
+) -> None:
+    """Refuses a blob whose IR cannot be read or is not what its metadata says."""
+    from softnpu.emulator.compiler import checks, ir, states
+
+    subject = f"model '{meta.name}'"
+    stages.begin("read")
+    xml = placed(bytes(reader.read(Section.IR)), actual)
+    model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    stages.begin("check")
+    # the engine binds client memory by what the metadata says, so it has to be what the IR says
+    found, expected = _binding(meta.arguments), _binding(checks.arguments(model, subject))
+    if found != expected:
+        raise _invalid(f"{subject}, arguments", _first_difference(found, expected), "those of the IR")
+    wrong = states.check(meta.arguments, meta.states)
+    if wrong is not None:
+        raise _invalid(f"{subject}, states", wrong, "an input and an output of its own for every variable")
+    hidden = states.variables(model)
+    if hidden:
+        raise _invalid(f"{subject}, IR", f"a ReadValue or Assign of '{hidden[0]}'", "states as arguments")
+
+
+def _embedding_all(reference: WeightsReference) -> WeightsReference:
+    constants = tuple(
+        msgspec.structs.replace(constant, embedded=constant.offset) for constant in reference.constants
+    )
+    return WeightsReference(size=reference.size, constants=constants)
+
+
+def _constants(
+    reference: WeightsReference, actual: dict[int, int], space: WeightSpace
+) -> Iterator[bytes | memoryview]:
+    at = 0
+    for constant in reference.constants:
+        yield from _zeros(constant.offset - at)
+        start, at = actual[constant.offset], constant.offset + constant.length
+        for begin in range(start, start + constant.length, _CHUNK):
+            yield space.view[begin : min(begin + _CHUNK, start + constant.length)]
+    yield from _zeros(reference.size - at)
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    while count > 0:
+        yield bytes(min(count, _CHUNK))
+        count -= _CHUNK
+
+
+def _as_is(reader: BlobReader, section: Section) -> tuple[int, Callable[[], Iterator[bytes | memoryview]]]:
+    data = reader.read(section)
+    return len(data), lambda: iter([data])
+
+
+def _write(fd: int, piece: bytes | memoryview) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _binding(arguments: tuple[ArgumentMeta, ...]) -> list[str]:
+    """What binding memory depends on, one line an argument; names may differ between OpenVINO versions."""
+    return [
+        f"{'input' if argument.input else 'output'} {argument.element_type} {list(argument.shape)}"
+        f" {argument.byte_size} bytes{_dynamism(argument)}"
+        for argument in arguments
+    ]
+
+
+def _dynamism(argument: ArgumentMeta) -> str:
+    if argument.is_dynamic:
+        return f" for {argument.partial_shape}{', unbounded' if argument.unbounded else ''}"
+    return f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
+
+
+def _first_difference(found: list[str], expected: list[str]) -> str:
+    if len(found) != len(expected):
+        return f"{len(found)} arguments, the IR has {len(expected)}"
+    return next(
+        f"argument {index} is {a}, in the IR {b}"
+        for index, (a, b) in enumerate(zip(found, expected, strict=True))
+        if a != b
+    )
+
+
+def _invalid(subject: str, found: str, expected: str, hint: str = "compile the model again") -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_NATIVE_BINARY, f"blob, {subject}", found=found, expected=expected, hint=hint
+    )

@@ -1,0 +1,268 @@
+"""The properties that the compiler understands: their values, their defaults, what the engine gets of them.
+
+Names and values are OpenVINO's own (`ov::hint`, `ov::intel_npu`), as text. An explicit choice is honoured or
+refused, never replaced by something near it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+
+COMPILER = "softnpu-compiler 1.5"
+PLATFORMS = ("3720", "4000", "5010")
+"""What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
+COMPILER_VERSION = (7, 6)
+"""As the real compiler counts: from 5.9 on arguments go by index, up to 7.26 programs remove Identity."""
+NEWEST_OPSET = 16
+
+PRECISION = "INFERENCE_PRECISION_HINT"
+PLATFORM = "NPU_PLATFORM"
+LOG_LEVEL = "LOG_LEVEL"
+PROFILING = "PERF_COUNT"
+STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
+TO_STATIC = "NPU_DYNAMIC_SHAPE_TO_STATIC"
+EMBED_BELOW = "NPU_WEIGHTS_EMBED_THRESHOLD"
+STATES_INIT = "NPU_STATES_INIT"
+WEIGHTLESS = "ENABLE_WEIGHTLESS"
+CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
+
+# The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
+# another precision silently: f16 asked for on a host with bf16 only gave bf16.
+_CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+_OF_THE_DEVICE = "AUTO_DETECT"
+_INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
+_TEXT_MAX = 4096
+_LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One property: allowed values in words, the check that normalises a value (None: not allowed).
+
+    `engine` says that the engine needs the effective value at execution, `default` is the value if the client
+    gives none.
+    """
+
+    allowed: str
+    accept: Callable[[str], str | None]
+    default: str
+    engine: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The effective configuration of one compilation: the value of every property."""
+
+    values: dict[str, str]
+
+    @property
+    def engine(self) -> dict[str, str]:
+        """What the blob records: properties that the engine needs at execution."""
+        needed = [name for name, option in OPTIONS.items() if option.engine]
+        return {name: self.values[name] for name in needed if self.values[name]}
+
+    @property
+    def precision(self) -> str:
+        """Element type of the arithmetic: `f32`, `bf16` or `f16`."""
+        return self.values[PRECISION]
+
+    @property
+    def platform(self) -> str:
+        """What is compiled for: the platform of the device, unless another one is asked for."""
+        return self.values[PLATFORM]
+
+    def without_profiling(self) -> Settings:
+        """The same for a graph whose layers nobody asks about."""
+        return Settings({**self.values, PROFILING: "NO"})
+
+    @property
+    def logged(self) -> bool:
+        """Whether the build log tells more than the state of the cache."""
+        return self.values[LOG_LEVEL] in _LOGGED
+
+    @property
+    def makes_static(self) -> bool:
+        """Whether dynamic dimensions become static at their upper bounds."""
+        return self.values[TO_STATIC] == "YES"
+
+    @property
+    def initial_states(self) -> bool:
+        """Whether the graph is wanted that computes the initial values of the states."""
+        return self.values[STATES_INIT] == "YES"
+
+    @property
+    def separates_weights(self) -> bool:
+        """Whether the weights are wanted as inputs: an init graph, then the main graph."""
+        return self.values[WEIGHTLESS] == "YES"
+
+    @property
+    def call_number(self) -> int:
+        """How many graphs of this model were compiled before with separated weights."""
+        return int(self.values[CALL_NUMBER])
+
+    @property
+    def embed_below(self) -> int:
+        """Constants of fewer bytes go into the blob."""
+        return int(self.values[EMBED_BELOW])
+
+    @property
+    def strides_for(self) -> tuple[str, ...]:
+        """Arguments, by name or index, that executions may give strides for."""
+        return tuple(name.strip() for name in self.values[STRIDES_FOR].split(",") if name.strip())
+
+
+def _choice(*values: str) -> tuple[str, Callable[[str], str | None]]:
+    return " or ".join(values), lambda text: text if text in values else None
+
+
+def _performance_hint() -> tuple[str, Callable[[str], str | None]]:
+    def accept(text: str) -> str | None:
+        # several devices are the application's affair: to one of them it is THROUGHPUT
+        return {"CUMULATIVE_THROUGHPUT": "THROUGHPUT"}.get(text, text if text in hints else None)
+
+    hints = ("LATENCY", "THROUGHPUT")
+    return " or ".join((*hints, "CUMULATIVE_THROUGHPUT")), accept
+
+
+def _integer(low: int) -> tuple[str, Callable[[str], str | None]]:
+    def accept(text: str) -> str | None:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+            return None
+        return str(int(text)) if low <= int(text) <= _INT_MAX else None
+
+    return f"an integer from {low} to {_INT_MAX}", accept
+
+
+def _text() -> tuple[str, Callable[[str], str | None]]:
+    return f"text of at most {_TEXT_MAX} characters", lambda text: text if len(text) <= _TEXT_MAX else None
+
+
+def _platform() -> tuple[str, Callable[[str], str | None]]:
+    def accept(text: str) -> str | None:
+        # OpenVINO writes a platform with or without its family: 4000, NPU4000 and VPU4000 are one
+        bare = text.removeprefix("NPU").removeprefix("VPU")
+        return bare if bare in (*PLATFORMS, _OF_THE_DEVICE) else None
+
+    return " or ".join((*PLATFORMS, _OF_THE_DEVICE)), accept
+
+
+def _known(allowed: tuple[str, Callable[[str], str | None]], default: str) -> Option:
+    return Option(*allowed, default=default)
+
+
+_YES_NO = _choice("NO", "YES")
+
+OPTIONS: dict[str, Option] = {
+    PRECISION: Option(*_choice("f32", "bf16", "f16"), default="f32", engine=True),
+    "PERFORMANCE_HINT": Option(*_performance_hint(), default="LATENCY", engine=True),
+    "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
+    "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
+    PROFILING: Option(*_YES_NO, default="NO", engine=True),
+    PLATFORM: Option(*_platform(), default=_OF_THE_DEVICE),
+    LOG_LEVEL: _known(
+        _choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"
+    ),
+    EMBED_BELOW: _known(_integer(0), "0"),
+    STRIDES_FOR: _known(_text(), ""),
+    STATES_INIT: _known(_YES_NO, "NO"),
+    WEIGHTLESS: _known(_YES_NO, "NO"),
+    "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
+    CALL_NUMBER: _known(_integer(0), "0"),
+    "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
+    "NPU_TILES": Option(*_integer(1), default="", engine=True),
+    "NPU_MAX_TILES": _known(_integer(1), ""),
+    "NPU_STEPPING": _known(_integer(0), ""),
+    "NPU_DMA_ENGINES": _known(_integer(1), ""),
+    "NPU_BATCH_MODE": _known(_choice("AUTO", "COMPILER", "PLUGIN"), "AUTO"),
+    "NPU_MODEL_SERIALIZER_VERSION": _known(_choice("AUTO", "ALL_WEIGHTS_COPY", "NO_WEIGHTS_COPY"), "AUTO"),
+    "NPU_COMPILATION_MODE": _known(_text(), ""),
+    "NPU_COMPILATION_MODE_PARAMS": _known(_text(), ""),
+    "NPU_BACKEND_COMPILATION_PARAMS": _known(_text(), ""),
+    TO_STATIC: _known(_YES_NO, "NO"),
+    "NPU_COMPILER_DYNAMIC_QUANTIZATION": _known(_YES_NO, "NO"),
+    "NPU_QDQ_OPTIMIZATION": _known(_YES_NO, "NO"),
+    "NPU_QDQ_OPTIMIZATION_AGGRESSIVE": _known(_YES_NO, "NO"),
+    "NPU_TURBO": _known(_YES_NO, "NO"),
+    "COMPILATION_NUM_THREADS": _known(_integer(0), "0"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": _known(_integer(0), "0"),
+    "MODEL_PRIORITY": _known(_choice("LOW", "MEDIUM", "HIGH", "DEFAULT"), "MEDIUM"),
+    "DEVICE_ID": _known(_text(), ""),
+}
+"""Every property by name. 0 threads means all cores of the host; no tiles given leaves them to the device.
+
+Without an effect, because OpenVINO's CPU runtime does the arithmetic: tiles, stepping, DMA engines,
+compilation modes and their parameters, quantisation, turbo (a queue has its own), numbers of requests and
+threads of the compiler.
+"""
+
+
+def effective(config: Mapping[str, str], platform: str, subject: str) -> Settings:
+    """The values that hold for a compilation with `config` on a device of `platform`.
+
+    Refuses an unknown property (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
+    """
+    values = {name: option.default for name, option in OPTIONS.items()}
+    for name, text in config.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            raise _unknown(name, subject)
+        value = option.accept(text)
+        if value is None:
+            raise _bad_value(name, text, option.allowed, subject)
+        values[name] = value
+    if values[PLATFORM] == _OF_THE_DEVICE:
+        values[PLATFORM] = platform
+    return Settings(values)
+
+
+def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: str) -> dict[str, str]:
+    """Properties that came on two ways; refuses with `ERROR_INVALID_ARGUMENT` two values for one."""
+    for name in config.keys() & from_flags.keys():
+        if config[name] != from_flags[name]:
+            raise _bad_value(name, f"{config[name]}' and '{from_flags[name]}", "one value", subject)
+    return {**config, **from_flags}
+
+
+def is_supported(name: str, value: str | None) -> bool:
+    """Whether the compiler knows a property and, if one is given, takes this value of it."""
+    option = OPTIONS.get(name)
+    if option is None or value is None:
+        return option is not None
+    return option.accept(value) is not None
+
+
+def check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:
+    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a precision that the host lacks.
+
+    `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES.
+    """
+    if _CAPABILITY[precision] in capabilities:
+        return
+    offered = [name for name, capability in _CAPABILITY.items() if capability in capabilities]
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        f"{subject}, property {PRECISION}",
+        found=f"'{precision}', which this host's processor cannot compute",
+        expected=" or ".join(offered),
+    )
+
+
+def _unknown(name: str, subject: str) -> Refused:
+    near = difflib.get_close_matches(name[:100].upper(), OPTIONS, n=3)
+    return refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        f"{subject}, property {name}",
+        found="unknown to the compiler",
+        expected=f"one of {', '.join(OPTIONS)}",
+        hint=f"did you mean {' or '.join(near)}?" if near else "",
+    )
+
+
+def _bad_value(name: str, text: str, allowed: str, subject: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, property {name}", found=f"'{text}'", expected=allowed
+    )

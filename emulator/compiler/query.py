@@ -1,0 +1,35 @@
+"""A query job: which layers of a model the device executes."""
+
+from __future__ import annotations
+
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler import build_flags, files, options
+from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.stages import Stages
+from softnpu.emulator.interface.messages import GraphQueried
+from softnpu.emulator.links.compiler import QueryJob
+
+
+def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> Product:
+    """The friendly names of the supported operations, each in angle brackets, in execution order."""
+    from softnpu.emulator.compiler import arguments, checks, ir
+
+    subject = f"model '{job.name}'"
+    stages.begin("receive")
+    flags = build_flags.parse(job.build_flags, subject)
+    settings = options.effective(flags.config, job.platform, subject)
+    xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
+    weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
+    stages.begin("read")
+    options.check_precision(settings.precision, runtime.capabilities, subject)
+    model = ir.read(runtime.core, xml, weights, subject)
+    arguments.take_notes(model)
+    stages.begin("check")
+    operations = [operation.friendly_name for operation in model.get_ordered_ops()]
+    unsupported = {
+        operation.friendly_name
+        for operation in checks.unsupported_operations(runtime.core, model, settings.precision, subject)
+    }
+    text = "".join(f"<{name}>" for name in operations if name not in unsupported).encode()
+    return Product(GraphQueried(length=len(text)), (linux.sealed_copy("layers", text),))

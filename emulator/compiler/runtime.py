@@ -1,0 +1,44 @@
+"""What all jobs share: the OpenVINO runtime of the worker, and the form of a finished job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from softnpu.emulator.links.compiler import Result
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class Product:
+    """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them."""
+
+    answer: Result
+    fds: tuple[int, ...] = ()
+
+
+class Runtime:
+    """The one OpenVINO runtime of a worker, loaded by the first job that needs it and kept.
+
+    Nothing of a job outlives it: no model, no mapping, no descriptor besides those of the product.
+    """
+
+    def __init__(self) -> None:
+        self._core: ov.Core | None = None
+        self._capabilities: tuple[str, ...] = ()
+
+    @property
+    def core(self) -> ov.Core:
+        if self._core is None:
+            import openvino as ov
+
+            self._core = ov.Core()
+            self._capabilities = tuple(self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+        return self._core
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The CPU plugin's OPTIMIZATION_CAPABILITIES."""
+        return self._capabilities if self.core else ()

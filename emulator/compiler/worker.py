@@ -1,0 +1,146 @@
+"""The loop of the worker: one job after the other, each answered with progress and then one outcome."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import msgspec
+
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.compiler import cache_key
+from softnpu.emulator.compiler.error_info import not_text, out_of_memory, sendable, system_fault
+from softnpu.emulator.compiler.job_runner import run
+from softnpu.emulator.compiler.runtime import Product, Runtime
+from softnpu.emulator.compiler.stages import Send
+from softnpu.emulator.interface import messages
+from softnpu.emulator.interface.channel import Channel, Packet
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links.compiler import CompileJob, ExportJob, ImportJob, Job, QueryJob, job_decoder
+
+_NEEDED_FDS = 32
+_STEPS: dict[type[messages.Message], str] = {
+    CompileJob: "compiler.compile",
+    ImportJob: "compiler.import",
+    ExportJob: "compiler.export",
+}
+"""Jobs with a fail-point."""
+
+
+def serve(channel: Channel) -> None:
+    """Answers jobs until the other side closes the channel.
+
+    An exception that is no refusal, no failed system call and no lack of memory is a defect of the worker:
+    it ends the process with its traceback, and the supervisor fails the one job.
+    """
+    cache_key.prepare()
+    runtime = Runtime()
+    while True:
+        try:
+            packet = channel.receive()
+            if packet is None:
+                return
+            with packet:
+                _answer(channel, packet, runtime)
+        except ConnectionError:
+            return  # the supervisor went away in the middle of an answer
+        except Refused as error:
+            _fail(channel, 0, error.info)  # a malformed frame has no request id
+
+
+def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:
+    outcome = _outcome(channel, packet, runtime)
+    if isinstance(outcome, ErrorInfo):
+        lack = _lack_of_descriptors()
+        _fail(channel, packet.request, outcome if lack is None else system_fault("compile job", lack))
+        if lack is not None:
+            # it would fail every job, the next worker may not; an orderly end would open files and may hang
+            os._exit(3)
+        return
+    try:
+        channel.send(packet.request, messages.encode(outcome.answer), outcome.fds)
+    finally:
+        for fd in outcome.fds:
+            os.close(fd)
+
+
+def _lack_of_descriptors() -> OSError | None:
+    """Why this worker can open next to nothing any more, if that is so."""
+    fds: list[int] = []
+    try:
+        for _ in range(_NEEDED_FDS):
+            fds.append(os.dup(0))
+    except OSError as error:
+        return error
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return None
+
+
+def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> Product | ErrorInfo:
+    """Runs the job. The exception is gone when this returns, and with it all that its frames held."""
+    subject = "compile job"
+    report = partial(_report, channel, packet.request)
+    try:
+        job = _decoded(packet.body)
+        subject = _subject(job)
+        if failpoints.active is None:
+            return run(job, packet, report, runtime)
+        return _run_with_failpoints(job, packet, report, runtime)
+    except Refused as error:
+        return error.info
+    except MemoryError:
+        return out_of_memory(subject).info
+    except UnicodeDecodeError as error:  # raised wherever OpenVINO first shows a name of the model
+        return not_text(subject, error)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        return system_fault(subject, error)
+
+
+def _run_with_failpoints(job: Job, packet: Packet, report: Send, runtime: Runtime) -> Product:
+    step = _STEPS.get(type(job))
+    if step is not None:
+        failpoints.hit(step)
+    product = run(job, packet, report, runtime)
+    try:
+        failpoints.hit("compiler.completing")
+    except BaseException:
+        for fd in product.fds:
+            os.close(fd)
+        raise
+    return product
+
+
+def _decoded(body: memoryview) -> Job:
+    expected = "a job of the compiler"
+    try:
+        job = job_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT, "compile job", found=str(error), expected=expected
+        ) from error
+    unknown = [field for field in job.must if field not in type(job).__struct_fields__]
+    if unknown:
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            f"compile job {type(job).__name__}",
+            found=f"required field '{unknown[0]}'",
+            expected="only fields that this compiler knows",
+            hint="update the older side",
+        )
+    return job
+
+
+def _subject(job: Job) -> str:
+    return f"model '{job.name}'" if isinstance(job, CompileJob | QueryJob) else "blob"
+
+
+def _report(channel: Channel, request: int, stage: str, done: float) -> None:
+    channel.send(request, messages.encode(messages.Progress(stage=stage, done=done)))
+
+
+def _fail(channel: Channel, request: int, info: ErrorInfo) -> None:
+    channel.send(request, messages.encode(messages.Failed(info=sendable(info))))

@@ -1,0 +1,157 @@
+"""Where the daemon is found: the socket, and the lock file beside it that says who serves it.
+
+The lock file `SOCKET.lock` is flock'ed for the whole life of the daemon: whoever gets the lock has the
+proof that no daemon lives, because the kernel drops it when its holder ends, however it ends. Its JSON
+content (`DaemonRecord`) lets a monitor find the status page without a session.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from softnpu.emulator.common.file_ownership import ROOT
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.version import ENV_SOCKET
+
+_MAX_SUN_PATH = 107
+_ACCEPT_S = 1.0
+_LONGEST_RECORD = 4096
+
+
+class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the lock file. `start_time` in clock ticks since boot, as in /proc/PID/stat."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    status: str
+
+
+def default_socket() -> Path:
+    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory of this user that nobody else can enter.
+
+    That directory is `softnpu` in `XDG_RUNTIME_DIR`, or in /run/user/UID, or else /tmp/softnpu-UID.
+    """
+    chosen = os.environ.get(ENV_SOCKET)
+    if chosen:
+        return Path(chosen).absolute()
+    folder = _runtime_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        raise refuse(
+            ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+            f"runtime directory {folder}",
+            found=f"owner {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}",
+            expected=f"a directory of owner {os.geteuid()} with mode 700",
+            hint=f"correct it, or choose another place with {ENV_SOCKET}",
+        )
+    return folder / "softnpu.sock"
+
+
+def _runtime_folder() -> Path:
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
+        if parent and os.path.isdir(parent) and _is_ours(parent):
+            return Path(parent, "softnpu")
+    return Path(f"/tmp/softnpu-{os.geteuid()}")
+
+
+def _is_ours(folder: str) -> bool:
+    # root may write what a variable from another user's session names
+    return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
+
+
+def lock_path(path: Path) -> Path:
+    """The lock file of the daemon that serves `path`."""
+    return path.with_name(path.name + ".lock")
+
+
+def log_path(path: Path) -> Path:
+    """The log of a daemon in the background that serves `path`."""
+    return path.with_name(path.name + ".log")
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """An address for `bind` and `connect`, also for a path longer than the 107 bytes of `sun_path`."""
+    if len(os.fsencode(path)) <= _MAX_SUN_PATH:
+        yield str(path)
+        return
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise refuse(
+            ZeResult.ERROR_UNINITIALIZED,
+            f"socket {path}",
+            found=error.strerror or str(error),
+            expected="a directory to hold it",
+        ) from error
+    try:
+        address = f"/proc/self/fd/{folder}/{path.name}"
+        if len(os.fsencode(address)) > _MAX_SUN_PATH:
+            raise refuse(
+                ZeResult.ERROR_INVALID_SIZE,
+                f"socket {path}",
+                found=f"a file name of {len(os.fsencode(path.name))} bytes",
+                expected=f"at most {_MAX_SUN_PATH - 24}",
+            )
+        yield address
+    finally:
+        os.close(folder)
+
+
+def new_socket() -> socket.socket:
+    """A socket of the kind that the interface uses."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def accepts(path: Path) -> bool:
+    """Whether somebody takes connections at a socket."""
+    with new_socket() as sock:
+        sock.settimeout(_ACCEPT_S)
+        try:
+            with socket_address(path) as address:
+                sock.connect(address)
+        except (OSError, Refused):
+            return False
+    return True
+
+
+def process_start_time(pid: int) -> int:
+    """Start of a process in clock ticks since boot; with the boot id it tells a reused pid apart."""
+    # the command name (field 2) may hold spaces and brackets: count from its last bracket
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19])
+
+
+def boot_id() -> str:
+    """Identity of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_record(path: Path) -> DaemonRecord | None:
+    """Who serves the socket `path`, as its lock file says; None without a readable record.
+
+    A record is believed if the file is this user's or root's, or that of the user whose process it names.
+    """
+    try:
+        fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        record = msgspec.json.decode(os.read(fd, _LONGEST_RECORD), type=DaemonRecord)
+        info = os.fstat(fd)
+        if info.st_uid not in (os.geteuid(), ROOT) and info.st_uid != os.stat(f"/proc/{record.pid}").st_uid:
+            return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    finally:
+        os.close(fd)
+    return record

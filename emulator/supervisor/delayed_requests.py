@@ -1,0 +1,46 @@
+"""Requests of one client that are served later, because a user asked for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softnpu.emulator.interface.channel import Packet
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+
+
+class DelayedRequests:
+    """Holds packets with their descriptors until their time has come."""
+
+    def __init__(self, reactor: Reactor, serve: Callable[[Packet], None]) -> None:
+        self._reactor = reactor
+        self._serve = serve
+        self._waiting: dict[int, tuple[Packet, Timer]] = {}
+        self._next = 0
+
+    def hold(self, packet: Packet, seconds: float) -> None:
+        """Takes the packet over; it is served after so many seconds."""
+        mine = Packet(packet.request, packet.body, packet.take_fds(packet.fd_count))
+        number = self._next = self._next + 1
+        self._waiting[number] = (mine, self._reactor.after(seconds, lambda: self._due(number)))
+
+    def cancel(self, request: int) -> bool:
+        """Forgets the request of this id; whether it was held."""
+        found = [number for number, (packet, _) in self._waiting.items() if packet.request == request]
+        for number in found:
+            self._drop(number)
+        return bool(found)
+
+    def close(self) -> None:
+        """The client is gone."""
+        for number in list(self._waiting):
+            self._drop(number)
+
+    def _due(self, number: int) -> None:
+        packet, _ = self._waiting.pop(number)
+        with packet:  # `serve` answers whatever goes wrong
+            self._serve(packet)
+
+    def _drop(self, number: int) -> None:
+        packet, timer = self._waiting.pop(number)
+        timer.cancel()
+        packet.close()

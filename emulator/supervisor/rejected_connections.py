@@ -1,0 +1,71 @@
+"""Connections that are refused: they hear why as the answer to their first word.
+
+A driver says hello as soon as it is connected. An answer that comes before, and the end right behind it,
+would leave it with a broken pipe in the place of the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import NamedTuple
+
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.result import ErrorInfo, Refused
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+
+log = logging.getLogger(__name__)
+
+_MOST = 64
+_LONGEST_S = 2.0
+
+
+class _Waiting(NamedTuple):
+    channel: Channel
+    info: ErrorInfo
+    timer: Timer
+
+
+class RejectedConnections:
+    """At most 64 connections, each until its first word, for 2 s, or until newer ones need its place."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._waiting: dict[int, _Waiting] = {}
+
+    def refuse(self, channel: Channel, info: ErrorInfo) -> None:
+        """Tells a new connection why it cannot stay; takes the channel."""
+        log.warning("refused a connection: %s", info)
+        if len(self._waiting) >= _MOST:
+            self._end(next(iter(self._waiting)))
+        fd = channel.fileno()
+        timer = self._reactor.after(_LONGEST_S, partial(self._end, fd))
+        self._waiting[fd] = _Waiting(channel, info, timer)
+        self._reactor.watch(fd, partial(self._read, fd))
+
+    def close(self) -> None:
+        """Ends them all."""
+        for fd in list(self._waiting):
+            self._end(fd)
+
+    def _read(self, fd: int) -> None:
+        request = 0
+        try:
+            packet = self._waiting[fd].channel.receive()
+            if packet is not None:
+                packet.close()
+                request = packet.request
+        except (Refused, OSError) as error:
+            log.debug("the refused client says nothing: %s", error)
+        self._end(fd, request)
+
+    def _end(self, fd: int, request: int = 0) -> None:
+        channel, info, timer = self._waiting.pop(fd)
+        timer.cancel()
+        self._reactor.forget(fd)
+        try:
+            channel.send(request, msg.encode(msg.Failed(info=info)))
+        except OSError:
+            log.debug("the refused client is gone already")
+        channel.close()

@@ -1,0 +1,262 @@
+"""What a client holds: a session, a context, queues, and models on the device that are ready to run."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from softnpu.driver import (
+    Allocation,
+    CommandList,
+    CommandQueue,
+    Context,
+    Driver,
+    Event,
+    Fence,
+    Graph,
+    GraphSource,
+)
+from softnpu.driver.graph_creation import compile_source
+from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.tools.stress.checking import Inference, Place, check
+from softnpu.tools.stress.journal import Journal
+from softnpu.tools.stress.workloads import Samples, Workload
+
+WAIT_S: Final = 60.0
+"""Whoever waits longer for the device has found a hang: an engine reset under load takes a few seconds."""
+_KEPT: Final = 3
+_CACHE_BYTES: Final = 64 << 20
+
+
+class Stuck(Exception):
+    """A wait that did not end."""
+
+
+def waited(fence: Fence | None, what: str) -> None:
+    """Waits for a submission. Raises `Stuck` when it takes too long."""
+    assert fence is not None  # it was submitted
+    start = time.monotonic()
+    if not fence.host_synchronize(int(WAIT_S * 1e9)):
+        raise Stuck(f"{what} had not ended after {time.monotonic() - start:.1f} s")
+
+
+Turn = tuple[bool, bool]
+"""How the states of a model lie: in place, and if not, whether their two places are crossed."""
+
+
+class Loaded:
+    """A graph with memory for its arguments, and a list for each turn of its states.
+
+    `in_place` below: one place for each state, which the inference reads and writes.
+    """
+
+    def __init__(
+        self, context: Context, graph: Graph, subject: Workload, samples: Samples, journal: Journal
+    ) -> None:
+        self.graph = graph
+        self.context = context
+        self.subject = subject
+        self.samples = samples
+        self.journal = journal
+        arguments = graph.meta.arguments
+        self.memory = [context.alloc_host(argument.byte_size) for argument in arguments]
+        self._stateful = bool(graph.meta.states)
+        self._lists: dict[Turn, CommandList] = {}
+        self._checked: Inference | None = None
+
+    def another(self) -> Loaded:
+        """The same graph with other memory: to be in flight beside this one."""
+        return Loaded(self.context, self.graph, self.subject, self.samples, self.journal)
+
+    def record(self, memory: Sequence[Allocation], signal: Event | None = None) -> CommandList:
+        """A closed list with one execution."""
+        commands = self.context.create_command_list()
+        for index, place in enumerate(memory):
+            self.graph.set_argument_value(index, place)
+        commands.append_graph_execute(self.graph, signal_event=signal)
+        commands.close()
+        return commands
+
+    def submit(self, queue: CommandQueue, sample: int, step: int = 0, in_place: bool = False) -> Inference:
+        """Writes the inputs and submits one inference."""
+        inference = self.feed(sample, step, in_place)
+        self.submit_fed(queue, queue.create_fence(), inference)
+        return inference
+
+    def submit_fed(self, queue: CommandQueue, fence: Fence, inference: Inference) -> None:
+        """Submits what was fed."""
+        turn = self.turn_of(inference)
+        if turn not in self._lists:
+            self._lists[turn] = self.record(self.memory_of(turn))
+        submit(queue, self._lists[turn], fence, [inference])
+
+    def turn_of(self, inference: Inference) -> Turn:
+        """Where the states of an inference lie: in place or not, and in which of the two orders."""
+        return inference.in_place, self._stateful and not inference.in_place and bool(inference.step % 2)
+
+    def memory_of(self, turn: Turn) -> list[Allocation]:
+        """The memory of the arguments: a state is written where it was, or changes between two places."""
+        in_place, crossed = turn
+        memory = list(self.memory)
+        for state in self.graph.meta.states:
+            if in_place:
+                memory[state.output] = memory[state.input]
+            elif crossed:
+                memory[state.input], memory[state.output] = memory[state.output], memory[state.input]
+        return memory
+
+    def feed(self, sample: int, step: int = 0, in_place: bool = False) -> Inference:
+        """Writes the inputs, and over what the outputs were before."""
+        return self.feed_into(self.memory, sample, step, in_place)
+
+    def feed_into(
+        self,
+        memory: Sequence[Allocation],
+        sample: int,
+        step: int = 0,
+        in_place: bool = False,
+        given: int = 0,
+    ) -> Inference:
+        """The same with other memory for some of the arguments; the first inputs, `given`, are written."""
+        self._look_again()
+        in_place = in_place and self._stateful
+        if step == 0:
+            self.reset_states()
+        places = self._places(memory)
+        inputs = places[: self.subject.inputs]
+        for place, array in list(zip(inputs, self.samples.inputs(sample, step), strict=True))[given:]:
+            place.view[:] = np.frombuffer(array.tobytes(), np.uint8)
+        states = {state.variable: state for state in self.graph.meta.states}
+        new = []
+        for name in self.subject.states:
+            state = states[name]
+            new.append(places[state.input if step % 2 or in_place else state.output])
+        outputs = places[self.first_output : self.first_output + self.subject.outputs]
+        pattern, note = self.journal.fed(self.subject.name, sample, step)
+        for place in (*outputs, *(() if in_place else new)):
+            pattern.fill(place.view)
+        return Inference(
+            subject=self.subject,
+            samples=self.samples,
+            sample=sample,
+            step=step,
+            inputs=inputs,
+            outputs=outputs,
+            states=new,
+            pattern=pattern,
+            note=note,
+            in_place=in_place,
+        )
+
+    def infer(self, queue: CommandQueue, sample: int) -> None:
+        """One sample from its first step to the last, each checked."""
+        for step in range(self.subject.steps):
+            inference = self.submit(queue, sample, step)
+            waited(inference.fence, f"inference of '{self.subject.name}'")
+            self.check(inference)
+
+    def check(self, inference: Inference) -> None:
+        """Raises `Wrong` unless the outputs are the reference's, bit by bit."""
+        inference.note.checked_ns = time.monotonic_ns()
+        check(inference)
+        self._checked = inference
+
+    @property
+    def first_output(self) -> int:
+        """The first argument that is an output."""
+        return next(index for index, argument in enumerate(self.graph.meta.arguments) if not argument.input)
+
+    def reset_states(self) -> None:
+        """Writes the initial values."""
+        for state in self.graph.meta.states:
+            place = self.memory[state.input].view()
+            count = -(-len(place) // max(1, len(state.initial)))
+            place[:] = np.frombuffer(state.initial * count, np.uint8)[: len(place)]
+
+    def _look_again(self) -> None:
+        """What was right has to be so until it is written over: nobody writes after the end."""
+        checked, self._checked = self._checked, None
+        if checked is not None:
+            check(checked, ", which had been right when it ended")
+
+    def _places(self, memory: Sequence[Allocation]) -> list[Place]:
+        """The memory of all arguments: exactly their bytes."""
+        return [
+            Place(argument.name, one.view()[: argument.byte_size], one.block.handle)
+            for argument, one in zip(self.graph.meta.arguments, memory, strict=True)
+        ]
+
+
+def submit(queue: CommandQueue, commands: CommandList, fence: Fence, inferences: Sequence[Inference]) -> None:
+    """Submits a list that does these inferences; notes which submission it is."""
+    queue.execute_command_lists([commands], fence)
+    state = fence.describe()
+    for inference in inferences:
+        inference.fence = fence
+        inference.note.submitted(state)
+
+
+class Session:
+    """A connection with one context; models stay loaded until others need the room.
+
+    With `throughput` they are compiled for it: their inferences may begin before their turn.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        subjects: Sequence[tuple[Workload, Samples]],
+        cache: Path,
+        journal: Journal,
+        throughput: bool,
+    ) -> None:
+        self.socket = socket
+        self._throughput = throughput
+        self.journal = journal
+        self.driver = Driver.open(socket, autostart=False)
+        device = self.driver.devices[self.driver.session % len(self.driver.devices)]
+        self.context = device.create_context()
+        self.queue = self.context.create_command_queue()
+        self.other_queue = self.context.create_command_queue("high")
+        self.subjects = subjects
+        self._cache = cache
+        self._loaded: OrderedDict[int, Loaded] = OrderedDict()
+
+    def loaded(self, subject: int) -> Loaded:
+        """A model on the device, compiled if it is not there."""
+        held = self._loaded.pop(subject, None) or self.compiled(subject)
+        self._loaded[subject] = held
+        while len(self._loaded) > _KEPT:
+            self._loaded.popitem(last=False)
+        return held
+
+    def drop(self, subject: int) -> None:
+        """Forgets a model, if it is loaded."""
+        self._loaded.pop(subject, None)
+
+    def graph(self, subject: int, cached: bool = True) -> Graph:
+        """A model compiled anew, or out of the cache of this run; not loaded."""
+        cache = CacheOptions(directory=str(self._cache), limit=_CACHE_BYTES) if cached else None
+        model, _ = self.subjects[subject]
+        config = {"PERFORMANCE_HINT": "THROUGHPUT"} if self._throughput and model.streams else {}
+        with GraphSource.from_ir(model.path) as source:
+            return compile_source(self.context, source, config=config, cache=cache)
+
+    def compiled(self, subject: int, cached: bool = True) -> Loaded:
+        """The same, loaded."""
+        return self.of(subject, self.graph(subject, cached))
+
+    def of(self, subject: int, graph: Graph) -> Loaded:
+        """A graph of this model, loaded."""
+        graph.initialize()
+        return Loaded(self.context, graph, *self.subjects[subject], self.journal)
+
+    def close(self) -> None:
+        """The orderly end."""
+        self._loaded.clear()
+        self.driver.destroy()

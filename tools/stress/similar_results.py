@@ -1,0 +1,78 @@
+"""Whose result is it? A wrong output against everything that a client could have computed or been given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from softnpu.tools.stress.checking import Output
+from softnpu.tools.stress.evidence import Likeness
+from softnpu.tools.stress.workloads import Array, Samples
+
+_LEAST: Final = 0.1
+"""A smaller share of the wrong numbers is chance."""
+_TOLD: Final = 6
+
+
+class _Known(NamedTuple):
+    what: str
+    model: str
+    sample: int
+    inference: int
+    array: Array
+
+
+def likenesses(output: Output, subjects: Sequence[Samples]) -> list[Likeness]:
+    """What the wrong numbers of an output are, the most alike first; nothing for those that are no one's.
+
+    A result is compared number by number, from the first on: with the expected outputs, states and inputs of
+    all samples of all models.
+    """
+    size = output.expected.dtype.itemsize
+    found = np.frombuffer(output.raw, np.uint8).reshape(-1, size)
+    wrong = output.differs()
+    alike = []
+    for known in _known(subjects):
+        other = np.frombuffer(known.array.tobytes(), np.uint8)
+        other = other[: len(other) // size * size].reshape(-1, size)
+        count = min(len(found), len(other))
+        if not count or known.array is output.expected:
+            continue
+        same = np.zeros(len(found), np.bool_)
+        same[:count] = (found[:count] == other[:count]).all(axis=1)
+        # zeros are everywhere behind a Relu
+        telling = same & wrong & found.any(axis=1)
+        share = float(np.count_nonzero(telling)) / int(np.count_nonzero(wrong))
+        if share >= _LEAST:
+            alike.append((float(same.mean()), share, known))
+    alike.sort(key=lambda each: each[:2], reverse=True)
+    return [
+        Likeness(
+            what=known.what,
+            share=whole,
+            share_of_wrong=share,
+            model=known.model,
+            sample=known.sample,
+            inference=known.inference,
+        )
+        for whole, share, known in alike[:_TOLD]
+    ]
+
+
+def _known(subjects: Sequence[Samples]) -> Iterator[_Known]:
+    for samples in subjects:
+        subject = samples.subject
+        for sample in range(subject.samples):
+            for step in range(subject.steps):
+                turn = f", inference {step}" if subject.steps > 1 else ""
+                of = f"'{subject.name}', sample {sample}{turn}"
+                groups = (
+                    ("output", samples.outputs(sample, step)),
+                    ("state", samples.states(sample, step)),
+                    ("input", samples.inputs(sample, step)),
+                )
+                for kind, arrays in groups:
+                    for index, array in enumerate(arrays):
+                        yield _Known(f"{kind} {index} of {of}", subject.name, sample, step, array)
