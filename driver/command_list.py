@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from softnpu.driver.command_queue import CommandQueue
     from softnpu.driver.context import Context
 
-Place = Allocation | npt.NDArray[Any] | int | None
+MemoryRef = Allocation | npt.NDArray[Any] | int | None
 """An allocation, a contiguous view of one, or an address inside one; None is the null pointer."""
 
 _inferences = itertools.count(1)
@@ -58,8 +58,8 @@ class CommandList(Handle):
 
     def append_memory_copy(
         self,
-        target: Place,
-        source: Place,
+        target: MemoryRef,
+        source: MemoryRef,
         size: int,
         signal_event: Event | None = None,
         wait_events: Sequence[Event] = (),
@@ -76,10 +76,10 @@ class CommandList(Handle):
 
     def append_memory_copy_region(
         self,
-        target: Place,
+        target: MemoryRef,
         target_region: CopyRegion,
         target_pitch: int,
-        source: Place,
+        source: MemoryRef,
         source_region: CopyRegion,
         source_pitch: int,
         target_slice_pitch: int = 0,
@@ -108,7 +108,7 @@ class CommandList(Handle):
 
     def append_memory_fill(
         self,
-        target: Place,
+        target: MemoryRef,
         pattern: bytes,
         size: int,
         signal_event: Event | None = None,
@@ -129,7 +129,7 @@ class CommandList(Handle):
                 found=f"{len(pattern)} bytes over {size}",
                 expected="1, 2 or 4 bytes that divide the size",
             )
-        block, offset = self.context.memory.find(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        block, offset = self.context.memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         if size > block.size - offset:
             raise error(
                 call,
@@ -143,7 +143,7 @@ class CommandList(Handle):
         self._append(call, command, signal_event, wait_events)
 
     def append_write_global_timestamp(
-        self, target: Place, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
+        self, target: MemoryRef, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
     ) -> None:
         """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
@@ -201,7 +201,7 @@ class CommandList(Handle):
         self._check_open(call)
         graph.check(call)
         places, strides = [], []
-        for index, bound in enumerate(graph.arguments_now(call)):
+        for index, bound in enumerate(graph._bound_arguments(call)):
             self._used.append(bound.block)
             places.append(MemoryAt(bound.block.handle, bound.offset))
             if bound.strides is not None:
@@ -328,8 +328,10 @@ class CommandList(Handle):
             signal_event.remember(self._recording)
             self._watched = True
 
-    def _place(self, call: str, place: Place, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED) -> MemoryAt:
-        block, offset = self.context.memory.find(call, place, unknown)
+    def _place(
+        self, call: str, place: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
+    ) -> MemoryAt:
+        block, offset = self.context.memory.resolve(call, place, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 

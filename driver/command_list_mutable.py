@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.command_list import CommandList, Place
+from softnpu.driver.command_list import CommandList, MemoryRef
 from softnpu.driver.errors import error
 from softnpu.driver.recording import Submission
 from softnpu.emulator.interface import commands as cmd
@@ -41,7 +41,7 @@ class Mutation(NamedTuple):
     kind: MutationKind
     command: int
     argument: int
-    place: Place = None
+    place: MemoryRef = None
     strides: tuple[int, ...] = ()
 
 
@@ -92,7 +92,7 @@ class CommandListMutable(CommandList):
             position, before = self._find(call, mutation)
             command = changed.get(position, before)
             if mutation.kind is MutationKind.GRAPH_ARGUMENT:
-                block, offset = self.context.memory.find(call, mutation.place)
+                block, offset = self.context.memory.resolve(call, mutation.place)
                 used.append(block)
                 placed.add((position, mutation.argument))
                 changed[position] = _with_place(command, mutation.argument, MemoryAt(block.handle, offset))

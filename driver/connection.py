@@ -25,7 +25,7 @@ A = TypeVar("A", bound=msg.Message)
 
 ANSWER_S = 30.0
 """How long the daemon may take for an answer, counted anew from every progress message."""
-WORK_S = 600.0
+LONG_ANSWER_S = 600.0
 """The same while a compiler or the device is at work, which may say nothing for long. The supervisor watches
 them: it answers by itself when one of them makes no progress."""
 _OF_THE_COMPILER = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
@@ -273,7 +273,7 @@ class Connection:
         pending: _Pending,
         progress: Callable[[msg.Progress], None] | None,
     ) -> None:
-        limit = WORK_S if isinstance(message, _WORK) else ANSWER_S
+        limit = LONG_ANSWER_S if isinstance(message, _WORK) else ANSWER_S
         end = time.monotonic() + limit
         while True:
             with self._changed:

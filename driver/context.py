@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from softnpu.driver.command_list import CommandList, Place
+from softnpu.driver.command_list import CommandList, MemoryRef
 from softnpu.driver.command_list_immediate import CommandListImmediate
 from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue, QueueMode, check_ordinal
@@ -81,7 +81,7 @@ class Context(Handle):
         """`zeMemAllocShared`. As `alloc_host`."""
         return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
 
-    def free(self, place: Place) -> None:
+    def free(self, place: MemoryRef) -> None:
         """`zeMemFree`: an allocation, or the address where one starts.
 
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
@@ -100,25 +100,25 @@ class Context(Handle):
             )
         found.destroy()
 
-    def get_alloc_properties(self, place: Place) -> MemoryAllocationProperties:
+    def get_alloc_properties(self, place: MemoryRef) -> MemoryAllocationProperties:
         """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of nobody."""
         call = "zeMemGetAllocProperties"
         self.check(call)
-        block, _ = self.memory.find(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
         allocation = self._allocations.get(block.address)
         if allocation is None:
             return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=_PAGE)
         kind = MemoryType[allocation.kind.upper()]
         return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=_PAGE)
 
-    def get_address_range(self, place: Place) -> tuple[int, int]:
+    def get_address_range(self, place: MemoryRef) -> tuple[int, int]:
         """`zeMemGetAddressRange`: where the allocation lies on the device, and its size as asked for.
 
         Raises `ZeError` with NOT_AVAILABLE for memory of nobody.
         """
         call = "zeMemGetAddressRange"
         self.check(call)
-        block, _ = self.memory.find(call, place, ZeResult.ERROR_NOT_AVAILABLE)
+        block, _ = self.memory.resolve(call, place, ZeResult.ERROR_NOT_AVAILABLE)
         return block.device_address, block.size
 
     def export_memory(self, allocation: Allocation) -> int:

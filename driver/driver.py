@@ -12,8 +12,8 @@ from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.handle import Handle
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
-from softnpu.emulator.common.environment import spin_us
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 

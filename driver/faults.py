@@ -17,17 +17,17 @@ from softnpu.driver.driver import Driver
 from softnpu.driver.errors import ZeError, error
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
-    FaultState,
     Inject,
     InjectClear,
     Injected,
     InjectedAre,
+    InjectionState,
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import FaultKind
 from softnpu.emulator.interface.result import ZeResult
 
-__all__ = ["FaultKind", "FaultState", "clear", "inject", "injected", "status", "status_of"]
+__all__ = ["FaultKind", "InjectionState", "clear", "inject", "injected", "status", "status_of"]
 
 _CALL = "inject"
 _PROCESS = "pid:"
@@ -70,13 +70,13 @@ def inject(
     return answer.id
 
 
-def status(socket: Path | str | None = None) -> list[FaultState]:
+def status(socket: Path | str | None = None) -> list[InjectionState]:
     """All injections that are active, and the last that have ended by themselves; the oldest first."""
     with _daemon(socket) as driver:
         return status_of(driver)
 
 
-def status_of(driver: Driver) -> list[FaultState]:
+def status_of(driver: Driver) -> list[InjectionState]:
     """`status`, asked through a connection that there is."""
     answer, _ = driver.connection.request(_CALL, InjectStatus(), InjectedAre)
     return list(answer.faults)

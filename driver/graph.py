@@ -30,13 +30,13 @@ from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
-    from softnpu.driver.command_list import Place
+    from softnpu.driver.command_list import MemoryRef
     from softnpu.driver.connection import Connection
     from softnpu.driver.context import Context
 
 __all__ = ["BoundArgument", "Graph", "GraphSource"]
 
-STRIDE_DIMS = 5
+MAX_DIMS = 5
 _ORIGINS = {
     "compiled": GraphPropertyFlag.COMPILED,
     "cache": GraphPropertyFlag.LOADED_FROM_CACHE,
@@ -199,7 +199,7 @@ class Graph(Handle):
 
     # ------------------------------------------------------------ arguments
 
-    def set_argument_value(self, index: int, place: Place) -> None:
+    def set_argument_value(self, index: int, place: MemoryRef) -> None:
         """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
 
         An argument with dynamic dimensions may use all of the allocation from there on, up to its bound.
@@ -208,7 +208,7 @@ class Graph(Handle):
         self._arguments[index] = self._bound("pfnSetArgumentValue", index, place, None)
 
     def set_argument_value2(
-        self, index: int, place: Place = None, strides: Sequence[int] | None = None
+        self, index: int, place: MemoryRef = None, strides: Sequence[int] | None = None
     ) -> None:
         """`pfnSetArgumentValue2`: memory, strides (in elements, innermost first), or both.
 
@@ -244,7 +244,7 @@ class Graph(Handle):
         self._check_room(call, index, now.block.size - now.offset, chosen)
         self._arguments[index] = now._replace(strides=chosen)
 
-    def arguments_now(self, call: str) -> list[BoundArgument]:
+    def _bound_arguments(self, call: str) -> list[BoundArgument]:
         """The places of all arguments; refuses a missing one by name."""
         places = []
         for index in range(len(self.meta.arguments)):
@@ -261,9 +261,11 @@ class Graph(Handle):
             places.append(place)
         return places
 
-    def _bound(self, call: str, index: int, place: Place, strides: tuple[int, ...] | None) -> BoundArgument:
+    def _bound(
+        self, call: str, index: int, place: MemoryRef, strides: tuple[int, ...] | None
+    ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.find(call, place)
+        block, offset = self.context.memory.resolve(call, place)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
@@ -294,7 +296,7 @@ class Graph(Handle):
                 expected="an argument that the graph was compiled to take strides for",
                 hint=f'add NPU_ENABLE_STRIDES_FOR="{argument.name}" to the build flags',
             )
-        if not rank <= len(strides) <= STRIDE_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
+        if not rank <= len(strides) <= MAX_DIMS or not all(0 < step < 2**32 for step in strides[:rank]):
             raise error(
                 call,
                 ZeResult.ERROR_INVALID_ARGUMENT,

@@ -18,8 +18,8 @@ from pathlib import Path
 from softnpu.driver.errors import ZeError, error
 from softnpu.emulator.common import failpoints, file_ownership, linux
 from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 
 _CALL = "zeInitDrivers"
 _DAEMON_MODULE = "softnpu.emulator.autostart"
@@ -136,7 +136,7 @@ class Launch:
             found = f"user {peer.uid} serves a socket of user {owner}"
             raise self._refuse(found, f"{expected}, or of the owner of the socket", hint)
         try:
-            file_ownership.check_folder_of(self.place.parent, peer.uid)
+            daemon_files.check_folder_of(self.place.parent, peer.uid)
         except Refused as refused:
             info = refused.info
             found = f"it belongs to user {peer.uid}, and {info.object}: {info.found}"

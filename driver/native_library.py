@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error
-from softnpu.emulator.common.environment import variables_outside
+from softnpu.emulator.interface.environment import ENV_PYTHON, ENV_SAVED_ENV, ENV_SOCKET, variables_outside
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_PYTHON, ENV_SAVED_ENV, ENV_SOCKET
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 """A directory with the native driver, in place of the installed one: for whoever works on it."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from softnpu.driver.connection import Connection
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.common.environment import spin_us
 from softnpu.emulator.common.spin import SpinBudget
+from softnpu.emulator.interface.environment import spin_us
 
 FOREVER = 2**64 - 1
 """Time-out in nanoseconds that means no time-out, as `UINT64_MAX` in Level Zero."""

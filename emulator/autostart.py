@@ -11,11 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from softnpu.emulator.common.environment import idle_s, spin_us
 from softnpu.emulator.daemon import start_background
 from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.environment import ENV_DEVICES, idle_s, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_DEVICES
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _IDLE_S = 60.0

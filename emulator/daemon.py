@@ -18,11 +18,9 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.common import file_ownership
-from softnpu.emulator.common.environment import variables_outside
 from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_SAVED_ENV
 from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
@@ -75,7 +73,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
         served.close()
 
 
-def outside(environment: Mapping[str, str]) -> dict[str, str]:
+def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment as it was before `softnpu run`: the emulator must not load its own driver.
 
     Refuses what `softnpu run` does not write.
@@ -95,10 +93,10 @@ def start_background(settings: DaemonSettings) -> int:
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
     settings.check()
-    environment = outside(os.environ)
+    environment = saved_environment(os.environ)
     _prepare_folder(settings)
     log_file = endpoint.log_path(Path(settings.socket))
-    output = file_ownership.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
+    output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
         process = subprocess.Popen(
@@ -158,7 +156,7 @@ def _prepare_folder(settings: DaemonSettings) -> None:
     if settings.allow_users or settings.allow_groups:
         access.make_folder(path, settings.allow_users, settings.allow_groups)
     else:
-        file_ownership.check_folder(path.parent)
+        daemon_files.check_folder(path.parent)
 
 
 def configure_logging(level: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.common import failpoints, file_ownership
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -72,8 +72,8 @@ class DaemonLock:
         """Writes who holds the lock."""
         record = DaemonRecord(
             pid=os.getpid(),
-            start_time=endpoint.process_start_time(os.getpid()),
-            boot_id=endpoint.boot_id(),
+            start_time=process_identity.start_time(os.getpid()),
+            boot_id=process_identity.boot_id(),
             status=status,
         )
         os.ftruncate(self._fd, 0)
@@ -86,7 +86,7 @@ class DaemonLock:
 
     def _acquire(self, path: Path) -> int:
         while True:
-            fd = file_ownership.open_own(self._path, os.O_RDWR, "lock file")
+            fd = daemon_files.open_own(self._path, os.O_RDWR, "lock file")
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -159,7 +159,7 @@ class BlobFile:
 
     def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:
         """Refuses with `BlobError` constants with something else than zeros between them."""
-        place, reference = reader.place(Section.WEIGHTS), reader.weights_reference()
+        place, reference = reader.extent(Section.WEIGHTS), reader.weights_reference()
         if place is None or reference is None:
             return
         begin, end = part.offset + place[0], 0

@@ -134,7 +134,7 @@ class DynamicSlot(Slot):
         if self._kind == "input":
             return super()._in_device_memory(tensor)
         try:
-            block, offset = self._context.memory.find("set_tensor", tensor.data)
+            block, offset = self._context.memory.resolve("set_tensor", tensor.data)
         except ZeError:
             return False
         room = block.size - offset

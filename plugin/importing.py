@@ -155,7 +155,7 @@ class _Import:
             if reference.outside:
                 found = self._locate(reference.outside)
                 return _Parts(reader.data, found.files, found.placement)
-            place = reader.place(Section.WEIGHTS)
+            place = reader.extent(Section.WEIGHTS)
             if place is None:
                 return _Parts(reader.data, (), None)
             if not self._deferred:

@@ -31,7 +31,7 @@ from softnpu.driver import GraphSource, WeightFile
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.weights import SpaceLayout
 from softnpu.emulator.common import file_ownership, linux
-from softnpu.emulator.compiler import cache_files, cache_key
+from softnpu.emulator.compiler.model_cache import cache_key, entry_files
 from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
@@ -173,11 +173,11 @@ class ModelCache:
                 if file_ownership.distrust(fd):
                     os.close(fd)
                     return None  # its owner could make us wait
-                if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
+                if not entry_files.lock_before(fd, fcntl.LOCK_EX, deadline):
                     self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
                     os.close(fd)
                     return None
-                if cache_files.names(fd, lock):
+                if entry_files.names(fd, lock):
                     return fd
             except BaseException:
                 os.close(fd)

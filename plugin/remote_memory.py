@@ -114,7 +114,7 @@ def _at_address(asked: str, context: Context, chosen: RemoteProperties, size: in
     address = chosen.mem_handle
     assert address is not None
     with translated(f"{asked}, MEM_TYPE CPU_VA", InputError):
-        block, offset = context.memory.find("create_tensor", address)
+        block, offset = context.memory.resolve("create_tensor", address)
     left = block.size - offset
     if left < size:
         raise InputError(

@@ -31,7 +31,7 @@ class SafetensorsError(ValueError):
     """A file is no whole safetensors file; the text does not name it."""
 
 
-class TensorPlace(msgspec.Struct, frozen=True):
+class TensorRange(msgspec.Struct, frozen=True):
     """One tensor: type as the format calls it, shape, and bytes `offset` to `offset + length` of the file."""
 
     dtype: str
@@ -48,7 +48,7 @@ class _TensorRecord(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def tensor_places(fd: int) -> dict[str, TensorPlace]:
+def tensor_ranges(fd: int) -> dict[str, TensorRange]:
     """Where each tensor lies, by name; only the header is read.
 
     Raises `SafetensorsError` with the value when the file is truncated or its header does not hold together.
@@ -66,7 +66,7 @@ def tensor_places(fd: int) -> dict[str, TensorPlace]:
     records = _decode_header(os.pread(fd, header_bytes, _LENGTH_BYTES))
     _check_layout(records, data_bytes=file_bytes - start)
     return {
-        name: TensorPlace(record.dtype, tuple(record.shape), start + begin, end - begin)
+        name: TensorRange(record.dtype, tuple(record.shape), start + begin, end - begin)
         for name, record in records.items()
         for begin, end in (record.data_offsets,)
     }

@@ -14,7 +14,7 @@ import openvino as ov
 from softnpu.driver import GraphSource
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.weights import const_layers, with_offsets
-from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, written
+from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.weights_pool import Pool
 
@@ -115,7 +115,7 @@ def _written(model: ov.Model, by_index: bool) -> tuple[bytes, list[ConstantNode]
         clone.set_rt_info(True, "is_new_api")
         clone.set_rt_info(True, "use_indices_for_io_metadata")
         model = clone
-    return written(model, f"model '{model.get_friendly_name()}'")
+    return serialize_ir(model, f"model '{model.get_friendly_name()}'")
 
 
 def _packed(nodes: Sequence[ConstantNode]) -> tuple[dict[tuple[int, int], int], int]:

@@ -172,7 +172,7 @@ class Slot:
 
     def _in_device_memory(self, tensor: Any) -> bool:
         try:
-            block, offset = self._context.memory.find("set_tensor", tensor.data)
+            block, offset = self._context.memory.resolve("set_tensor", tensor.data)
         except ZeError:
             return False
         return bool(block.size - offset >= tensor.byte_size)

@@ -26,7 +26,7 @@ from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, NpuError, translated
 from softnpu.plugin.openvino_runtime import runtime
-from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_places
+from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_ranges
 
 _CHUNK = 4 << 20
 _RAW = {".bin", ".data", ".weights", ""}
@@ -198,7 +198,7 @@ def _plain(name: str) -> str:
 
 def _tensors(fd: int, path: Path) -> list[Entry]:
     try:
-        places = tensor_places(fd)
+        places = tensor_ranges(fd)
     except SafetensorsError as failure:
         raise ModelError(f"weights {path}: {failure}; expected a whole safetensors file") from failure
     return [

@@ -13,7 +13,7 @@ import pytest
 
 from softnpu.driver import Context, Driver
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SELF_CHECK, ENV_SOCKET
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SELF_CHECK, ENV_SOCKET
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, LastingDaemon

@@ -18,9 +18,9 @@ from softnpu.tools.failures import ToolError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from softnpu.emulator.compiler.cache_files import Entry
-    from softnpu.emulator.compiler.cache_key import Configuration
-    from softnpu.emulator.compiler.cache_upkeep import Described, Near
+    from softnpu.emulator.compiler.model_cache.cache_key import Configuration
+    from softnpu.emulator.compiler.model_cache.entry_files import Entry
+    from softnpu.emulator.compiler.model_cache.maintenance import EntryDescription, NearestEntry
 
 app = typer.Typer(name="cache", help="Compiled models on disk: what is there and why.", no_args_is_help=True)
 
@@ -46,10 +46,10 @@ def list_entries(
     json_output: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
 ) -> None:
     """List the compiled models, the least recently used first."""
-    from softnpu.emulator.compiler import cache_upkeep
+    from softnpu.emulator.compiler.model_cache import maintenance
 
     directory = _directory(dir)
-    found = [cache_upkeep.describe(entry) for entry in _entries(directory)]
+    found = [maintenance.describe(entry) for entry in _entries(directory)]
     if json_output:
         typer.echo(json.dumps([_as_json(described) for described in found], indent=2))
         return
@@ -65,17 +65,17 @@ def verify(
     fix: Annotated[bool, typer.Option("--fix", help="Remove the bad ones.")] = False,
 ) -> None:
     """Check the digest of every compiled model. Exit code 1 if any is bad, also when it was removed."""
-    from softnpu.emulator.compiler import cache_upkeep
+    from softnpu.emulator.compiler.model_cache import maintenance
 
     directory = _directory(dir)
     found = _entries(directory)
-    bad = dict(cache_upkeep.bad_entries(found))
+    bad = dict(maintenance.bad_entries(found))
     for entry, reason in bad.items():
         _say(f"bad: {entry.path}: {reason}")
     _say(f"{_count(len(found), 'compiled model')} checked, {len(bad)} bad")
     if bad and fix:
         names = {(entry.key, entry.created_ns) for entry in bad}
-        removed, kept = cache_upkeep.remove(
+        removed, kept = maintenance.remove(
             directory, lambda now: [entry for entry in now if (entry.key, entry.created_ns) in names]
         )
         _tell_removed(removed, kept)
@@ -96,7 +96,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
-    from softnpu.emulator.compiler import cache_upkeep
+    from softnpu.emulator.compiler.model_cache import maintenance
 
     if max_size is None and older_than is None and not everything:
         raise typer.BadParameter("nothing to go by; expected --max-size, --older-than or --all")
@@ -105,7 +105,7 @@ def prune(
     since_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
 
     def choose(found: list[Entry]) -> list[Entry]:
-        return cache_upkeep.surplus(found, limit, since_ns)
+        return maintenance.surplus(found, limit, since_ns)
 
     if dry_run:
         chosen = choose(_entries(directory))
@@ -113,7 +113,7 @@ def prune(
             _say(f"would remove {entry.path}")
         _say(f"{_count(len(chosen), 'compiled model')}, {format_bytes(sum(e.total for e in chosen))}")
     elif directory.is_dir():
-        _tell_removed(*cache_upkeep.remove(directory, choose))
+        _tell_removed(*maintenance.remove(directory, choose))
     else:
         _tell_removed([], [])
 
@@ -133,19 +133,19 @@ def explain(
     dir: DirOption = None,
 ) -> None:
     """Tell whether a model would come out of the cache; if not, which part of the key differs."""
-    from softnpu.emulator.compiler import cache_key, cache_upkeep
+    from softnpu.emulator.compiler.model_cache import cache_key, maintenance
     from softnpu.tools.inputs import parse_pairs, parse_shapes
 
     directory = _directory(dir)
     given = parse_pairs("--config", config or [], "KEY=VALUE")
     digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
-    found = {entry.key: cache_upkeep.describe(entry) for entry in _entries(directory)}
+    found = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}
     _say(f"{model}: key {key}")
     if key not in found:
         _say("miss: it would be compiled")
-        _tell_nearest(cache_upkeep.nearest(key, wanted.description(), found.values()), wanted)
-    elif reason := cache_upkeep.fault_of(found[key].entry):
+        _tell_nearest(maintenance.nearest(key, wanted.description(), found.values()), wanted)
+    elif reason := maintenance.defect_of(found[key].entry):
         _say(f"miss: the entry is bad and would be replaced: {reason}")
     else:
         _say(f"hit: {_summary(found[key])}")
@@ -172,15 +172,15 @@ def _directory(chosen: Path | None) -> Path:
 
 def _entries(directory: Path) -> list[Entry]:
     """Those of a directory; none where there is no directory yet."""
-    from softnpu.emulator.compiler import cache_files
+    from softnpu.emulator.compiler.model_cache import entry_files
 
     try:
-        return cache_files.entries(directory)
+        return entry_files.entries(directory)
     except FileNotFoundError:
         return []
 
 
-def _as_json(described: Described) -> dict[str, Any]:
+def _as_json(described: EntryDescription) -> dict[str, Any]:
     entry, parts = described.entry, described.parts
     return {
         "key": entry.key,
@@ -208,7 +208,7 @@ def request_of(
     from softnpu.emulator import platforms
     from softnpu.emulator.compiler import compile_job, job_cache
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
-    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.interface.environment import ENV_DEVICES
     from softnpu.emulator.links.compiler import CompileJob
     from softnpu.plugin import model_source
 
@@ -245,7 +245,7 @@ def _tell_removed(removed: list[Entry], kept: list[Entry]) -> None:
         _say(f"{len(kept)} could not be removed: in use, or not yours to remove")
 
 
-def _tell_nearest(near: Near | None, wanted: Configuration) -> None:
+def _tell_nearest(near: NearestEntry | None, wanted: Configuration) -> None:
     if near is None:
         _say("no entry is near: nothing of this name or content was stored, or it was removed since")
         return
@@ -266,7 +266,7 @@ def _kind(part: str) -> str:
     return {"version": "version", "platform": "platform"}.get(head, "config")
 
 
-def _summary(described: Described) -> str:
+def _summary(described: EntryDescription) -> str:
     entry = described.entry
     model = described.parts.get("model", "unknown model")
     hits = "" if described.hits is None else f", {_count(described.hits, 'hit')}"
@@ -279,7 +279,7 @@ def _short(key: str) -> str:
     return f"{key[:8]}..{key[64:72]}"
 
 
-def _table(found: list[Described]) -> Table:
+def _table(found: list[EntryDescription]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -283,13 +283,12 @@ def open_process(pid: int) -> int:
 
 def _is_the_daemon(record: DaemonRecord) -> bool:
     """Whether the record's process still runs: a pid is used again after a while, its start time is not."""
-    from softnpu.emulator.interface import endpoint
 
     try:
-        same_start = endpoint.process_start_time(record.pid) == record.start_time
+        same_start = process_identity.start_time(record.pid) == record.start_time
     except OSError:
         return False
-    return same_start and endpoint.boot_id() == record.boot_id
+    return same_start and process_identity.boot_id() == record.boot_id
 
 
 def await_end(ending: Ending) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from softnpu.emulator.interface.version import ENV_AUTOSTART
+from softnpu.emulator.interface.environment import ENV_AUTOSTART
 from softnpu.tools.console import format_bytes, out
 from softnpu.tools.failures import describe, expected
 from softnpu.tools.run import private_daemon

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from softnpu.emulator.interface.injections import KINDS, FaultKind, KindFacts, Operation, Value, count_of
+from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
 from softnpu.tools.console import out
 from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption, connect, place_of
@@ -16,7 +16,7 @@ from softnpu.tools.status import SocketOption, connect, place_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from softnpu.driver.faults import FaultState
+    from softnpu.driver.faults import InjectionState
 
 app = typer.Typer(
     name="inject",
@@ -42,7 +42,7 @@ def _parse_count(text: str) -> int | str:
     return _EVERY if count is None else count
 
 
-def _add(kind: FaultKind, facts: KindFacts) -> None:
+def _add(kind: FaultKind, facts: KindInfo) -> None:
     """The command of one kind."""
     takes = facts.value is not Value.NONE
     told = facts.value.value + (f" [{facts.default}]" if facts.default else "")
@@ -131,16 +131,16 @@ def _check(place: Path) -> None:
         return
 
 
-def _summary(state: FaultState) -> str:
+def _summary(state: InjectionState) -> str:
     often = "every operation" if state.count is None else _count(state.count, "operation")
     return ", ".join(filter(None, (_fault(state), often, _conditions(state))))
 
 
-def _fault(state: FaultState) -> str:
+def _fault(state: InjectionState) -> str:
     return f"{state.kind} {state.value}".strip()
 
 
-def _conditions(state: FaultState) -> str:
+def _conditions(state: InjectionState) -> str:
     """Which operations, if not any."""
     parts = []
     if state.after:
@@ -154,7 +154,7 @@ def _conditions(state: FaultState) -> str:
     return ", ".join(parts)
 
 
-def _table(states: list[FaultState]) -> Table:
+def _table(states: list[InjectionState]) -> Table:
     from rich import box
     from rich.table import Table
 

@@ -117,7 +117,7 @@ def private_daemon(devices: list[str] | None = None) -> Iterator[Path]:
 @contextmanager
 def _started_with(devices: list[str] | None) -> Iterator[None]:
     """While this lasts, a daemon that starts by itself gets these devices."""
-    from softnpu.emulator.interface.version import ENV_DEVICES
+    from softnpu.emulator.interface.environment import ENV_DEVICES
 
     before = os.environ.get(ENV_DEVICES)
     if devices is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from softnpu.driver import Driver
-    from softnpu.driver.faults import FaultState
+    from softnpu.driver.faults import InjectionState
     from softnpu.emulator.interface.messages import EngineStatus, StatusIs
 
 SocketOption = Annotated[
@@ -53,7 +53,7 @@ def status(
         out.print(_users(state))
 
 
-def _injected(driver: Driver) -> list[FaultState]:
+def _injected(driver: Driver) -> list[InjectionState]:
     """What was injected, as far as this user may know."""
     from softnpu.driver import ZeError, ZeResult
     from softnpu.driver.faults import status_of
@@ -66,7 +66,7 @@ def _injected(driver: Driver) -> list[FaultState]:
         return []
 
 
-def _injections(states: list[FaultState]) -> str:
+def _injections(states: list[InjectionState]) -> str:
     active = sum(state.state == "active" for state in states)
     hits = sum(state.hits for state in states)
     return f"injected faults: {active} active, {hits} hits ('softnpu inject status')" if states else ""

@@ -272,7 +272,7 @@ class BlobReader:
         return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
 
 
-def without_padding(head: bytes, length: int) -> int:
+def unpadded_size(head: bytes, length: int) -> int:
     """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
 
     Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. Whoever uses this

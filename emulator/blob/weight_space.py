@@ -54,10 +54,10 @@ class WeightSpace:
         end = self.layout.size + self.embedded if self.embedded else self.layout.end
         self.view = memory.view()[: max(1, end)]
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         """Takes the pages of the sources out of this process; what is touched again comes back."""
         if self.layout.size:
-            self._memory.let_go(0, self.layout.size)
+            self._memory.release_pages(0, self.layout.size)
 
     def find(self, address: int, length: int) -> int | None:
         """Where in the space `length` bytes at an address of this process lie; None outside of sources."""

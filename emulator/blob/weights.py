@@ -218,7 +218,7 @@ def offsets_in_space(
     return actual
 
 
-def placed(xml: bytes, actual: Mapping[int, int]) -> bytes:
+def with_actual_offsets(xml: bytes, actual: Mapping[int, int]) -> bytes:
     """The IR of a blob with canonical offsets replaced by actual ones.
 
     Refuses with `ERROR_INVALID_NATIVE_BINARY` a constant that the blob does not list.

@@ -55,7 +55,7 @@ class AddressRange:
         flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         _checked(_mmap(self.address + at, length, protection, flags, fd, offset), length)
 
-    def let_go(self, at: int, length: int) -> None:
+    def release_pages(self, at: int, length: int) -> None:
         """Takes mapped pages out of this process; what is touched again comes back from its file.
 
         Nothing happens if a page of the whole range was ever written to: that would be lost.

@@ -24,10 +24,10 @@ import signal
 import time
 from typing import NamedTuple
 
+from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from softnpu.emulator.common.shared_counts import SharedCounts
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_FAILPOINTS
 
 POINTS = {
     # a client: the process with the driver
@@ -205,7 +205,7 @@ def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
     return {_ENV_COUNTS: str(active.counts.fd)}, (active.counts.fd,)
 
 
-def stay_awake(wanted: bool) -> None:
+def keep_active(wanted: bool) -> None:
     """Whether `active` is set though there are no rules: others want to be asked at the points as well."""
     global active
     if wanted and active is None:

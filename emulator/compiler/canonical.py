@@ -15,7 +15,7 @@ from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.container import ConstantReference, WeightsReference
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, aligned, const_layers, with_offsets
-from softnpu.emulator.compiler.constants import ConstantNode, written
+from softnpu.emulator.compiler.constants import ConstantNode, serialize_ir
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 
@@ -59,7 +59,7 @@ def canonical(
     Constants of fewer than `embed_below` bytes are embedded. `advance` is told the share of constants that
     are digested.
     """
-    xml, nodes = written(model, subject)
+    xml, nodes = serialize_ir(model, subject)
     layers = const_layers(xml)
 
     contents: dict[bytes, _Content] = {}
@@ -126,7 +126,7 @@ def _inside(space: WeightSpace | None, node: ConstantNode, subject: str) -> int 
     """The offset of a constant in the space; None if it is not one of the client's."""
     if space is None or not space.covers(node.address):
         return None
-    offset = space.find(node.address, node.length)
+    offset = space.offset_of(node.address, node.length)
     if offset is None:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,

@@ -53,7 +53,7 @@ def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:
     return [_node(operation, subject) for operation in _constants(model)]
 
 
-def written(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
+def serialize_ir(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
     """The XML of a model, and its constants, one for each `Const` layer in the order of the text.
 
     Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own

@@ -17,9 +17,9 @@ from blake3 import blake3
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weights import Placement, offsets_in_space
-from softnpu.emulator.compiler import cache_key
-from softnpu.emulator.compiler.cache import ModelCache
 from softnpu.emulator.compiler.digests import sources_digest
+from softnpu.emulator.compiler.model_cache import cache_key
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.compiler.options import COMPILER, PLATFORM
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphFlag
@@ -98,7 +98,7 @@ class Entry:
             if weights is None:
                 return False
             placement = Placement.decode(content.placement)
-            _, embedded = reader.place(Section.WEIGHTS) or (0, 0)
+            _, embedded = reader.extent(Section.WEIGHTS) or (0, 0)
             offsets_in_space(reference, placement, weights.layout, embedded)
             check_constants(reference, placement.offsets, weights, self._order.subject, stages.advance)
         except Refused:

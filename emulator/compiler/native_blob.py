@@ -13,7 +13,13 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section, WeightsReference
 from softnpu.emulator.blob.weight_space import WeightSpace, check_range
-from softnpu.emulator.blob.weights import MAX_SPACE, Placement, check_canonical, offsets_in_space, placed
+from softnpu.emulator.blob.weights import (
+    MAX_SPACE,
+    Placement,
+    check_canonical,
+    offsets_in_space,
+    with_actual_offsets,
+)
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import files, options
 from softnpu.emulator.compiler.runtime import Product, Runtime
@@ -138,7 +144,7 @@ def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
 
 def _without_padding(fd: int, length: int) -> int:
     check_range(fd, 0, length, "blob")
-    size = container.without_padding(os.pread(fd, container.HEADER_SIZE, 0), length)
+    size = container.unpadded_size(os.pread(fd, container.HEADER_SIZE, 0), length)
     return length if any(os.pread(fd, length - size, size)) else size
 
 
@@ -159,7 +165,7 @@ def _space(
             expected=f"{sum(constant.length for constant in outside)} bytes in {len(outside)} constants",
             hint="give the weights that the model was compiled with",
         )
-    place = reader.place(Section.WEIGHTS)
+    place = reader.extent(Section.WEIGHTS)
     section = None if place is None else (blob_fd, *place)
     sources = fds[len(fds) - len(job.weights) :]
     return WeightSpace(job.weights, sources, subject, section)
@@ -215,7 +221,7 @@ def _check_content(
 
     subject = f"model '{meta.name}'"
     stages.begin("read")
-    xml = placed(bytes(reader.read(Section.IR)), actual)
+    xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
     model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)
     stages.begin("check")
     # the engine binds client memory by what the metadata says, so it has to be what the IR says

@@ -8,9 +8,9 @@ from functools import partial
 import msgspec
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.compiler import cache_key
 from softnpu.emulator.compiler.error_info import not_text, out_of_memory, sendable, system_fault
 from softnpu.emulator.compiler.job_runner import run
+from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.runtime import Product, Runtime
 from softnpu.emulator.compiler.stages import Send
 from softnpu.emulator.interface import messages

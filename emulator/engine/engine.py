@@ -58,7 +58,7 @@ class Engine:
         self._setup = setup
         states = linux.map_shared(states_fd, link.STATES_SIZE)
         self._states = memoryview(states).cast("Q")
-        self._vitals = self._states[link.VITALS // 8 :]
+        self._liveness = self._states[link.LIVENESS // 8 :]
         self.counters = Counters(page_fd, setup.devices, setup.device)
         self.scheduler = Scheduler()
         self.staging = Staging(staging_fd)
@@ -80,7 +80,7 @@ class Engine:
         self._cool_due_ns = 0
         platform = check_platform(setup.platform)
         self.ns_per_tick, self.tiles = platform.timer_ns_per_tick, platform.tiles
-        self.overlap = Overlap(self, setup.careful)
+        self.overlap = Overlap(self, setup.after_reset)
         self._runner = Runner(self, setup.tdr_ms)
 
     def run(self) -> None:
@@ -100,7 +100,7 @@ class Engine:
             if queue is None:
                 if not self._spin_for_work():
                     self._sleep()
-            elif self._vitals[link.INJECTIONS] != self.faults.orders:
+            elif self._liveness[link.INJECTION_MESSAGES] != self.faults.orders:
                 self.catch_up()  # who has asked for a fault relies on it from the next submission on
             else:
                 self._runner.run(queue)
@@ -321,7 +321,7 @@ class Engine:
         waiting = True
         while waiting and self.alive:
             # asked before reading: what waited then may have been sent since
-            waiting = bool(self._vitals[link.ORDERS_WAIT])
+            waiting = bool(self._liveness[link.MESSAGES_WAITING])
             self.read_orders()
             if waiting:
                 self._channel.wait_readable(_ORDERS_S)
@@ -393,8 +393,8 @@ class Engine:
         if failpoints.active is not None:
             self._give_up_unheard()
         # the others first: who sees the number relies on it
-        self._vitals[link.VITAL_OTHERS_CPU] = time.process_time_ns() - time.thread_time_ns()
-        self._vitals[link.VITAL_ANSWERED] = number
+        self._liveness[link.LIVENESS_OTHER_THREADS_NS] = time.process_time_ns() - time.thread_time_ns()
+        self._liveness[link.LIVENESS_PING] = number
 
     def _add_context(self, order: link.ContextAdd, doorbell: int) -> None:
         share = self._shares.setdefault(order.session or -order.context, Share())

@@ -21,7 +21,7 @@ import openvino as ov
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.blob.weights import Placement, offsets_in_space, placed
+from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.shared_tensors import origins
 from softnpu.emulator.interface.profiling import LayerRecord
@@ -205,7 +205,7 @@ class LoadedImage:
         if check and reference is not None:
             outside = [actual[constant.offset] for constant in reference.outside]
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
-        xml = placed(bytes(reader.read(Section.IR)), actual)
+        xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
@@ -243,7 +243,7 @@ def load(order: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
     """Loads an image from its descriptors (closed here). Raises `Refused` with the reason."""
     try:
         blob = memoryview(mmap.mmap(fds[0], order.blob_length, prot=mmap.PROT_READ))
-        section = BlobReader(blob).place(Section.WEIGHTS)
+        section = BlobReader(blob).extent(Section.WEIGHTS)
         sources = fds[len(fds) - len(order.weights) :]
         space = WeightSpace(order.weights, sources, "graph", None if section is None else (fds[0], *section))
         placement = None
@@ -278,7 +278,7 @@ def _kept_light(space: WeightSpace) -> Iterator[None]:
 
     def give_back() -> None:
         while not done.wait(_GIVE_BACK_S):
-            space.let_go()
+            space.release_pages()
 
     thread = threading.Thread(target=give_back, name="weights")
     thread.start()
@@ -287,7 +287,7 @@ def _kept_light(space: WeightSpace) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        space.let_go()
+        space.release_pages()
 
 
 def timed_load(order: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:

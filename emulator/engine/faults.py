@@ -19,7 +19,7 @@ from softnpu.emulator.engine.steps import BLOCKED, GIVEN_UP
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.links.injection_counts import InjectionCounts
+from softnpu.emulator.links.injection_counts import InjectionCounters
 
 if TYPE_CHECKING:
     from softnpu.emulator.engine.context import EngineContext
@@ -66,7 +66,7 @@ class EngineFaults:
         self.orders = 0  # that were obeyed
         self._rules: dict[int, _Rule] = {}
         self._lock = threading.Lock()  # images are loaded in a thread of their own
-        self._counts: InjectionCounts | None = None
+        self._counts: InjectionCounters | None = None
         self._struck: WeakKeyDictionary[EngineQueue, _Struck] = WeakKeyDictionary()
         self._unheard: WeakKeyDictionary[EngineQueue, _Unheard] = WeakKeyDictionary()
 
@@ -76,12 +76,12 @@ class EngineFaults:
         """A new injection; takes the descriptor of the counters."""
         with self._lock:
             if self._counts is None:
-                self._counts = InjectionCounts(fd, order.counters)
+                self._counts = InjectionCounters(fd, order.counters)
             else:
                 os.close(fd)
             self._rules[order.id] = _Rule(order.id, order.place, order.injection)
         self.orders += 1
-        failpoints.stay_awake(True)
+        failpoints.keep_active(True)
 
     def drop(self, order: link.InjectionDrop) -> None:
         """This one is not wanted any more; what it has begun stays as it is."""
@@ -97,12 +97,12 @@ class EngineFaults:
             del self._unheard[queue]
         with self._lock:
             for rule in list(self._rules.values()):
-                if self._counts is not None and self._counts.used_up(rule.place, rule.injection):
+                if self._counts is not None and self._counts.is_exhausted(rule.place, rule.injection):
                     del self._rules[rule.id]
             if self._counts is not None and not self._rules:
                 self._counts.close()
                 self._counts = None
-        failpoints.stay_awake(bool(self._rules or self._struck or self._unheard))
+        failpoints.keep_active(bool(self._rules or self._struck or self._unheard))
 
     # ------------------------------------------------------------ submissions
 

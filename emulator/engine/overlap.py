@@ -39,10 +39,10 @@ class Overlap:
     alone then, and nobody else is blamed.
     """
 
-    def __init__(self, engine: Engine, careful: bool) -> None:
+    def __init__(self, engine: Engine, after_reset: bool) -> None:
         self._engine = engine
         self._begun: list[Begun] = []
-        self._not_before_ns = time.monotonic_ns() + _CAREFUL_NS if careful else 0
+        self._not_before_ns = time.monotonic_ns() + _CAREFUL_NS if after_reset else 0
 
     def claim(self, queue: EngineQueue, inference: Inference | None) -> None:
         """The turn of the queue's next submission has come: it goes on with what was begun of it."""

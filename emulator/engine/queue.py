@@ -119,9 +119,9 @@ class EngineQueue:
         self._settle_event()
         judged = self.condemned == self.completed + 1 and self.verdict is not None
         # the watchdog that has ended a hanging engine says why in its own words
-        if state[link.STATE_DOOMED] == self.completed + 1 and not judged:
+        if state[link.STATE_INJECTED] == self.completed + 1 and not judged:
             self.condemned = self.completed + 1
-            self.verdict = _doomed(int(state[link.STATE_DOOM]))
+            self.verdict = _doomed(int(state[link.STATE_INJECTED_RESULT]))
         # as long as the ring does not say so the slot is that of this submission, and its fence may be untold
         if self._longs[self._done] != self.completed:
             self._tell_fence(self.completed)
@@ -290,9 +290,9 @@ class EngineQueue:
 
     def doom(self, result: int) -> None:
         """Notes that the next submission ends with this result, because a user asked for it."""
-        self._state[link.STATE_DOOMED] = 0
-        self._state[link.STATE_DOOM] = result
-        self._state[link.STATE_DOOMED] = self.completed + 1
+        self._state[link.STATE_INJECTED] = 0
+        self._state[link.STATE_INJECTED_RESULT] = result
+        self._state[link.STATE_INJECTED] = self.completed + 1
 
     def _step_id(self) -> int:
         return ((self.completed + 1) << link.REACHED_BITS) | self.step

@@ -103,7 +103,7 @@ class Staging:
             os.ftruncate(self._fd, 0)
             return
         mapping = self._map_file(size)
-        self._free.take(_LARGEST, _PAGE)
+        self._free.allocate(_LARGEST, _PAGE)
         end, kept = 0, {}
         for place in sorted(places):
             start, length = place * _PAGE, self._length(place, size)
@@ -113,7 +113,7 @@ class Staging:
                 _give_back(mapping, self._returned, end, start - end)
             kept[place], end = self._piece(start, length), start + length
         _release(mapping, end, size - end)
-        self._free.give(end, _LARGEST - end)
+        self._free.free(end, _LARGEST - end)
         self._pending = [
             (queue, value, kept[place])
             for queue, value in notes
@@ -153,9 +153,9 @@ class Staging:
     def take(self, size: int) -> Piece:
         """A piece of at least `size` bytes, all 0. Raises `MemoryError`."""
         while self._returned:
-            self._free.give(*self._returned.popleft())
+            self._free.free(*self._returned.popleft())
         length = -(-(size + _DATA) // _PAGE) * _PAGE
-        start = self._free.take(length, _PAGE)
+        start = self._free.allocate(length, _PAGE)
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
         try:
@@ -164,7 +164,7 @@ class Staging:
             if start + length > self._size:
                 self._map_file(max(start + length, 2 * self._size))
         except OSError as error:
-            self._free.give(start, length)
+            self._free.free(start, length)
             raise MemoryError(f"staging: {size} bytes, {error}") from error
         assert self._map is not None
         _HEADER.pack_into(self._map, start, _MAGIC, length)

@@ -46,7 +46,7 @@ _REGION = struct.Struct("=HHIQQQQQQQQ")
 _EXECUTE = struct.Struct("=HHIQQIIQQ")
 _ARGUMENT = struct.Struct("=QQ")
 _STRIDES = struct.Struct("=I5I")
-STRIDE_DIMS = 5
+MAX_DIMS = 5
 
 
 class MemoryAt(NamedTuple):
@@ -184,8 +184,7 @@ def encode_command(command: Command) -> bytes:
 def _encode_execute(command: GraphExecute) -> bytes:
     parts = [_ARGUMENT.pack(*argument) for argument in command.arguments]
     parts += [
-        _STRIDES.pack(index, *strides, *[0] * (STRIDE_DIMS - len(strides)))
-        for index, strides in command.strides
+        _STRIDES.pack(index, *strides, *[0] * (MAX_DIMS - len(strides))) for index, strides in command.strides
     ]
     size = _EXECUTE.size + sum(len(part) for part in parts)
     head = _EXECUTE.pack(

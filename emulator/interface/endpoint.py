@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator.common.file_ownership import ROOT
+from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_SOCKET
 
 _MAX_SUN_PATH = 107
 _ACCEPT_S = 1.0

@@ -37,7 +37,7 @@ class Injected(Message, frozen=True, kw_only=True, tag="injected"):
     id: int
 
 
-class FaultState(msgspec.Struct, frozen=True, kw_only=True):
+class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
     """One injection and what has come of it.
 
     `matched` operations it might have acted on, `hits` on which it has. `state`: `active`, `used up`, or
@@ -61,7 +61,7 @@ class FaultState(msgspec.Struct, frozen=True, kw_only=True):
 class InjectedAre(Message, frozen=True, kw_only=True, tag="injected_are"):
     """Active injections, and the last of those that have ended by themselves; the oldest first."""
 
-    faults: tuple[FaultState, ...]
+    faults: tuple[InjectionState, ...]
 
 
 class Cleared(Message, frozen=True, kw_only=True, tag="cleared"):

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from softnpu.emulator.interface.environment import ENV_INJECT
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_INJECT
 
 
 class FaultKind(enum.StrEnum):
@@ -72,7 +72,7 @@ class Value(enum.Enum):
     REQUEST_TIME = "a request and a time, such as mem_alloc=200ms"
 
 
-class KindFacts(NamedTuple):
+class KindInfo(NamedTuple):
     """What a kind acts on, what it does, its value, and the value that holds when none is given."""
 
     operation: Operation
@@ -82,85 +82,85 @@ class KindFacts(NamedTuple):
     requests: tuple[str, ...] = ()
 
 
-KINDS: dict[FaultKind, KindFacts] = {
-    FaultKind.HANG: KindFacts(
+KINDS: dict[FaultKind, KindInfo] = {
+    FaultKind.HANG: KindInfo(
         Operation.SUBMISSION, "it makes no progress, and the engine listens to nobody: the watchdog resets it"
     ),
-    FaultKind.STALL: KindFacts(
+    FaultKind.STALL: KindInfo(
         Operation.SUBMISSION, "it makes no progress, the engine listens: the watchdog aborts it, no reset"
     ),
-    FaultKind.RESET: KindFacts(
+    FaultKind.RESET: KindInfo(
         Operation.SUBMISSION, "the engine dies under it and comes back: nothing is lost, it runs again"
     ),
-    FaultKind.LOST: KindFacts(
+    FaultKind.LOST: KindInfo(
         Operation.SUBMISSION, "it ends with DEVICE_LOST, and so does all else of its queue"
     ),
-    FaultKind.ECC: KindFacts(
+    FaultKind.ECC: KindInfo(
         Operation.SUBMISSION, "an uncorrectable memory error: it ends with UNKNOWN, its outputs are void"
     ),
-    FaultKind.FAIL: KindFacts(
+    FaultKind.FAIL: KindInfo(
         Operation.SUBMISSION, "it ends with an error, its queue goes on", Value.RESULT, "ERROR_UNKNOWN"
     ),
-    FaultKind.SLOW: KindFacts(
+    FaultKind.SLOW: KindInfo(
         Operation.SUBMISSION, "it takes longer, and the device is busy with it", Value.SLOWNESS, "10ms"
     ),
-    FaultKind.DROP_SIGNAL: KindFacts(
+    FaultKind.DROP_SIGNAL: KindInfo(
         Operation.SUBMISSION, "it is done and nobody is told: the device gives it up as DEVICE_LOST"
     ),
-    FaultKind.DROP_DOORBELL: KindFacts(
+    FaultKind.DROP_DOORBELL: KindInfo(
         Operation.DOORBELL, "it is not heard: the next one is, or the device gives the work up as DEVICE_LOST"
     ),
-    FaultKind.LOAD_HANG: KindFacts(
+    FaultKind.LOAD_HANG: KindInfo(
         Operation.LOAD,
         "loading a graph makes no progress: the engine is reset and tries again; twice: refused",
     ),
-    FaultKind.LOAD_CRASH: KindFacts(
+    FaultKind.LOAD_CRASH: KindInfo(
         Operation.LOAD, "the engine dies while it loads a graph and tries again; twice: refused"
     ),
-    FaultKind.LOAD_FAIL: KindFacts(
+    FaultKind.LOAD_FAIL: KindInfo(
         Operation.REQUEST,
         "initialising a graph fails",
         Value.RESULT,
         "ERROR_MODULE_BUILD_FAILURE",
         ("graph_initialize",),
     ),
-    FaultKind.OOM: KindFacts(
+    FaultKind.OOM: KindInfo(
         Operation.REQUEST, "an allocation is out of memory", Value.MEMORY, "device", ("mem_alloc",)
     ),
-    FaultKind.COMPILE_FAIL: KindFacts(
+    FaultKind.COMPILE_FAIL: KindInfo(
         Operation.REQUEST,
         "a compilation ends with MODULE_BUILD_FAILURE and a build log",
         Value.TEXT,
         "error: injected fault: the compiler does not like this model",
         ("graph_create",),
     ),
-    FaultKind.COMPILE_CRASH: KindFacts(
+    FaultKind.COMPILE_CRASH: KindInfo(
         Operation.REQUEST, "the compiler dies over a model", requests=("graph_create",)
     ),
-    FaultKind.COMPILE_HANG: KindFacts(
+    FaultKind.COMPILE_HANG: KindInfo(
         Operation.REQUEST, "the compiler makes no progress, and is ended in 10 s", requests=("graph_create",)
     ),
-    FaultKind.COMPILE_SLOW: KindFacts(
+    FaultKind.COMPILE_SLOW: KindInfo(
         Operation.REQUEST, "a compilation begins later", Value.TIME, "1s", ("graph_create",)
     ),
-    FaultKind.IMPORT_FAIL: KindFacts(
+    FaultKind.IMPORT_FAIL: KindInfo(
         Operation.REQUEST,
         "importing a blob or memory of another process fails",
         Value.RESULT,
         requests=("graph_import", "mem_import"),
     ),
-    FaultKind.EXPORT_FAIL: KindFacts(
+    FaultKind.EXPORT_FAIL: KindInfo(
         Operation.REQUEST,
         "exporting a blob, or allocating memory for other processes, fails",
         Value.RESULT,
         requests=("graph_export", "graph_blob", "mem_alloc"),
     ),
-    FaultKind.REFUSE: KindFacts(Operation.REQUEST, "any request is refused", Value.REQUEST),
-    FaultKind.DELAY: KindFacts(Operation.REQUEST, "any request is served later", Value.REQUEST_TIME),
-    FaultKind.DISCONNECT: KindFacts(
+    FaultKind.REFUSE: KindInfo(Operation.REQUEST, "any request is refused", Value.REQUEST),
+    FaultKind.DELAY: KindInfo(Operation.REQUEST, "any request is served later", Value.REQUEST_TIME),
+    FaultKind.DISCONNECT: KindInfo(
         Operation.REQUEST, "the daemon ends the connection instead of serving a request"
     ),
-    FaultKind.DAEMON_DEATH: KindFacts(
+    FaultKind.DAEMON_DEATH: KindInfo(
         Operation.REQUEST, "the daemon dies (SIGKILL) instead of serving a request"
     ),
 }
@@ -201,7 +201,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
 
     @property
-    def facts(self) -> KindFacts:
+    def facts(self) -> KindInfo:
         """What its kind does."""
         return KINDS[self.kind]
 

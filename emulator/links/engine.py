@@ -31,7 +31,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     devices: int
     tdr_ms: int
     spin_us: int
-    careful: bool = False
+    after_reset: bool = False
     self_check: bool = False
 
 
@@ -93,7 +93,7 @@ class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
     state: int
     condemned: int = 0
     background: bool = False
-    verdict: ErrorInfo | None = None
+    condemned_info: ErrorInfo | None = None
 
 
 class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
@@ -246,23 +246,23 @@ The value is the number of changes of this event before.
 """
 STATE_EFFECT_OFFSET = 7
 """Index of the u64 "where the event lies in this memory"."""
-STATE_DOOMED = 8
+STATE_INJECTED = 8
 """Index of the u64 "submission that is to end with an injected failure", also if the engine dies first."""
-STATE_DOOM = 9
+STATE_INJECTED_RESULT = 9
 """Index of the u64 "result of that failure"."""
 REACHED_BITS = 24
 REACHED_MASK = (1 << REACHED_BITS) - 1
 QUEUE_STATE = struct.Struct("=QQQQ96x")
 
-VITALS = QUEUE_STATE_SIZE * QUEUE_STATES
+LIVENESS = QUEUE_STATE_SIZE * QUEUE_STATES
 """Where the signs of life start, in bytes."""
-VITAL_ANSWERED = 0
+LIVENESS_PING = 0
 """Index of the u64 "number of the last `Ping` that was read"."""
-VITAL_OTHERS_CPU = 1
+LIVENESS_OTHER_THREADS_NS = 1
 """Index of the u64 "nanoseconds of CPU that the engine's other threads had used by then"."""
-VITAL = struct.Struct("=QQ")
-ORDERS_WAIT = 2
+LIVENESS_WORDS = struct.Struct("=QQ")
+MESSAGES_WAITING = 2
 """Index, from `VITALS` on, of the u64 "orders wait in the supervisor because the socket is full" (0 or 1)."""
-INJECTIONS = 3
+INJECTION_MESSAGES = 3
 """Index, from `VITALS` on, of the u64 "orders about injections that this engine was sent"."""
-STATES_SIZE = VITALS + 64
+STATES_SIZE = LIVENESS + 64

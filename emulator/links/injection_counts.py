@@ -9,7 +9,7 @@ from softnpu.emulator.interface.injections import Injection
 _EACH = 2  # operations that matched, operations that were hit
 
 
-class InjectionCounts:
+class InjectionCounters:
     """The counters of up to `places` injections."""
 
     def __init__(self, fd: int, places: int) -> None:
@@ -18,7 +18,7 @@ class InjectionCounts:
         self.places = places
 
     @classmethod
-    def new(cls, places: int) -> InjectionCounts:
+    def new(cls, places: int) -> InjectionCounters:
         """Fresh ones."""
         return cls(linux.memfd("injections", _EACH * COUNT_SIZE * places), places)
 
@@ -51,6 +51,6 @@ class InjectionCounts:
         """Closes mapping and descriptor."""
         self._counts.close()
 
-    def used_up(self, place: int, injection: Injection) -> bool:
+    def is_exhausted(self, place: int, injection: Injection) -> bool:
         """Whether it has hit as often as it was to."""
         return injection.count is not None and self.told(place)[1] >= injection.count

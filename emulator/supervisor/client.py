@@ -17,8 +17,8 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
-from softnpu.emulator.supervisor.faults import FaultRequest
 from softnpu.emulator.supervisor.graph_requests import cancelled_fault
+from softnpu.emulator.supervisor.injection_registry import FaultRequest
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session import Session

@@ -96,16 +96,16 @@ class Device:
             self._reactor,
             self._on_frame,
             self._on_engine_end,
-            self.states.set_orders_wait,
+            self.states.set_messages_waiting,
         )
         self._engine = engine
         self._page.set(self.info.index, StatusWord.ENGINE_PID, engine.pid)
-        self.states.clear_vitals()
+        self.states.clear_liveness()
         # what clients have is told in many orders: until all are sent it may meet a handle that comes later
-        self.states.set_orders_wait(True)
+        self.states.set_messages_waiting(True)
         self._watchdog.begin(engine.pid)
         self._post(
-            msgspec.structs.replace(self._setup, careful=self.restarts > 0),
+            msgspec.structs.replace(self._setup, after_reset=self.restarts > 0),
             [self.states.fd, self._page.fd, self._staging],
         )
         self.on_start()
@@ -117,7 +117,7 @@ class Device:
         for context in self.contexts.values():
             self._announce_context(context)
         self._post(link.Resume())
-        self.states.set_orders_wait(engine.full)
+        self.states.set_messages_waiting(engine.full)
 
     def close(self, timeout_s: float) -> None:
         """Ends the engine and closes all descriptors of the device."""
@@ -367,7 +367,7 @@ class Device:
                 state=queue.state,
                 condemned=queue.condemned,
                 background=self.penalties.in_background(queue),
-                verdict=queue.verdict,
+                condemned_info=queue.condemned_info,
             )
         )
         if queue.lost is not None:

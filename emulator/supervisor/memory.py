@@ -69,7 +69,7 @@ class ContextMemory:
         control = kind == "control"
         if reserved > _ARENA_ITEM or exportable:
             segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
-            offset = segment.ranges.take(segment.size, alignment)
+            offset = segment.ranges.allocate(segment.size, alignment)
             reserved = segment.size
         else:
             segment, offset, fresh = self._place(reserved, alignment, control)
@@ -80,14 +80,14 @@ class ContextMemory:
     def adopt(self, fd: int, size: int, kind: str) -> Allocation:
         """A segment that another process has made, as one allocation; takes the descriptor."""
         segment = self._keep_segment(fd, size, control=False)
-        segment.ranges.take(size, PAGE)
+        segment.ranges.allocate(size, PAGE)
         self.allocated += size
         return Allocation(segment, 0, size, size, kind)
 
     def free(self, allocation: Allocation) -> bool:
         """Takes an allocation back; True when its segment ended with it."""
         segment = allocation.segment
-        segment.ranges.give(allocation.offset, allocation.reserved)
+        segment.ranges.free(allocation.offset, allocation.reserved)
         self.allocated -= allocation.size
         if not segment.ranges.empty:
             return False
@@ -105,13 +105,13 @@ class ContextMemory:
     def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:
         for segment in self.segments.values():
             if segment.control == control:
-                offset = segment.ranges.take(reserved, alignment)
+                offset = segment.ranges.allocate(reserved, alignment)
                 if offset is not None:
                     return segment, offset, False
         # arenas grow with what the context holds, so a small context stays small
         wanted = max(_ARENA_FIRST, 2 * reserved, min(self.allocated, _ARENA_LAST))
         segment = self._add_segment(1 << (wanted - 1).bit_length(), control)
-        offset = segment.ranges.take(reserved, alignment)
+        offset = segment.ranges.allocate(reserved, alignment)
         assert offset is not None  # an arena is at least twice its largest item
         return segment, offset, True
 

@@ -30,7 +30,7 @@ class Queue:
     handle: int = 0
     # submission that must not run again, how it ends, and why nothing of this queue runs any more
     condemned: int = 0
-    verdict: ErrorInfo | None = None
+    condemned_info: ErrorInfo | None = None
     lost: ErrorInfo | None = None
     # how many engines have ended under a submission, and under one command of it
     attempted: int = 0

@@ -63,25 +63,25 @@ class QueueStates:
         """Only while no engine lives: nothing of this queue runs."""
         _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
 
-    def vitals(self) -> tuple[int, int]:
+    def liveness(self) -> tuple[int, int]:
         """The last ping that was read, and the CPU time of the engine's other threads by then."""
-        answered, others_ns = link.VITAL.unpack_from(self._map, link.VITALS)
+        answered, others_ns = link.LIVENESS_WORDS.unpack_from(self._map, link.LIVENESS)
         return answered, others_ns
 
-    def clear_vitals(self) -> None:
+    def clear_liveness(self) -> None:
         """A new engine begins."""
-        link.VITAL.pack_into(self._map, link.VITALS, 0, 0)
+        link.LIVENESS_WORDS.pack_into(self._map, link.LIVENESS, 0, 0)
         self._injections = 0
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, 0)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, 0)
 
-    def set_orders_wait(self, wait: bool) -> None:
+    def set_messages_waiting(self, wait: bool) -> None:
         """Whether the engine has yet to be told of something that clients know already."""
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.ORDERS_WAIT, wait)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.MESSAGES_WAITING, wait)
 
     def count_injection(self) -> None:
         """The engine was sent one more order about injections."""
         self._injections += 1
-        _WORD.pack_into(self._map, link.VITALS + 8 * link.INJECTIONS, self._injections)
+        _WORD.pack_into(self._map, link.LIVENESS + 8 * link.INJECTION_MESSAGES, self._injections)
 
     def close(self) -> None:
         self._map.close()

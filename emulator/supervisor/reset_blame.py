@@ -39,9 +39,9 @@ def judge_queues(
             queue.attempts += 1
             queue.attempts_in_all += 1
             if verdict is not None and verdict.guilty:
-                queue.verdict = verdict.info
+                queue.condemned_info = verdict.info
             elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
-                queue.verdict = _died(reason)
+                queue.condemned_info = _died(reason)
             else:
                 continue
             queue.condemned = running.sequence

@@ -7,9 +7,9 @@ import math
 import msgspec
 
 from softnpu.emulator import platforms
-from softnpu.emulator.common import environment, failpoints
-from softnpu.emulator.common.environment import DEFAULT_SPIN_US, IDLE_TIMES, MOST_SPIN_US, is_idle_time
-from softnpu.emulator.interface import commands, injections, records
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.interface import commands, environment, injections, records
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MAX_SPIN_US, is_idle_time
 from softnpu.emulator.interface.messages import DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -58,8 +58,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad("--log-level", repr(self.log_level), " or ".join(LOG_LEVELS))
         if not is_idle_time(self.idle_timeout_s):
             raise _bad("--idle-timeout", f"{self.idle_timeout_s:g}", IDLE_TIMES)
-        if not 0 <= self.spin_us <= MOST_SPIN_US:
-            raise _bad("--spin-us", f"{self.spin_us}", f"0 to {MOST_SPIN_US} microseconds")
+        if not 0 <= self.spin_us <= MAX_SPIN_US:
+            raise _bad("--spin-us", f"{self.spin_us}", f"0 to {MAX_SPIN_US} microseconds")
         for name in ("memory", "session_memory", "command_limit_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise _bad(f"--{name}".replace("_", "-"), f"{getattr(self, name)}", "0 or more")

@@ -22,7 +22,7 @@ from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.faults import Faults
+from softnpu.emulator.supervisor.injection_registry import Faults
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for

@@ -93,7 +93,7 @@ class Watchdog:
         passed = min(now - self._ticked, _TICKS_AT_ONCE * self._period_s)
         self._ticked = now
         self._timer = self._reactor.after(self._period_s, self._tick)
-        answered, others_ns = self._device.states.vitals()
+        answered, others_ns = self._device.states.liveness()
         answers = answered == self._sent
         suspect = self._device.suspect()
         if self._progress(activity, answers, others_ns, suspect):

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.compiler import cache_files, cache_record
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache import entry_files, sidecars
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing, size_of
 
 # ---------------------------------------------------------------- keys
@@ -24,7 +24,7 @@ from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, list
 
 def test_a_key_is_64_characters_of_the_input_and_16_of_the_configuration(cache: ModelCache) -> None:
     key = cache.key(b"input", b"configuration")
-    assert cache_files.is_key(key)
+    assert entry_files.is_key(key)
     assert cache.key(b"other", b"configuration")[:64] != key[:64]
     assert cache.key(b"other", b"configuration")[64:] == key[64:]
     assert cache.key(b"input", b"other")[:64] == key[:64]
@@ -59,7 +59,7 @@ def test_a_file_is_the_payload_and_80_characters_of_digest(cache: ModelCache, di
     cache.store(key, PAYLOAD)
     content = (directory / key).read_bytes()
     assert content[:-80] == PAYLOAD
-    assert cache_files.is_key(content[-80:].decode())
+    assert entry_files.is_key(content[-80:].decode())
     assert listing(directory) == [key]
 
 
@@ -177,7 +177,7 @@ def test_a_good_entry_that_took_the_place_of_a_bad_one_is_not_removed(
 ) -> None:
     key = key_of(cache, "a")
     (directory / key).write_bytes(bytes(500))
-    bad = cache_files.open_entry(directory / key)
+    bad = entry_files.open_entry(directory / key)
     try:
         assert cache.store(key, PAYLOAD)
         cache._discard(directory / key, bad, "it was bad when it was opened")
@@ -221,17 +221,17 @@ def test_the_total_keeps_all_and_one_byte_less_evicts_one(
     assert all(cache.store(key, PAYLOAD, description) for key in keys)
     total = size_of(directory)
     for key in keys:
-        cache_files.remove(directory / key)
+        entry_files.remove(directory / key)
 
     exact = cache_in(directory, total)
     assert all(exact.store(key, PAYLOAD, description) for key in keys)
-    assert [entry.key for entry in cache_files.entries(directory)] == keys
+    assert [entry.key for entry in entry_files.entries(directory)] == keys
     for key in keys:
-        cache_files.remove(directory / key)
+        entry_files.remove(directory / key)
 
     less = cache_in(directory, total - 1)
     assert all(less.store(key, PAYLOAD, description) for key in keys)
-    assert [entry.key for entry in cache_files.entries(directory)] == keys[1:]
+    assert [entry.key for entry in entry_files.entries(directory)] == keys[1:]
     assert size_of(directory) < total
 
 
@@ -242,14 +242,14 @@ def test_the_entry_that_was_not_used_for_the_longest_time_goes_first(directory: 
         assert cache.store(key, PAYLOAD)
     assert cache.load(keys[0]) == PAYLOAD
     assert cache.store(keys[3], PAYLOAD)
-    assert [entry.key for entry in cache_files.entries(directory)] == [keys[2], keys[0], keys[3]]
+    assert [entry.key for entry in entry_files.entries(directory)] == [keys[2], keys[0], keys[3]]
 
 
 def test_replacing_an_entry_evicts_no_other(directory: Path) -> None:
     cache = cache_in(directory, limit=2 * (len(PAYLOAD) + 80))
     keys = [key_of(cache, name) for name in "ab"]
     assert all(cache.store(key, PAYLOAD) for key in (*keys, keys[1]))
-    assert [entry.key for entry in cache_files.entries(directory)] == keys
+    assert [entry.key for entry in entry_files.entries(directory)] == keys
 
 
 def test_an_entry_in_use_is_not_evicted(directory: Path) -> None:
@@ -258,7 +258,7 @@ def test_an_entry_in_use_is_not_evicted(directory: Path) -> None:
     assert all(cache.store(key, PAYLOAD) for key in keys[:2])
     with _reading(directory / keys[0]):
         assert cache.store(keys[2], PAYLOAD)
-        assert [entry.key for entry in cache_files.entries(directory)] == [keys[0], keys[2]]
+        assert [entry.key for entry in entry_files.entries(directory)] == [keys[0], keys[2]]
         with _reading(directory / keys[2]):
             assert not cache.store(keys[3], PAYLOAD), "nothing could go"
     assert cache.load(keys[0]) == PAYLOAD
@@ -269,7 +269,7 @@ def test_files_of_others_are_neither_counted_nor_removed(directory: Path) -> Non
     foreign = directory / "notes.txt"
     foreign.write_bytes(bytes(LARGE >> 10))
     assert all(cache.store(key_of(cache, name), PAYLOAD) for name in "abc")
-    assert len(cache_files.entries(directory)) == 2
+    assert len(entry_files.entries(directory)) == 2
     assert foreign.exists()
 
 
@@ -282,7 +282,7 @@ def test_an_entry_larger_than_the_limit_of_now_is_a_miss_and_stays(directory: Pa
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    fd = cache_files.open_entry(path)
+    fd = entry_files.open_entry(path)
     fcntl.flock(fd, fcntl.LOCK_SH)
     try:
         yield
@@ -298,7 +298,7 @@ def test_a_sidecar_tells_what_made_the_entry_and_counts_its_hits(cache: ModelCac
     cache.store(key, PAYLOAD, {"model": "net", "platform": "4000"})
     for _ in range(3):
         cache.load(key)
-    record, hits = cache_record.decode((directory / f"{key}.json").read_bytes())
+    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
     assert record is not None
     assert (record.payload_size, record.description) == (len(PAYLOAD), {"model": "net", "platform": "4000"})
     assert hits == 3
@@ -337,7 +337,7 @@ def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path, sid
     cache.store(key, PAYLOAD)
     (directory / f"{key}.json").write_bytes(sidecar)
     assert cache.load(key) == PAYLOAD
-    record, hits = cache_record.decode((directory / f"{key}.json").read_bytes())
+    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
     assert record is None
     assert hits == sidecar.count(b"\n") + 1
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.compiler import cache_files, cache_upkeep
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache import entry_files, maintenance
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing
 
@@ -82,7 +82,7 @@ def test_a_read_only_file_system_still_hits(mounted: Path, warnings: Warnings) -
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -131,7 +131,7 @@ def test_an_entry_that_must_not_be_read_is_replaced(private_dir: Path, directory
 def test_a_file_size_limit_is_like_a_full_disk(directory: Path) -> None:
     program = """
 import resource, sys
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 cache = ModelCache.open(CacheOptions(directory=sys.argv[1], limit=1 << 30))
@@ -152,7 +152,7 @@ def test_a_hit_needs_no_openvino(directory: Path) -> None:
     program = """
 import sys
 from softnpu.emulator.compiler import cache_key
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 cache = ModelCache.open(CacheOptions(directory=sys.argv[1], limit=1 << 30))
 made = cache_key.Configuration(name="n", platform="4000", compiler="c", config={}).encoded()
@@ -193,7 +193,7 @@ def test_an_entry_that_others_may_have_written_is_a_miss_and_replaced(
 @needs_root
 def test_the_lock_of_another_user_is_not_waited_for(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
-    lock = cache_files.lock_path(directory / key)
+    lock = entry_files.lock_path(directory / key)
     lock.touch()
     _give_away(lock)
     with lock.open("r+b") as held:
@@ -207,7 +207,7 @@ def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
 ) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD, {"model": "a"})
-    sidecar = cache_files.sidecar_path(directory / key)
+    sidecar = entry_files.sidecar_path(directory / key)
     precious = private_dir / "precious"
     precious.write_text("precious")
     sidecar.unlink()
@@ -220,7 +220,7 @@ def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
 def test_a_sidecar_that_is_no_file_describes_nothing(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD)
-    os.mkfifo(cache_files.sidecar_path(directory / key))
-    (entry,) = cache_files.entries(directory)
+    os.mkfifo(entry_files.sidecar_path(directory / key))
+    (entry,) = entry_files.entries(directory)
 
-    assert cache_upkeep.describe(entry).record is None
+    assert maintenance.describe(entry).record is None

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError
 import msgspec
 import pytest
 
-from softnpu.emulator.compiler import cache_key
-from softnpu.emulator.compiler.cache_key import Configuration
+from softnpu.emulator.compiler.model_cache import cache_key
+from softnpu.emulator.compiler.model_cache.cache_key import Configuration
 
 BASE = Configuration(
     name="net", platform="4000", compiler="c 1.0", config={"A": "1", "B": "2"}, shapes={"x": (1, 3)}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.compiler import cache as cache_module
-from softnpu.emulator.compiler import cache_files
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache import cache as cache_module
+from softnpu.emulator.compiler.model_cache import entry_files
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.conftest import StartPython
 from tests.support.client import ClientProcess
@@ -22,7 +22,7 @@ PAYLOAD = bytes(range(256)) * 40
 
 # every process: the cache in given["directory"], and the key of a model that it is asked for
 SETUP = """
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.compiler import cache_files
 from softnpu.emulator.interface.messages import CacheOptions
 cache = ModelCache.open(CacheOptions(directory=given["directory"], limit=given.get("limit", 1 << 30)))
@@ -214,7 +214,7 @@ def test_a_writer_killed_before_the_rename_leaves_nothing_that_stays(
     left = os.listdir(directory)
     assert len(left) == 2
     assert all(name.startswith(f".{key}.{writer.pid}-") and name.endswith(".tmp") for name in left)
-    assert cache_files.entries(directory) == []
+    assert entry_files.entries(directory) == []
     other = cache.key(b"another", b"configuration")
     assert cache.store(other, PAYLOAD)
     assert os.listdir(directory) == [other]
@@ -235,12 +235,12 @@ def test_a_stopped_writer_costs_a_store_but_no_hang(
 
 def test_temporary_files_of_living_writers_stay_and_of_reused_pids_go(directory: Path) -> None:
     directory.mkdir()
-    mine = cache_files.temporary_path(directory / ("a" * 80), "entry")
+    mine = entry_files.temporary_path(directory / ("a" * 80), "entry")
     start = int(mine.name.split("-")[1].split(".")[0])
     reused = mine.with_name(mine.name.replace(str(start), str(start - 1)))
     for path in (mine, reused):
         path.write_bytes(b"half")
-    assert cache_files.sweep(directory) == 4
+    assert entry_files.sweep(directory) == 4
     assert os.listdir(directory) == [mine.name]
 
 
@@ -274,7 +274,7 @@ say([hits, stores])
         assert client.hear() == "begin"
     watch = Stopwatch()
     while watch.seconds < 1.0:
-        total = sum(entry.total for entry in cache_files.entries(directory))
+        total = sum(entry.total for entry in entry_files.entries(directory))
         # one byte a hit may come on top, until the next store
         assert total <= limit + 4096
     clients[0].kill()
@@ -283,8 +283,8 @@ say([hits, stores])
         assert hits > 0
         assert stores > 0
         client.finish()
-    with cache_files.changing(directory, DEADLINE_S):
-        cache_files.sweep(directory)
-    names = {entry.key for entry in cache_files.entries(directory)}
+    with entry_files.changing(directory, DEADLINE_S):
+        entry_files.sweep(directory)
+    names = {entry.key for entry in entry_files.entries(directory)}
     assert names
     assert set(os.listdir(directory)) <= names | {f"{name}.json" for name in names}

@@ -12,10 +12,10 @@ import openvino as ov
 import psutil
 import pytest
 from openvino import opset15 as ops
+from tests.support.serialized_forms import by_descriptor
 
 from softnpu.driver import Context, GraphSource
 from softnpu.driver.graph_creation import compile_source
-from softnpu.plugin.serializer import by_descriptor
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until, waits_for_frame

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from softnpu.emulator.blob.weights import const_layers
 from softnpu.emulator.compiler import constants
-from softnpu.emulator.compiler.constants import written
+from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 NAMES = ("plain", 'we"ird <&> name', "dup", "dup", "tab\tand\nline", "größe", "in a branch", "in the other")
@@ -40,7 +40,7 @@ def _model() -> tuple[ov.Model, dict[bytes, str]]:
 
 def test_each_layer_is_the_constant_of_its_name() -> None:
     model, named = _model()
-    xml, nodes = written(model, "model 'many'")
+    xml, nodes = serialize_ir(model, "model 'many'")
     layers = const_layers(xml)
     assert [unescape(layer.name.decode()) for layer in layers] == [node.name for node in nodes]
     assert [named[bytes(node.view())] for node in nodes] == [node.name for node in nodes]
@@ -50,7 +50,7 @@ def test_each_layer_is_the_constant_of_its_name() -> None:
 def test_the_model_keeps_its_names() -> None:
     model, _ = _model()
     before = [operation.friendly_name for operation in model.get_ordered_ops()]
-    written(model, "model 'many'")
+    serialize_ir(model, "model 'many'")
     assert [operation.friendly_name for operation in model.get_ordered_ops()] == before
     inside = [body.friendly_name for body in model.get_ordered_ops()[-2].get_function(0).get_ordered_ops()]
     assert "in a branch" in inside
@@ -60,12 +60,12 @@ def test_constants_that_are_not_found_in_the_xml_are_refused(monkeypatch: pytest
     monkeypatch.setattr(constants, "_BODIES", {})
     model, _ = _model()
     with pytest.raises(Refused, match="6 constants in the model, 8 in its XML, 6 of both") as caught:
-        written(model, "model 'many'")
+        serialize_ir(model, "model 'many'")
     assert caught.value.info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
 
 
 def test_constants_without_elements_have_no_size() -> None:
     x = ops.parameter([1], ov.Type.f32, name="x")
     scalar = ops.reshape(x, ops.constant(np.zeros(0, np.int64)), False)
-    xml, (node,) = written(ov.Model([ops.result(scalar)], [x], "empty"), "model 'empty'")
+    xml, (node,) = serialize_ir(ov.Model([ops.result(scalar)], [x], "empty"), "model 'empty'")
     assert [layer.size for layer in const_layers(xml)] == [node.length] == [0]

@@ -46,14 +46,14 @@ def test_a_value_is_a_place_in_memory(context: Context, graph: Graph) -> None:
         graph.set_argument_value(1, memory)
         graph.set_argument_value(2, memory)
         graph.set_argument_value(3, memory)
-        bound = graph.arguments_now(CALL)[0]
+        bound = graph._bound_arguments(CALL)[0]
         assert (bound.block, bound.offset, bound.strides) == (memory.block, offset, None)
 
 
 def test_an_argument_that_is_not_set_is_refused_by_name(context: Context, graph: Graph) -> None:
     graph.set_argument_value(0, context.alloc_host(64))
     with pytest.raises(ZeError, match="'plain'") as error:
-        graph.arguments_now(CALL)
+        graph._bound_arguments(CALL)
     assert error.value.result == ZeResult.ERROR_UNINITIALIZED
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from tests.support.serialized_forms import copying_form
 
 from softnpu.driver import BuildLog, Context, Graph, GraphDesc, GraphExtension, ZeError, ZeResult
 from softnpu.driver.graph_properties import (
@@ -24,7 +25,6 @@ from softnpu.driver.graph_properties import (
     Precision,
 )
 from softnpu.emulator.interface.messages import GraphFlag
-from softnpu.plugin.serializer import copying_form
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvino import opset15 as ops
+from tests.support.serialized_forms import copying_form, no_copy_form
 
 from softnpu.driver import GraphSource, ZeError, ZeResult
 from softnpu.driver.serialized import parse
 from softnpu.emulator.blob.weights import SpaceLayout, const_layers
 from softnpu.emulator.common import linux
-from softnpu.plugin.serializer import copying_form, no_copy_form
 
 VERSION = (7, 6)
 _XML = (

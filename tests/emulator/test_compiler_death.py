@@ -48,7 +48,7 @@ def test_a_worker_killed_in_the_middle_fails_its_compilation_by_the_signal(
 def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
     daemon: Daemon, context: Context, slow: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "WORK_S", 1.0)
+    monkeypatch.setattr(connection, "LONG_ANSWER_S", 1.0)
     stopped: list[int] = []
 
     def stop(_stage: str, _done: float) -> None:
@@ -63,7 +63,7 @@ def test_a_worker_that_hangs_fails_its_compilation_and_not_the_session(
         )
 
     assert "compiler: it has said nothing for 1 s" in str(error)
-    monkeypatch.setattr(connection, "WORK_S", 600.0)
+    monkeypatch.setattr(connection, "LONG_ANSWER_S", 600.0)
     Loaded(context, digits)
     for pid in stopped:
         wait_gone(pid)

@@ -53,8 +53,8 @@ def test_the_lock_names_the_daemon_and_its_start(daemon: Daemon) -> None:
 
     assert record is not None
     assert record.pid == daemon.pid
-    assert record.start_time == endpoint.process_start_time(daemon.pid)
-    assert record.boot_id == endpoint.boot_id()
+    assert record.start_time == process_identity.start_time(daemon.pid)
+    assert record.boot_id == process_identity.boot_id()
 
 
 def test_the_socket_is_for_its_owner_only(daemon: Daemon) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import DaemonRefused
 from tests.support.tour import TOUR

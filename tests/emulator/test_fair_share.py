@@ -273,7 +273,7 @@ def test_queues_that_were_busy_once_cost_nothing_later(new_context: NewContext, 
         run(each, barrier(each.context))
 
     def most_asleep() -> bool:
-        return sum(each._words[each._asleep_at] for each in queues) >= len(queues) - 8
+        return sum(each.describe().asleep for each in queues) >= len(queues) - 8
 
     wait_until(most_asleep, what="rings without work sleep though the engine does not")
     assert not fence.query_status(), "or this test shows nothing"

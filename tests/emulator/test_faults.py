@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, GraphSource, ZeResult, faults
-from softnpu.driver.faults import FaultKind, FaultState
+from softnpu.driver.faults import FaultKind, InjectionState
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.interface import messages as msg
 from tests.conftest import StartDaemon
@@ -42,7 +42,7 @@ def daemon(start_daemon: StartDaemon) -> Daemon:
     return start_daemon(tdr_ms=600, patches=_QUICK)
 
 
-def only() -> FaultState:
+def only() -> InjectionState:
     """The one injection that there is."""
     (state,) = faults.status()
     return state
@@ -230,7 +230,7 @@ def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Cont
 
 def asleep(queue: CommandQueue) -> None:
     """Waits until the engine needs the doorbell of this queue."""
-    wait_until(lambda: queue._words[queue._asleep_at] == 1, what="an engine that sleeps")
+    wait_until(lambda: queue.describe().asleep, what="an engine that sleeps")
 
 
 def test_a_doorbell_that_is_dropped_is_made_good_by_the_next(start_daemon: StartDaemon) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_FAILPOINTS, ENV_IDLE_S
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon

@@ -24,7 +24,7 @@ import pytest
 
 from softnpu.driver import Driver, ZeError, ZeResult
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.interface.version import ENV_FAILPOINTS
+from softnpu.emulator.common.failpoints import ENV_FAILPOINTS
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon

@@ -14,8 +14,8 @@ from softnpu.driver import Context, Driver, GraphSource, ZeResult
 from softnpu.emulator.common import linux
 from softnpu.emulator.engine import executor, self_check
 from softnpu.emulator.engine.executor import Binding, LoadedImage
+from softnpu.emulator.interface.environment import ENV_SELF_CHECK
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_SELF_CHECK
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon

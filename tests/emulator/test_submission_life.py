@@ -43,7 +43,7 @@ def _signals(context: Context, event: Event, *before: Callable[[CommandList], No
 
 
 def _await_end(queue: CommandQueue, sequence: int) -> None:
-    wait_until(lambda: queue.progress.has_ended(sequence))
+    wait_until(lambda: queue.describe().completed >= sequence)
 
 
 def _kill_stopped(pid: int) -> None:
@@ -303,7 +303,7 @@ def test_a_full_ring_waits_for_the_device_however_long_it_takes(context: Context
     filled = fill(context, memory, 3)
     thread = threading.Thread(target=lambda: queue.execute_command_lists([filled]))
     thread.start()
-    wait_until(lambda: queue._words[queue._waiters_at], what="the thread sleeps until a slot is free")
+    wait_until(lambda: queue.describe().waiters, what="the thread sleeps until a slot is free")
     gate.host_signal()
     thread.join(20)
     assert queue.synchronize(LONG)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
-    FaultState,
     Inject,
     InjectClear,
     Injected,
     InjectedAre,
+    InjectionState,
     InjectStatus,
 )
 from softnpu.emulator.interface.message import Message
 
-_STATE = FaultState(
+_STATE = InjectionState(
     id=5,
     kind="slow",
     state="active",

@@ -23,7 +23,7 @@ from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import commands, endpoint, frames, messages, records, version
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
@@ -38,7 +38,7 @@ _RECORDS = [
     messages.Limits,
     messages.EngineStatus,
     messages.SessionStatus,
-    FaultState,
+    InjectionState,
     messages.UserStatus,
     GraphMeta,
     ArgumentMeta,

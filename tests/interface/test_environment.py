@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.common import environment
-from softnpu.emulator.daemon import outside
+from softnpu.emulator.daemon import saved_environment
+from softnpu.emulator.interface import environment
+from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SPIN_US
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _NO_NUMBERS = [
@@ -64,8 +64,8 @@ def test_the_document_has_the_bounds() -> None:
     text = (Path(__file__).parents[2] / "docs" / "interface.md").read_text()
     rows = dict(re.findall(r"^\| `(SOFTNPU_\w+)` \| `.*` \| (.*) \|$", text, re.MULTILINE))
     assert rows == {
-        ENV_SPIN_US: f"0 to {environment.MOST_SPIN_US}",
-        ENV_IDLE_S: f"0, or {environment.LEAST_IDLE_S:g} to {environment.MOST_IDLE_S:.0f}",
+        ENV_SPIN_US: f"0 to {environment.MAX_SPIN_US}",
+        ENV_IDLE_S: f"0, or {environment.MIN_IDLE_S:g} to {environment.MAX_IDLE_S:.0f}",
     }
 
 
@@ -96,14 +96,14 @@ def test_settings_have_the_same_bounds(name: str, value: float) -> None:
     ],
 )  # fmt: skip
 def test_what_run_does_not_write_is_refused(text: str) -> None:
-    _refused(lambda: outside({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
+    _refused(lambda: saved_environment({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
 
 
 def test_what_run_writes_comes_back() -> None:
     before = {"A": "1", "B": "", "C": "\udcff"}
-    assert outside({"B": "2", "D": "4", ENV_SAVED_ENV: json.dumps(before)}) == {
+    assert saved_environment({"B": "2", "D": "4", ENV_SAVED_ENV: json.dumps(before)}) == {
         "A": "1",
         "C": "\udcff",
         "D": "4",
     }
-    assert outside({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}
+    assert saved_environment({"A": "1", ENV_SAVED_ENV: ""}) == {"A": "1"}

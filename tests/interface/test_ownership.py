@@ -37,13 +37,13 @@ def folder(private_dir: Path) -> Path:
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o711, 0o1777, 0o1770])
 def test_a_directory_of_ours_where_nobody_can_replace_files_is_good(folder: Path, mode: int) -> None:
     folder.chmod(mode)
-    file_ownership.check_folder(folder)
+    daemon_files.check_folder(folder)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o702, 0o757])
 def test_a_directory_that_others_may_write_is_refused(folder: Path, mode: int) -> None:
     folder.chmod(mode)
-    info = _refusal(lambda: file_ownership.check_folder(folder)).info
+    info = _refusal(lambda: daemon_files.check_folder(folder)).info
     assert str(folder) in info.object
     assert f"mode {mode:o}" in info.found
     assert "chmod go-w" in info.hint
@@ -52,7 +52,7 @@ def test_a_directory_that_others_may_write_is_refused(folder: Path, mode: int) -
 @needs_root
 def test_a_directory_of_somebody_else_is_refused(folder: Path) -> None:
     os.chown(folder, SOMEBODY, SOMEBODY)
-    info = _refusal(lambda: file_ownership.check_folder(folder)).info
+    info = _refusal(lambda: daemon_files.check_folder(folder)).info
     assert str(folder) in info.object
     assert f"user {SOMEBODY}" in info.found
 
@@ -62,7 +62,7 @@ def test_a_directory_below_one_of_somebody_else_is_refused(folder: Path) -> None
     below = folder / "mine"
     below.mkdir()
     os.chown(folder, SOMEBODY, SOMEBODY)
-    info = _refusal(lambda: file_ownership.check_folder(below)).info
+    info = _refusal(lambda: daemon_files.check_folder(below)).info
     assert info.object == f"directory {folder}"
 
 
@@ -72,9 +72,9 @@ def test_a_link_of_somebody_else_on_the_way_is_refused_and_one_of_ours_is_not(
 ) -> None:
     link = folder.with_name("link")
     link.symlink_to("folder/../folder")
-    file_ownership.check_folder(link)
+    daemon_files.check_folder(link)
     os.lchown(link, SOMEBODY, SOMEBODY)
-    info = _refusal(lambda: file_ownership.check_folder(link)).info
+    info = _refusal(lambda: daemon_files.check_folder(link)).info
     assert info.object == f"symbolic link {link}"
     assert "symbolic link" in info.expected
 
@@ -83,16 +83,16 @@ def test_a_link_of_somebody_else_on_the_way_is_refused_and_one_of_ours_is_not(
 def test_a_way_that_leads_nowhere_is_refused(private_dir: Path, target: str) -> None:
     (private_dir / "loop").symlink_to(target)
     with pytest.raises(Refused, match=str(private_dir)) as caught:
-        file_ownership.check_folder(private_dir / "loop")
+        daemon_files.check_folder(private_dir / "loop")
     assert caught.value.info.result == ZeResult.ERROR_UNINITIALIZED
 
 
 @needs_root
 def test_a_group_of_one_user_alone_counts_as_that_user(folder: Path) -> None:
     folder.chmod(0o770)  # root's own group has no other member
-    file_ownership.check_folder(folder)
+    daemon_files.check_folder(folder)
     os.chown(folder, 0, SOMEBODY)
-    assert "mode 770" in _refusal(lambda: file_ownership.check_folder(folder)).info.found
+    assert "mode 770" in _refusal(lambda: daemon_files.check_folder(folder)).info.found
 
 
 @needs_root
@@ -101,7 +101,7 @@ def test_an_access_list_that_lets_somebody_write_is_seen(folder: Path) -> None:
     entries = [(1, 7, nobody), (2, 7, SOMEBODY), (4, 0, nobody), (0x10, 7, nobody), (0x20, 0, nobody)]
     packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
     os.setxattr(folder, file_ownership.ACCESS_LIST, struct.pack("<I", 2) + packed)
-    _refusal(lambda: file_ownership.check_folder(folder))
+    _refusal(lambda: daemon_files.check_folder(folder))
 
 
 @needs_root
@@ -109,7 +109,7 @@ def test_an_access_list_that_lets_somebody_write_is_seen(folder: Path) -> None:
 def test_a_directory_for_the_daemon_of_another_user(folder: Path, owner: int, mode: int) -> None:
     folder.chmod(mode)
     os.chown(folder, owner, owner)
-    file_ownership.check_folder_of(folder, SOMEBODY)
+    daemon_files.check_folder_of(folder, SOMEBODY)
 
 
 @needs_root
@@ -117,7 +117,7 @@ def test_a_directory_for_the_daemon_of_another_user(folder: Path, owner: int, mo
 def test_a_directory_where_it_may_be_the_daemon_of_anybody(folder: Path, owner: int, mode: int) -> None:
     os.chown(folder, owner, owner)
     folder.chmod(mode)
-    info = _refusal(lambda: file_ownership.check_folder_of(folder, SOMEBODY)).info
+    info = _refusal(lambda: daemon_files.check_folder_of(folder, SOMEBODY)).info
     assert str(folder) in info.object
 
 
@@ -125,9 +125,9 @@ def test_a_directory_where_it_may_be_the_daemon_of_anybody(folder: Path, owner: 
 
 
 def test_a_file_is_made_for_its_owner_alone(folder: Path) -> None:
-    os.close(file_ownership.open_own(folder / "file", os.O_RDWR, "lock file"))
+    os.close(daemon_files.open_own(folder / "file", os.O_RDWR, "lock file"))
     assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o600
-    os.close(file_ownership.open_own(folder / "file", os.O_RDWR, "lock file"))
+    os.close(daemon_files.open_own(folder / "file", os.O_RDWR, "lock file"))
 
 
 def _link(path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_another_user_can_have_put_there_is_not_opened(
 ) -> None:
     make(folder / "file")
     descriptors = len(os.listdir("/proc/self/fd"))
-    info = _refusal(lambda: file_ownership.open_own(folder / "file", os.O_RDWR, "lock file")).info
+    info = _refusal(lambda: daemon_files.open_own(folder / "file", os.O_RDWR, "lock file")).info
     assert info.object == f"lock file {folder / 'file'}"
     assert found in info.found
     assert "remove it" in info.hint

@@ -111,7 +111,7 @@ def test_the_start_time_tells_processes_apart_whatever_their_name(tmp_path: Path
     odd.symlink_to(cat)
     child = subprocess.Popen([odd], stdin=subprocess.PIPE)
     try:
-        mine, other = endpoint.process_start_time(os.getpid()), endpoint.process_start_time(child.pid)
+        mine, other = process_identity.start_time(os.getpid()), process_identity.start_time(child.pid)
         ticks_since_boot = float(Path("/proc/uptime").read_text().split()[0]) * os.sysconf("SC_CLK_TCK")
         assert 0 < mine <= other <= ticks_since_boot + 1
     finally:
@@ -120,5 +120,5 @@ def test_the_start_time_tells_processes_apart_whatever_their_name(tmp_path: Path
 
 
 def test_the_boot_id_is_the_kernels() -> None:
-    assert len(endpoint.boot_id()) == 36
-    assert endpoint.boot_id() == endpoint.boot_id()
+    assert len(process_identity.boot_id()) == 36
+    assert process_identity.boot_id() == process_identity.boot_id()

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from softnpu.emulator.blob import weights
 from softnpu.emulator.blob.container import ConstantReference, WeightsReference
 from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.blob.weights import Placement, SpaceLayout, const_layers, placed, with_offsets
+from softnpu.emulator.blob.weights import (
+    Placement,
+    SpaceLayout,
+    const_layers,
+    with_actual_offsets,
+    with_offsets,
+)
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -113,8 +119,8 @@ def test_the_space_shows_every_source_and_what_lies_behind_them() -> None:
         start = space.layout.starts[1]
         assert bytes(space.view[start : start + 10]) == second[4200:4210]
         assert bytes(space.view[space.layout.size :]) == b"embedded"
-        assert space.find(space.address + 10, 20) == 10
-        assert space.find(space.address + 4999, 2) is None
+        assert space.offset_of(space.address + 10, 20) == 10
+        assert space.offset_of(space.address + 4999, 2) is None
         assert space.covers(space.address + 6000)
         assert not space.covers(space.address + space.layout.size)
 
@@ -189,10 +195,10 @@ def test_only_const_layers_are_moved() -> None:
 
 def test_a_constant_that_the_blob_does_not_list_is_refused() -> None:
     xml = _LAYER % (0, b"a", b"Const", 64, 4)
-    assert placed(xml, {64: 4096}) == _LAYER % (0, b"a", b"Const", 4096, 4)
-    assert placed(_LAYER % (0, b"a", b"Const", 9, 0), {}) == _LAYER % (0, b"a", b"Const", 0, 0)
+    assert with_actual_offsets(xml, {64: 4096}) == _LAYER % (0, b"a", b"Const", 4096, 4)
+    assert with_actual_offsets(_LAYER % (0, b"a", b"Const", 9, 0), {}) == _LAYER % (0, b"a", b"Const", 0, 0)
     with pytest.raises(Refused) as error:
-        placed(xml, {0: 0})
+        with_actual_offsets(xml, {0: 0})
     assert refusal(error) == ZeResult.ERROR_INVALID_NATIVE_BINARY
 
 

@@ -39,8 +39,8 @@ _NOTED = {
     link.STATE_EFFECT_STEP: "A.effect",
     link.STATE_EFFECT_VALUE: "A.value",
     link.STATE_EFFECT_EVENT: "A.effect event",
-    link.STATE_DOOMED: "A.doomed",
-    link.STATE_DOOM: "A.doom",
+    link.STATE_INJECTED: "A.doomed",
+    link.STATE_INJECTED_RESULT: "A.doom",
 }
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver
-from softnpu.emulator.interface.version import ENV_SPIN_US
+from softnpu.emulator.interface.environment import ENV_SPIN_US
 from tests.conftest import StartDaemon, StartPython
 from tests.soak.figures import note, sessions
 from tests.support.daemon import Daemon

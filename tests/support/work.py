@@ -19,7 +19,7 @@ from softnpu.driver import (
     ZeError,
     ZeResult,
 )
-from softnpu.driver.command_list import Place
+from softnpu.driver.command_list import MemoryRef
 from tests.support.models import Array
 
 SECOND = 1_000_000_000
@@ -46,12 +46,12 @@ def fill(context: Context, memory: Allocation, value: int) -> CommandList:
     return recorded(context, lambda commands: commands.append_memory_fill(memory, pattern, memory.size))
 
 
-def copy(context: Context, target: Place, source: Place, size: int) -> CommandList:
+def copy(context: Context, target: MemoryRef, source: MemoryRef, size: int) -> CommandList:
     """A closed list that copies."""
     return recorded(context, lambda commands: commands.append_memory_copy(target, source, size))
 
 
-def stamp(context: Context, place: Place, *events: Event) -> CommandList:
+def stamp(context: Context, place: MemoryRef, *events: Event) -> CommandList:
     """A closed list that waits for the events and writes a timestamp."""
     return recorded(context, lambda c: c.append_write_global_timestamp(place, wait_events=events))
 

@@ -13,8 +13,8 @@ import typer
 
 from softnpu.driver import Driver, GraphSource
 from softnpu.driver.graph_creation import compile_source
-from softnpu.emulator.compiler import cache_files
-from softnpu.emulator.compiler.cache import ModelCache
+from softnpu.emulator.compiler.model_cache import entry_files
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.tools.cache import parse_age, request_of
 from softnpu.tools.console import format_bytes
@@ -51,7 +51,7 @@ def age(cache: ModelCache, key: str, days: float) -> None:
 
 
 def keys(directory: Path) -> list[str]:
-    return [entry.key for entry in cache_files.entries(directory)]
+    return [entry.key for entry in entry_files.entries(directory)]
 
 
 # ---------------------------------------------------------------- ls
@@ -66,7 +66,7 @@ def test_ls_shows_each_model_with_size_and_hits(cache: ModelCache, directory: Pa
     assert line.split()[0] == f"{key[:8]}..{key[64:72]}"
     assert "4000" in line
     assert line.rstrip().endswith(" 2")
-    total = cache_files.entries(directory)[0].total
+    total = entry_files.entries(directory)[0].total
     assert f"1 compiled model, {format_bytes(total)}, in {directory}" in words
 
 
@@ -146,7 +146,7 @@ def test_prune_needs_something_to_go_by(directory: Path) -> None:
 def test_prune_to_a_size_removes_the_least_recently_used(cache: ModelCache, directory: Path) -> None:
     first, second, third = (store(cache, name) for name in "abc")
     cache.load(first)
-    size = cache_files.entries(directory)[0].total
+    size = entry_files.entries(directory)[0].total
     words = softnpu("cache", "prune", "--max-size", str(2 * size + 10), "--dir", directory).words
     assert "removed 1 compiled model" in words
     assert keys(directory) == [third, first]
@@ -176,9 +176,9 @@ def test_prune_all_leaves_nothing_of_the_cache_and_everything_else(
 
 def test_prune_leaves_what_is_in_use(cache: ModelCache, directory: Path) -> None:
     key = store(cache, "a")
-    fd = cache_files.open_entry(directory / key)
+    fd = entry_files.open_entry(directory / key)
     try:
-        assert cache_files.try_lock(fd, 1)
+        assert entry_files.try_lock(fd, 1)
         words = softnpu("cache", "prune", "--all", "--dir", directory).words
     finally:
         os.close(fd)

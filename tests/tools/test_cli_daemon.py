@@ -195,8 +195,8 @@ def test_force_never_kills_a_process_that_is_not_proven_to_be_the_daemon(
     stranger.hear()
     honest = DaemonRecord(
         pid=stranger.pid,
-        start_time=endpoint.process_start_time(stranger.pid),
-        boot_id=endpoint.boot_id(),
+        start_time=process_identity.start_time(stranger.pid),
+        boot_id=process_identity.boot_id(),
         status="",
     )
     wrong = {"start_time": honest.start_time + 1, "boot_id": "another boot"}[field]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
-from softnpu.emulator.daemon import outside
+from softnpu.emulator.daemon import saved_environment
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
@@ -140,7 +140,7 @@ def test_environment_of_an_environment_keeps_what_was_added(tmp_path: Path) -> N
     assert once["LD_LIBRARY_PATH"] == f"{tmp_path}/loader:/a:/b"
     assert once["ZE_ENABLE_ALT_DRIVERS"] == str(library.driver)
     assert library.environment(tmp_path / "socket", once) == once
-    assert outside(once) == before
+    assert saved_environment(once) == before
     later = {**once, "LD_LIBRARY_PATH": f"/c:{once['LD_LIBRARY_PATH']}"}
     twice = library.environment(tmp_path / "socket", later)
     assert twice["LD_LIBRARY_PATH"] == f"{tmp_path}/loader:/c:/a:/b"

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from softnpu.driver import Driver
-from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.daemon import start_background
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _END_S = 10.0

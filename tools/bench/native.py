@@ -23,8 +23,7 @@ import typer
 
 from softnpu.driver import Driver, native_library
 from softnpu.driver.native_library import NativeLibrary
-from softnpu.emulator.common.environment import DEFAULT_SPIN_US
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SPIN_US
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, ENV_AUTOSTART, ENV_SPIN_US
 from softnpu.tools.bench import report
 from softnpu.tools.bench.daemon import private_daemon
 from softnpu.tools.bench.echo import EchoProcess

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from functools import partial
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
-from softnpu.emulator.common.environment import DEFAULT_SPIN_US
 from softnpu.emulator.common.spin import SpinBudget
+from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.daemon import private_session
 from softnpu.tools.bench.echo import EchoProcess

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from tests.conformance.api import LevelZero
 from tests.conformance.native_driver.commands import NativeCommands
 from tests.conformance.native_driver.core import NativeCore

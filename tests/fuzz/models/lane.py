@@ -14,8 +14,8 @@ from pathlib import Path
 from softnpu.driver import Driver, ZeError
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.driver.native_library import NativeLibrary
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.messages import EngineStatus
-from softnpu.emulator.interface.version import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.fuzz.models import case as cases
 from tests.fuzz.models import choice

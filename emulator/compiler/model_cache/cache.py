@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from softnpu.emulator.common import file_ownership
-from softnpu.emulator.compiler import cache_files, cache_key, cache_record
-from softnpu.emulator.compiler.cache_files import BadEntry
+from softnpu.emulator.compiler.model_cache import cache_key, entry_files, sidecars
+from softnpu.emulator.compiler.model_cache.entry_files import BadEntry
 from softnpu.emulator.interface.messages import CacheOptions
 
 log = logging.getLogger(__name__)
@@ -89,14 +89,14 @@ class ModelCache:
             if fd >= 0:
                 # removed before it is unlocked: who waits for it sees that the name is gone, and starts anew
                 with suppress(OSError):
-                    cache_files.lock_path(self._path(key)).unlink()
+                    entry_files.lock_path(self._path(key)).unlink()
                 os.close(fd)
 
     def load(self, key: str) -> bytes | None:
         """The payload of `key`, verified; None for a miss. A damaged entry is removed."""
         path = self._path(key)
         try:
-            fd = cache_files.open_entry(path)
+            fd = entry_files.open_entry(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -123,15 +123,15 @@ class ModelCache:
         if key in self._given_up:
             return False
         now_ns = time.time_ns()
-        sidecar = b"" if description is None else cache_record.encode(len(payload), description, now_ns)
-        digest = cache_files.payload_digest(key, payload)
+        sidecar = b"" if description is None else sidecars.encode(len(payload), description, now_ns)
+        digest = entry_files.payload_digest(key, payload)
         size = len(payload) + len(digest) + len(sidecar)
         if size > self.limit:
             log.info("model cache: %d bytes are more than the limit of %d, not stored", size, self.limit)
             return False
         try:
-            with cache_files.changing(self.directory, _CHANGE_S):
-                cache_files.sweep(self.directory)
+            with entry_files.changing(self.directory, _CHANGE_S):
+                entry_files.sweep(self.directory)
                 if not self._make_room(key, size):
                     log.warning("model cache: no room for %d bytes, the other entries are in use", size)
                     return False
@@ -142,15 +142,15 @@ class ModelCache:
         return True
 
     def _path(self, key: str) -> Path:
-        if not cache_files.is_key(key):
+        if not entry_files.is_key(key):
             raise ValueError(
-                f"cache key {key!r}; expected {cache_files.KEY_LENGTH} lower-case hex characters"
+                f"cache key {key!r}; expected {entry_files.KEY_LENGTH} lower-case hex characters"
             )
         return self.directory / key
 
     def _claimed(self, path: Path, deadline_s: float) -> int:
         """The locked descriptor; `_LATE` after the deadline, `_UNLOCKED` where no lock file can be made."""
-        lock = cache_files.lock_path(path)
+        lock = entry_files.lock_path(path)
         deadline = time.monotonic() + deadline_s
         while True:
             try:
@@ -163,10 +163,10 @@ class ModelCache:
                     log.debug("model cache: lock %s: %s", lock, reason)
                     os.close(fd)
                     return _UNLOCKED
-                if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
+                if not entry_files.lock_before(fd, fcntl.LOCK_EX, deadline):
                     os.close(fd)
                     return _LATE
-                if cache_files.names(fd, lock):
+                if entry_files.names(fd, lock):
                     return fd
             except BaseException:
                 os.close(fd)
@@ -174,10 +174,10 @@ class ModelCache:
             os.close(fd)
 
     def _read(self, fd: int, key: str) -> bytes | None:
-        if not cache_files.try_lock(fd, fcntl.LOCK_SH):
+        if not entry_files.try_lock(fd, fcntl.LOCK_SH):
             return None  # somebody is removing it
         try:
-            payload = cache_files.read_payload(fd, key, self.limit)
+            payload = entry_files.read_payload(fd, key, self.limit)
         except MemoryError:
             log.warning("model cache: not enough memory to load %s", key)
             return None
@@ -190,32 +190,32 @@ class ModelCache:
         """Removes a bad entry, unless a good one has taken its place since it was opened as `fd`."""
         log.warning("model cache: bad entry %s: %s; it is compiled again", path, reason)
         try:
-            with cache_files.changing(self.directory, _CHANGE_S):
-                if fd is None or cache_files.names(fd, path):
-                    cache_files.remove(path)
+            with entry_files.changing(self.directory, _CHANGE_S):
+                if fd is None or entry_files.names(fd, path):
+                    entry_files.remove(path)
         except OSError as error:
             log.warning("model cache: %s cannot be removed: %s", path, _reason(error))
 
     def _make_room(self, key: str, size: int) -> bool:
-        others = [entry for entry in cache_files.entries(self.directory) if entry.key != key]
+        others = [entry for entry in entry_files.entries(self.directory) if entry.key != key]
         excess = sum(entry.total for entry in others) + size - self.limit
         for entry in others:
             if excess <= 0:
                 break
-            if cache_files.evict(entry):
+            if entry_files.evict(entry):
                 excess -= entry.total
         return excess <= 0
 
     def _write(self, path: Path, content: list[bytes], sidecar: bytes, now_ns: int) -> None:
         written: list[tuple[Path, Path]] = []
         try:
-            written.append((cache_files.temporary_path(path, "entry"), path))
+            written.append((entry_files.temporary_path(path, "entry"), path))
             _write_file(written[-1][0], content, _ENTRY_MODE, now_ns)
             if sidecar:
-                written.append((cache_files.temporary_path(path, "sidecar"), cache_files.sidecar_path(path)))
+                written.append((entry_files.temporary_path(path, "sidecar"), entry_files.sidecar_path(path)))
                 _write_file(written[-1][0], [sidecar], _SIDECAR_MODE, now_ns)
             else:
-                cache_files.sidecar_path(path).unlink(missing_ok=True)  # it described another payload
+                entry_files.sidecar_path(path).unlink(missing_ok=True)  # it described another payload
             # the entry first: killed in between, we leave an entry without sidecar, which is a good one
             for temporary, final in written:
                 temporary.rename(final)
@@ -230,7 +230,7 @@ def _write_file(path: Path, content: list[bytes], mode: int, now_ns: int) -> Non
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         # shared, as readers will: nobody takes it for left behind, and nobody finds the new entry locked
-        cache_files.try_lock(fd, fcntl.LOCK_SH)
+        entry_files.try_lock(fd, fcntl.LOCK_SH)
         for part in content:
             view = memoryview(part)
             while view:
@@ -244,7 +244,7 @@ def _write_file(path: Path, content: list[bytes], mode: int, now_ns: int) -> Non
 def _count_hit(path: Path) -> None:
     with suppress(OSError):  # no sidecar, or not ours to write
         fd = os.open(
-            cache_files.sidecar_path(path),
+            entry_files.sidecar_path(path),
             os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
         )
         try:

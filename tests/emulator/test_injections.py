@@ -14,13 +14,13 @@ from softnpu.driver.faults import FaultKind
 from softnpu.emulator import access
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.faults import EngineFaults
-from softnpu.emulator.interface.injection_messages import FaultState
+from softnpu.emulator.interface.environment import ENV_INJECT
+from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse
 from softnpu.emulator.interface.messages import Request
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.interface.version import ENV_INJECT
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.links.injection_counts import InjectionCounts
+from softnpu.emulator.links.injection_counts import InjectionCounters
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon, DaemonRefused
@@ -42,7 +42,7 @@ def hits(context: Context, operations: int) -> list[int]:
     return found
 
 
-def state_of(number: int) -> FaultState:
+def state_of(number: int) -> InjectionState:
     """What `status` says of one."""
     return next(state for state in faults.status() if state.id == number)
 
@@ -396,9 +396,9 @@ def _wait_for(event: Event, commands: CommandList) -> None:
 
 def test_an_engine_asks_only_as_long_as_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "active", None)
-    counts, engine = InjectionCounts.new(4), EngineFaults(2000)
+    counts, engine = InjectionCounters.new(4), EngineFaults(2000)
     injection = Injection(kind=FaultKind.FAIL)
-    order = link.InjectionAdd(id=1, place=2, counters=4, injection=injection)
+    order = link.InjectionAdd(id=1, slot=2, counters=4, injection=injection)
 
     engine.add(order, os.dup(counts.fd))
     assert failpoints.active is not None

@@ -29,7 +29,6 @@ from typing import Final
 from blake3 import blake3
 
 from softnpu.emulator.common import file_ownership
-from softnpu.emulator.interface import endpoint
 
 KEY_LENGTH: Final = 80
 DIGEST_LENGTH: Final = 80
@@ -90,7 +89,7 @@ def lock_path(path: Path) -> Path:
 def temporary_path(path: Path, what: str) -> Path:
     """Where this process writes what becomes the entry `path` or its sidecar."""
     pid = os.getpid()
-    return path.with_name(f".{path.name}.{pid}-{endpoint.process_start_time(pid)}.{what}.tmp")
+    return path.with_name(f".{path.name}.{pid}-{process_identity.start_time(pid)}.{what}.tmp")
 
 
 def entries(directory: Path) -> list[Entry]:
@@ -261,7 +260,7 @@ def _is_left_over(name: str, present: set[str]) -> bool:
 def _ended(pid: int, start_time: int) -> bool:
     """Whether the process is gone. A process that cannot be looked at counts as alive."""
     try:
-        return endpoint.process_start_time(pid) != start_time
+        return process_identity.start_time(pid) != start_time
     except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, ValueError, IndexError):

@@ -9,13 +9,13 @@ import json
 import os
 import re
 
+from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SELF_CHECK, ENV_SPIN_US
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SELF_CHECK, ENV_SPIN_US
 
 DEFAULT_SPIN_US = 50
-MOST_SPIN_US = 1_000_000
-LEAST_IDLE_S = 0.1
-MOST_IDLE_S = 604_800.0
+MAX_SPIN_US = 1_000_000
+MIN_IDLE_S = 0.1
+MAX_IDLE_S = 604_800.0
 
 _WHOLE = re.compile(r"[0-9]{1,20}")
 _DECIMAL = re.compile(r"[0-9]{1,20}|(?=.{3,20}\Z)[0-9]+\.[0-9]+")
@@ -26,9 +26,9 @@ def spin_us() -> int:
     text = os.environ.get(ENV_SPIN_US)
     if not text:
         return DEFAULT_SPIN_US
-    if _WHOLE.fullmatch(text) and int(text) <= MOST_SPIN_US:
+    if _WHOLE.fullmatch(text) and int(text) <= MAX_SPIN_US:
         return int(text)
-    raise _bad(ENV_SPIN_US, text, f"whole microseconds from 0 (none) to {MOST_SPIN_US}")
+    raise _bad(ENV_SPIN_US, text, f"whole microseconds from 0 (none) to {MAX_SPIN_US}")
 
 
 def idle_s(default: float) -> float:
@@ -49,12 +49,12 @@ def self_check() -> bool:
     return text == "1"
 
 
-IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {LEAST_IDLE_S:g} to {MOST_IDLE_S:.0f}"
+IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDLE_S:.0f}"
 
 
 def is_idle_time(seconds: float) -> bool:
     """Whether a daemon can have this idle time."""
-    return seconds == 0 or LEAST_IDLE_S <= seconds <= MOST_IDLE_S
+    return seconds == 0 or MIN_IDLE_S <= seconds <= MAX_IDLE_S
 
 
 def variables_outside(text: str) -> dict[str, str]:

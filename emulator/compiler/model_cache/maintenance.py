@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from softnpu.emulator.common import file_ownership
-from softnpu.emulator.compiler import cache_files, cache_key, cache_record
-from softnpu.emulator.compiler.cache_files import BadEntry, Entry
-from softnpu.emulator.compiler.cache_record import Record
+from softnpu.emulator.compiler.model_cache import cache_key, entry_files, sidecars
+from softnpu.emulator.compiler.model_cache.entry_files import BadEntry, Entry
+from softnpu.emulator.compiler.model_cache.sidecars import Record
 
 _CHANGE_S: Final = 30.0
 _INPUT: Final = slice(0, 64)
 
 
 @dataclass(frozen=True)
-class Described:
+class EntryDescription:
     """An entry with what its sidecar says: nothing if there is none, or it is damaged."""
 
     entry: Entry
@@ -31,28 +31,28 @@ class Described:
         return self.record.description if self.record else {}
 
 
-def describe(entry: Entry) -> Described:
+def describe(entry: Entry) -> EntryDescription:
     """Reads the sidecar of an entry."""
     try:
         with open(file_ownership.open_trusted(entry.sidecar), "rb") as file:
             data = file.read()
     except OSError:
-        return Described(entry, None, None)
-    record, hits = cache_record.decode(data)
-    return Described(entry, record, hits)
+        return EntryDescription(entry, None, None)
+    record, hits = sidecars.decode(data)
+    return EntryDescription(entry, record, hits)
 
 
-def fault_of(entry: Entry) -> str | None:
+def defect_of(entry: Entry) -> str | None:
     """What is wrong with an entry, None for a good one. Raises `FileNotFoundError` if it is gone."""
     try:
-        fd = cache_files.open_entry(entry.path)
+        fd = entry_files.open_entry(entry.path)
     except FileNotFoundError:
         raise
     except OSError as error:
         return error.strerror or str(error)
     try:
-        cache_files.try_lock(fd, fcntl.LOCK_SH)  # so that nobody removes it for its age meanwhile
-        cache_files.read_payload(fd, entry.key)
+        entry_files.try_lock(fd, fcntl.LOCK_SH)  # so that nobody removes it for its age meanwhile
+        entry_files.read_payload(fd, entry.key)
     except (BadEntry, OSError) as error:
         return str(error)
     finally:
@@ -64,7 +64,7 @@ def bad_entries(found: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
     """The damaged ones, each with what is wrong with it."""
     for entry in found:
         try:
-            reason = fault_of(entry)
+            reason = defect_of(entry)
         except FileNotFoundError:
             continue
         if reason is not None:
@@ -91,29 +91,29 @@ def remove(directory: Path, choose: Callable[[list[Entry]], list[Entry]]) -> tup
     """
     removed: list[Entry] = []
     kept: list[Entry] = []
-    with cache_files.changing(directory, _CHANGE_S):
-        cache_files.sweep(directory)
-        for entry in choose(cache_files.entries(directory)):
-            (removed if cache_files.evict(entry) else kept).append(entry)
+    with entry_files.changing(directory, _CHANGE_S):
+        entry_files.sweep(directory)
+        for entry in choose(entry_files.entries(directory)):
+            (removed if entry_files.evict(entry) else kept).append(entry)
     return removed, kept
 
 
 @dataclass(frozen=True)
-class Near:
+class NearestEntry:
     """An entry beside a wanted key: whether the input is the same, and the other parts that differ."""
 
-    described: Described
+    described: EntryDescription
     same_input: bool
     different: list[str]
 
 
-def nearest(key: str, parts: Mapping[str, str], found: Iterable[Described]) -> Near | None:
+def nearest(key: str, parts: Mapping[str, str], found: Iterable[EntryDescription]) -> NearestEntry | None:
     """The entry that differs least from `key`: the same input counts most, then the same name of the model.
 
     An entry without sidecar can only be compared by its input.
     """
     candidates = [
-        Near(
+        NearestEntry(
             described,
             described.entry.key[_INPUT] == key[_INPUT],
             cache_key.differences(parts, described.parts) if described.parts else [],
@@ -124,5 +124,5 @@ def nearest(key: str, parts: Mapping[str, str], found: Iterable[Described]) -> N
     return min(candidates, key=_distance, default=None)
 
 
-def _distance(near: Near) -> tuple[bool, bool, bool, int]:
+def _distance(near: NearestEntry) -> tuple[bool, bool, bool, int]:
     return (not near.same_input, "model" in near.different, not near.described.parts, len(near.different))

@@ -16,17 +16,17 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
-    FaultState,
     Inject,
     InjectClear,
     Injected,
     InjectedAre,
+    InjectionState,
     InjectStatus,
 )
 from softnpu.emulator.interface.injections import FaultKind, Injection, Operation, kind_of
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.links.injection_counts import InjectionCounts
+from softnpu.emulator.links.injection_counts import InjectionCounters
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.client import Client
@@ -75,7 +75,7 @@ class Faults:
         self._entries: dict[int, _Entry] = {}
         self._requests: list[_Entry] = []
         self._free = list(range(_MOST - 1, -1, -1))
-        self._counts: InjectionCounts | None = None
+        self._counts: InjectionCounters | None = None
         self._next = 1
         self._harm = 0
 
@@ -120,7 +120,7 @@ class Faults:
                 expected=f"0 to {len(self._devices) - 1}",
             )
         self._make_room()
-        counts = self._counts = self._counts or InjectionCounts.new(_MOST)
+        counts = self._counts = self._counts or InjectionCounters.new(_MOST)
         entry = _Entry(self._next, self._free.pop(), injection)
         self._next += 1
         counts.clear(entry.place)
@@ -225,13 +225,13 @@ class Faults:
         if entry.ended:
             return entry.ended
         assert self._counts is not None
-        return _USED_UP if self._counts.used_up(entry.place, entry.injection) else _ACTIVE
+        return _USED_UP if self._counts.is_exhausted(entry.place, entry.injection) else _ACTIVE
 
-    def _told(self, entry: _Entry) -> FaultState:
+    def _told(self, entry: _Entry) -> InjectionState:
         assert self._counts is not None
         injection = entry.injection
-        matched, hits = self._counts.told(entry.place)
-        return FaultState(
+        matched, hits = self._counts.read(entry.place)
+        return InjectionState(
             id=entry.id,
             kind=injection.kind.value,
             state=self._state(entry),
@@ -255,10 +255,10 @@ class Faults:
                 assert self._counts is not None
                 self._announce(entry, device, self._counts)
 
-    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounts) -> None:
+    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounters) -> None:
         if entry.injection.device in (None, device.info.index):
             order = link.InjectionAdd(
-                id=entry.id, place=entry.place, counters=counts.places, injection=entry.injection
+                id=entry.id, slot=entry.place, counters=counts.capacity, injection=entry.injection
             )
             device.order_injection(order, [counts.fd])
 
@@ -310,7 +310,7 @@ class Faults:
                 continue
             assert self._counts is not None
             hit = self._counts.hit(entry.place, injection)
-            if self._counts.used_up(entry.place, injection):
+            if self._counts.is_exhausted(entry.place, injection):
                 self._requests.remove(entry)
             if hit:
                 return injection
