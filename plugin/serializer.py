@@ -43,7 +43,7 @@ def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0)
     layers = const_layers(xml)
     parts, last = [], 0
     for node, layer in zip(nodes, layers, strict=True):
-        if node.length < copy_below:
+        if node.length < copy_below or node.address not in own:
             parts += [xml[last : layer.begin], b"%d" % offsets[node.address, node.length]]
             last = layer.end
             continue

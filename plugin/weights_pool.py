@@ -135,7 +135,9 @@ def pool_of_model(model: ov.Model, name: str) -> Pool:
     Raises `ModelError` for constants of strings.
     """
     try:
-        nodes = [node for node in constant_nodes(model, name) if node.length]
+        # as the compiler gets it: a Pad without a value gets a constant when it is copied
+        cloned = model.clone()
+        nodes = [node for node in constant_nodes(cloned, name) if node.length]
     except Refused as refused:
         raise ModelError(str(refused.info)) from refused
     with translated(name, NpuError):

@@ -13,7 +13,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ _BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
 
 @dataclass(frozen=True)
 class ConstantNode:
-    """A constant of a model: where its bytes lie in this process, as long as the model lives."""
+    """A constant of a model: where its bytes lie in this process, as long as this record lives."""
 
     name: str
     address: int
     length: int
+    owner: Any = field(default=None, repr=False, compare=False)
 
     def view(self) -> memoryview:
         """The bytes, without a copy."""
@@ -55,8 +56,9 @@ def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:
 def serialize_ir(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
     """The XML of a model, and its constants, one for each `Const` layer in the order of the text.
 
-    They live as long as `model`. In the XML they have their own sizes: OpenVINO writes one byte for a new
-    constant without elements, which a model without any weights has not got.
+    Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
+    sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
+    has not got.
 
     Refuses with `ERROR_MODULE_BUILD_FAILURE` a model that OpenVINO cannot write, and one that has constants
     which are not found in its XML; with `ERROR_UNSUPPORTED_FEATURE` constants of strings.
@@ -157,4 +159,4 @@ def _node(operation: Any, subject: str) -> ConstantNode:
             hint="move text out of the model",
         )
     length = operation.get_byte_size()
-    return ConstantNode(name, operation.tensor_view.data.ctypes.data if length else 0, length)
+    return ConstantNode(name, operation.tensor_view.data.ctypes.data if length else 0, length, operation)

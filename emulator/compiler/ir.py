@@ -92,6 +92,13 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
             model.reshape({position: ov.PartialShape(list(shape)) for position, shape in applied.items()})
 
 
+def _is_own(partial: ov.PartialShape, axis: int, dim: int) -> bool:
+    """Whether the model says so itself: only then is there nothing along a dimension."""
+    if partial.rank.is_dynamic or axis >= len(partial):
+        return False
+    return bool(partial[axis].is_static and partial[axis].get_length() == dim)
+
+
 def _find(model: ov.Model, name: str, subject: str) -> int:
     for position, port in enumerate(model.inputs):
         if name in port.names or name == port.node.friendly_name:

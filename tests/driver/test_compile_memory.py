@@ -12,6 +12,7 @@ import openvino as ov
 import psutil
 import pytest
 from openvino import opset15 as ops
+from tests.support.serialized_forms import by_descriptor
 
 from softnpu.driver import Context, GraphSource
 from softnpu.driver.graph_creation import compile_source

@@ -30,7 +30,9 @@ def main() -> int:
         metavar="KIND:NUMBER",
         help="only this round; of models SEED:NUMBER, or the folder of a saved finding",
     )
-    parser.add_argument("--json", type=Path, help="write all that was counted into this file")
+    parser.add_argument(
+        "--json", type=Path, help="write all that was counted into this file (of models, while it runs too)"
+    )
     _add_models(parser)
     given = parser.parse_args()
     if given.models is not None:
@@ -71,6 +73,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)"
     )
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
+    group.add_argument("--stop", action="store_true", help="end with the first new difference")
     group.add_argument("--found", type=Path, help="folder to save what differs in")
 
 
@@ -86,6 +89,8 @@ def _models(given: argparse.Namespace) -> int:
         shrinks=given.shrinks,
         shrink_s=given.shrink_s,
         found=given.found,
+        json=given.json,
+        stop=given.stop,
     )
     tally = models.run(plan, lambda line: print(line, flush=True))
     if given.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
@@ -29,9 +30,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `ways`: parts that a way has to contain (none: the plain one and a sample of all others).
+    """What to run. `ways`: parts that a way has to contain (none: one or two of all).
 
-    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved.
+    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`:
+    a file with all that was counted, written anew while it runs. `stop`: end with the first new one.
     """
 
     models: int = 60
@@ -43,6 +45,8 @@ class Plan:
     shrinks: int = 20
     shrink_s: float = 60.0
     found: Path | None = None
+    json: Path | None = None
+    stop: bool = False
     native: bool = True
 
 
@@ -96,12 +100,14 @@ class Campaign:
         with self._lock:
             if self._next >= self._plan.first + self._plan.models or self._failures:
                 return None
+            if self._plan.stop and not self.tally.good:
+                return None
             self._next += 1
             return self._next - 1
 
     def _one(self, lane: Lane, key: cases.Key) -> None:
         counts: Counter[str] = Counter()
-        case = cases.make(key)
+        case = cases.seen(key)
         operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
         ways = choice.chosen(key, self._plan.ways, self._plan.native, traits_of(case))
         findings = lane.examine(key, ways, counts)
@@ -141,6 +147,9 @@ class Campaign:
             text = (
                 f"{self.tally.models} models, {rate:.1f} a second, {len(self.tally.findings)} new differences"
             )
+            self.tally.seconds = now - self._begun
+            if self._plan.json is not None:
+                self._plan.json.write_text(json.dumps(self.tally.as_json(), indent=1))
         self._say(text)
 
 
@@ -160,11 +169,11 @@ def _replay(plan: Plan, say: Say) -> Tally:
         ways = [Way.of(way)]
     else:
         key = cases.Key(seed, int(number))
-        ways = choice.chosen(key, (), plan.native, traits_of(cases.make(key)))
+        ways = choice.chosen(key, (), plan.native, traits_of(cases.seen(key)))
     if plan.ways:
         ways = [Way.of(text) for text in plan.ways]
     tally = Tally(models=1)
-    say("\n".join(cases.described(cases.make(key))))
+    say("\n".join(cases.described(cases.seen(key))))
     with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
         lane = Lane(Path(name, "l0"), native_library.find() if plan.native else None)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,14 +19,32 @@ _FLOATS: dict[str, np.dtype[Any]] = {
 _SHOWN = 4
 
 
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it should be. Place, step and output are -1 where it is about all of them.
+
+    `kind`: wrong, refused alone, accepted alone, untyped.
+    """
+
+    kind: str
+    text: str
+    turn: int = -1
+    step: int = -1
+    output: int = -1
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it is."""
+        return self.turn, self.step, self.output
+
+
 @dataclass
 class Verdict:
-    """What a comparison found. `kind`: right, refused, wrong, refused alone, accepted alone, untyped."""
+    """What a comparison found. `kind`: right, refused, or that of the first difference."""
 
     kind: str
     text: str = ""
-    refusals: list[Refusal] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
     other_nans: int = 0
 
     @property
@@ -34,31 +53,38 @@ class Verdict:
         return self.kind in ("right", "refused")
 
 
+def verdict_of(differences: Sequence[Difference], other_nans: int = 0) -> Verdict:
+    """A verdict that tells of the first inference that differs."""
+    if not differences:
+        return Verdict("right", other_nans=other_nans)
+    first = differences[0]
+    there = [one.text for one in differences if one.place[:2] == first.place[:2] and one.kind == first.kind]
+    text = "; ".join(there[:_SHOWN])
+    if first.step >= 0:
+        text = f"request or round {first.turn}, step {first.step}: {text}"
+    return Verdict(first.kind, text, list(differences), other_nans)
+
+
 def judge(answer: Answer, expected: Answer) -> Verdict:
     """The verdict on softnpu's answer."""
     if expected.refused is not None:
-        if answer.refused is None:
-            if all(isinstance(step, Refusal) for steps in answer.rounds for step in steps):
-                return _refused(
-                    [step for steps in answer.rounds for step in steps if isinstance(step, Refusal)]
-                )
-            return Verdict("accepted alone", f"the CPU device: {expected.refused}", [expected.refused])
-        return _refused([answer.refused])
-    if answer.refused is not None:
-        failed = [step for step in expected.steps if isinstance(step, Refusal)]
-        if len(failed) == len(expected.steps):
+        if answer.refused is not None:
             return _refused([answer.refused])
-        return Verdict("refused alone", str(answer.refused), [answer.refused])
-    found = Verdict("right")
-    for number, steps in enumerate(answer.rounds):
+        if all(isinstance(step, Refusal) for steps in answer.rounds for step in steps):
+            return _refused([step for steps in answer.rounds for step in steps if isinstance(step, Refusal)])
+        return verdict_of([Difference("accepted alone", f"the CPU device: {expected.refused}")])
+    if answer.refused is not None:
+        if all(isinstance(step, Refusal) for step in expected.steps):
+            return _refused([answer.refused])
+        return verdict_of([Difference("refused alone", str(answer.refused))])
+    differences: list[Difference] = []
+    other_nans = 0
+    for turn, steps in enumerate(answer.rounds):
         for at, (ours, theirs) in enumerate(zip(steps, expected.steps, strict=True)):
-            one = _step(ours, theirs)
-            found.other_nans += one.other_nans
-            found.refusals += one.refusals
-            if not one.good:
-                one.text = f"request or round {number}, step {at}: {one.text}"
-                return one
-    return found
+            found, nans = _step(ours, theirs)
+            other_nans += nans
+            differences += [replace(one, turn=turn, step=at) for one in found]
+    return verdict_of(differences, other_nans)
 
 
 def same(one: Answer, other: Answer) -> bool:
@@ -68,7 +94,7 @@ def same(one: Answer, other: Answer) -> bool:
     if len(one.rounds) != len(other.rounds):
         return judge(one, replace(other, rounds=other.rounds[:1])).good
     return all(
-        _step(mine, theirs).good
+        not _step(mine, theirs)[0]
         for rounds in zip(one.rounds, other.rounds, strict=True)
         for mine, theirs in zip(*rounds, strict=True)
     )
@@ -77,31 +103,28 @@ def same(one: Answer, other: Answer) -> bool:
 def _refused(refusals: list[Refusal]) -> Verdict:
     untyped = [one for one in refusals if not one.typed]
     if untyped:
-        return Verdict("untyped", str(untyped[0]), untyped)
-    return Verdict("refused", str(refusals[0]), refusals)
+        return verdict_of([Difference("untyped", str(untyped[0]))])
+    return Verdict("refused", str(refusals[0]))
 
 
-def _step(ours: Step, theirs: Step) -> Verdict:
-    if isinstance(theirs, Refusal):
-        if isinstance(ours, Refusal):
-            found = _refused([ours])
-            return Verdict("right", refusals=[ours]) if found.good else found
-        return Verdict("accepted alone", f"the CPU device: {theirs}", [theirs])
+def _step(ours: Step, theirs: Step) -> tuple[list[Difference], int]:
+    """What differs in one inference, and how many NaNs have other bits."""
     if isinstance(ours, Refusal):
-        return Verdict("untyped" if not ours.typed else "refused alone", str(ours), [ours])
+        if not ours.typed:
+            return [Difference("untyped", str(ours))], 0
+        return ([] if isinstance(theirs, Refusal) else [Difference("refused alone", str(ours))]), 0
+    if isinstance(theirs, Refusal):
+        return [Difference("accepted alone", f"the CPU device: {theirs}")], 0
     if len(ours) != len(theirs):
-        return Verdict("wrong", f"{len(ours)} outputs, right are {len(theirs)}")
-    found = Verdict("right")
-    texts = []
+        return [Difference("wrong", f"{len(ours)} outputs, right are {len(theirs)}")], 0
+    differences = []
+    other_nans = 0
     for index, (mine, right) in enumerate(zip(ours, theirs, strict=True)):
         text, nans = _value(mine, right)
-        found.other_nans += nans
+        other_nans += nans
         if text:
-            texts.append(f"output {index} {text}")
-            found.outputs.append(index)
-    if texts:
-        found.kind, found.text = "wrong", "; ".join(texts[:_SHOWN])
-    return found
+            differences.append(Difference("wrong", f"output {index} {text}", output=index))
+    return differences, other_nans
 
 
 def _value(mine: Value, right: Value) -> tuple[str, int]:

@@ -37,6 +37,9 @@ def candidates(model: ov.Model, steps: Steps) -> list[Edit]:
     if results > 1:
         found += [("only output", index, 0) for index in range(results)]
         found += [("drop output", index, 0) for index in range(results)]
+    for index, result in enumerate(model.get_results()):
+        last = result.input_value(0).get_node()
+        found += [("end before", index, place) for place in range(last.get_input_size())]
     if len(steps) > 1:
         found += [("only step", index, 0) for index in range(len(steps))]
         found += [("drop step", index, 0) for index in range(len(steps))]
@@ -91,6 +94,16 @@ def _drop_output(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) ->
     if not left:
         raise CannotEdit("the last output")
     return _rebuilt(model, left, model.get_sinks(), steps)
+
+
+def _end_before(model: ov.Model, steps: Steps, index: int, place: int, _: Dice) -> tuple[ov.Model, Steps]:
+    """An output shows what the operation that computed it has read."""
+    result = model.get_results()[index]
+    source = result.input_value(0).get_node().input_value(place)
+    if name_of(source.element_type) in SMALL or source.get_node().get_type_name() == "Constant":
+        raise CannotEdit("nothing to show")
+    result.input(0).replace_source_output(source)
+    return _whole(model, steps)
 
 
 def _only_step(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
@@ -225,6 +238,7 @@ def _zeros(model: ov.Model, steps: Steps, index: int, _: int, dice: Dice) -> tup
 _EDITS = {
     "only output": _only_output,
     "drop output": _drop_output,
+    "end before": _end_before,
     "only step": _only_step,
     "drop step": _drop_step,
     "drop sink": _drop_sink,

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.fuzz.models.case import Key
+from tests.fuzz.models.compare import Difference
 from tests.fuzz.models.records import Way
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -19,7 +20,8 @@ class Finding:
 
     `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one
     said ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts those of the model
-    by their types.
+    by their types. `known` names what excuses it; it is `unsure` if the CPU device, asked again in a process
+    with other memory, says something else where they differ.
     """
 
     key: Key
@@ -29,8 +31,9 @@ class Finding:
     evidence: dict[str, str] = field(default_factory=dict)
     operations: Counter[str] = field(default_factory=Counter)
     model: list[str] = field(default_factory=list)
-    traits: set[str] = field(default_factory=set)
+    differences: list[Difference] = field(default_factory=list)
     known: str = ""
+    unsure: bool = False
     saved: str = ""
 
     @property
@@ -38,18 +41,6 @@ class Finding:
         """The text without names and numbers, by which findings of one kind are told together."""
         text = self.text.split("right is")[0] if self.kind == "wrong" else self.text
         return _NUMBERS.sub("#", _QUOTED.sub("'*'", text))[:160]
-
-    @property
-    def unsure(self) -> bool:
-        """Whether OpenVINO's CPU device, asked again in the same way, says something else itself."""
-        return self.evidence.get("again", "same") != "same"
-
-    @property
-    def inherited(self) -> bool:
-        """Whether OpenVINO's CPU device, used in the same way, does the same alone."""
-        found = self.evidence.get("alike", "same")
-        # an engine that was killed in between begins with a new request of OpenVINO's
-        return found == "as softnpu" or (found == "differs" and self.way.run == "reset")
 
     def __str__(self) -> str:
         lines = [f"{self.key} {self.way} {self.kind}: {self.text}"]

@@ -208,6 +208,18 @@ class Graph:
         cut = shape[self.dice.randint(0, len(shape)) :]
         return self.source([size if self.dice.chance(0.6) else 1 for size in cut], kind)
 
+    def varies(self, one: ov.Output) -> bool:
+        """Whether a value depends on an input or a state: OpenVINO computes others when it compiles."""
+        waiting, seen = [one.get_node()], set()
+        while waiting:
+            node = waiting.pop()
+            if node.get_type_name() in ("Parameter", "ReadValue"):
+                return True
+            if node.get_instance_id() not in seen:
+                seen.add(node.get_instance_id())
+                waiting += [port.get_node() for port in node.input_values()]
+        return False
+
     # ------------------------------------------------------------ operations
 
     def add(
@@ -239,9 +251,9 @@ class Graph:
         return outputs
 
     def _name(self, node: Any) -> Any:
-        """Names that do not count on in this process: a model comes from its number alone."""
+        """Gives a name that comes from this graph alone, and that OpenVINO itself never gives."""
         self._count += 1
-        node.set_friendly_name(f"{self.prefix}{node.get_type_name()}_{self._count}")
+        node.set_friendly_name(f"{self.prefix}{node.get_type_name()}.{self._count}")
         return node
 
 

@@ -1,44 +1,68 @@
-"""What is known to differ. An entry is counted apart by its name and hides nothing else.
+"""What is known to differ. An entry excuses single differences and is counted by its name.
 
 `KNOWN` has defects of softnpu that are open: an entry goes with its fix. `LIMITS` has what the documents
-state, and what OpenVINO's CPU device does by itself.
+state of softnpu and of OpenVINO.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.fuzz.models.findings import Finding
+from tests.fuzz.models.compare import Difference
+from tests.fuzz.models.records import Way
+from tests.fuzz.models.traits import Traits
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where it was seen. `unlike_declared`: the steps in which the CPU device gives a shape not declared."""
+
+    way: Way
+    traits: Traits
+    unlike_declared: frozenset[int] = frozenset()
+
+
+Excuse = Callable[[Seen, Difference], bool]
 
 
 @dataclass(frozen=True)
 class Known:
-    """One kind: a name, where it is written down, and how to tell it."""
+    """One kind: a name, where it is written down, and which differences belong to it."""
 
     name: str
     where: str
-    matches: Callable[[Finding], bool]
+    excuses: Excuse
 
 
-def _refused(*texts: str, api: str = "") -> Callable[[Finding], bool]:
-    def matches(finding: Finding) -> bool:
-        alone = finding.kind in ("refused alone", "untyped") and finding.way.api.startswith(api)
-        return alone and any(text in finding.text for text in texts)
+def _refused(*texts: str, trait: str = "", api: str = "", compiled: str = "") -> Excuse:
+    """A refusal with one of these texts (none: any), of a model with that trait, in such a way."""
 
-    return matches
+    def excuses(seen: Seen, one: Difference) -> bool:
+        return (
+            one.kind in ("refused alone", "untyped")
+            and seen.way.api.startswith(api)
+            and compiled in seen.way.compiled
+            and (not trait or trait in seen.traits)
+            and (not texts or any(text in one.text for text in texts))
+        )
+
+    return excuses
 
 
-def _converted_state(finding: Finding) -> bool:
-    return finding.kind == "wrong" and "a state that is converted" in finding.traits
+def _step_of(one: Difference, steps: frozenset[int]) -> bool:
+    """Whether the difference lies in one of the steps. A refusal of all says that there are some."""
+    return one.step in steps or (one.step < 0 and bool(steps))
 
 
-def _minus_zero(finding: Finding) -> bool:
-    """States, and all numbers of the text are zeros: they differ in the sign."""
-    numbers = re.findall(r"\[([^\]]*)\](?=, right is|;|$)", finding.text)
-    zeros = all(one in ("0.0", "-0.0") for part in numbers for one in part.split(", "))
-    return finding.kind == "wrong" and "states" in finding.traits and bool(numbers) and zeros
+def _open_batch(seen: Seen, one: Difference) -> bool:
+    return (
+        seen.way.api == "native"
+        and seen.way.compiled != "compiler"
+        and seen.way.run != "set"
+        and "an open batch that a layout names" in seen.traits
+        and one.kind in ("wrong", "refused alone")
+    )
 
 
 KNOWN: tuple[Known, ...] = ()
@@ -48,75 +72,98 @@ LIMITS: tuple[Known, ...] = (
     Known(
         "a result of another shape than the model declares",
         "OpenVINO computes it so: docs/fidelity.md; refused, because static memory cannot tell",
-        _refused("which the model declares"),
-    ),
-    Known(
-        "a state that is converted",
-        "docs/plugin.md, States: the CPU device drops Convert pairs behind its own state",
-        _converted_state,
-    ),
-    Known(
-        "a state of opset 3 in another type than f32",
-        "docs/plugin.md, States: the CPU device keeps it in f32, one of opset 6 in its own type",
-        lambda finding: (
-            finding.kind == "wrong" and "a state of opset 3 that the CPU keeps in f32" in finding.traits
-        ),
-    ),
-    Known(
-        "a minus zero that a state begins as",
-        "docs/plugin.md, States: the CPU device reads it as zero",
-        _minus_zero,
+        lambda seen, one: _step_of(one, seen.unlike_declared) and _refused()(seen, one),
     ),
     Known(
         "more than 5 dimensions, by the graph extension",
         "docs/native.md, Limits",
-        _refused("expected at most 5", api="native"),
+        _refused("expected at most 5", trait="more than 5 dimensions", api="native"),
     ),
     Known(
         "states and a batch that OpenVINO's plugin looks for",
         "docs/native.md, Limits: it asks arguments of states for a shape that they do not have",
-        _refused("shapeFromIRModel", api="native"),
+        _refused("shapeFromIRModel", trait="states", api="native"),
     ),
     Known(
         "open dimensions without a bound, by OpenVINO's plugin",
         "docs/native.md, Limits",
-        _refused("OUT_OF_DEVICE_MEMORY", "Cannot allocate memory", api="native"),
+        _refused(
+            "OUT_OF_DEVICE_MEMORY", "Cannot allocate memory", trait="open without a bound", api="native"
+        ),
+    ),
+    Known(
+        "a dynamic batch that is not set as a tensor, by OpenVINO's plugin",
+        "docs/native.md, Limits: it looks at tensors that are set, and writes one row into its own",
+        _open_batch,
+    ),
+    Known(
+        "an output beside the batch, by OpenVINO's plugin",
+        "docs/native.md, Limits: all outputs are taken to have the samples in their first dimension",
+        lambda seen, one: (
+            seen.way.api == "native"
+            and seen.way.compiled != "compiler"
+            and one.kind == "wrong"
+            and one.output in seen.traits.beside_batch
+        ),
     ),
     Known(
         "a model without weights, weightless by OpenVINO's plugin",
         "it looks for an attribute of constants",
-        _refused("WeightlessCacheAttribute", api="native"),
+        _refused("WeightlessCacheAttribute", api="native", compiled="weightless"),
     ),
     Known(
         "a shape outside of the bounds",
         "docs/plugin.md, Dynamic shapes: refused before anything happens; the CPU device takes some",
-        lambda finding: "open shapes" in finding.traits and _refused(" given; expected ")(finding),
+        lambda seen, one: one.step in seen.traits.outside and _refused()(seen, one),
     ),
     Known(
         "a batch that PLUGIN cannot split",
         "docs/plugin.md, Batch",
-        _refused("PLUGIN cannot split", "NPU_BATCH_MODE"),
+        _refused("PLUGIN cannot split", "NPU_BATCH_MODE", compiled="split"),
     ),
     Known(
-        "a state whose shape changes",
-        "docs/plugin.md, States",
-        _refused("expected one type and static shape", "expected a static shape"),
+        "inputs with batches of different lengths",
+        "docs/plugin.md, Batch: all batched inputs need the same number of samples",
+        _refused("expected the same number of samples in all inputs", api="plugin"),
+    ),
+    Known(
+        "a batch of no samples",
+        "docs/plugin.md, Batch: refused with names and numbers before anything has an effect",
+        _refused("that of the batch; expected at least 1", api="plugin"),
     ),
     Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
-        lambda finding: finding.kind == "accepted alone" and "states" in finding.traits,
+        lambda seen, one: (
+            one.kind == "accepted alone" and "states that the CPU device refuses" in seen.traits
+        ),
     ),
 )
 
-INHERITED = Known(
-    "OpenVINO's CPU device does the same, used in the same way",
-    "its own request, used again or with tensors that are set, is wrong or refuses",
-    lambda finding: finding.inherited,
-)
-"""Asked last: what is ours as well comes first."""
+INHERITED = "OpenVINO's CPU device does the same, used in the same way"
+"""Its own request, used again or with tensors that are set, is wrong or refuses."""
+WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
+"""With other numbers: it depends on what lay in memory, or on how threads share the work."""
 
 
-def known(finding: Finding) -> str:
-    """The name of the kind that a finding belongs to; empty for something new."""
-    return next((one.name for one in (*LIMITS, *KNOWN, INHERITED) if one.matches(finding)), "")
+def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:
+    """The differences that nothing excuses, and the names of what excuses the others."""
+    left: list[Difference] = []
+    names: list[str] = []
+    stopped: dict[int, int] = {}  # by request: the first step that is refused
+    for one in differences:
+        name = next((entry.name for entry in (*LIMITS, *KNOWN) if entry.excuses(seen, one)), "")
+        if not name:
+            left.append(one)
+        else:
+            if name not in names:
+                names.append(name)
+            if "refused" in one.kind:
+                stopped[one.turn] = min(one.step, stopped.get(one.turn, one.step))
+    if "states" in seen.traits:  # what is refused does not change a state
+        left = [
+            one
+            for one in left
+            if not (one.output in seen.traits.after_states and one.step > stopped.get(one.turn, one.step))
+        ]
+    return left, names

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from softnpu.driver import Driver, ZeError
@@ -18,25 +18,28 @@ from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.messages import EngineStatus
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.fuzz.models import case as cases
-from tests.fuzz.models.compare import Verdict, judge, same
-from tests.fuzz.models.edits import CannotEdit
+from tests.fuzz.models import choice
+from tests.fuzz.models.compare import Verdict, judge, same, verdict_of
 from tests.fuzz.models.findings import Finding
-from tests.fuzz.models.known import known
+from tests.fuzz.models.known import INHERITED, WRONG_TOO, Seen, unexcused
 from tests.fuzz.models.peer import Peer
-from tests.fuzz.models.records import Answer, Died, Job, Refusal, Way
+from tests.fuzz.models.records import Answer, Died, Job, Way
 from tests.fuzz.models.reference import EVIDENCE
-from tests.fuzz.models.traits import traits_of
+from tests.fuzz.models.right import RIGHT, Right
+from tests.fuzz.models.traits import Traits, traits_of, unlike_declared
 from tests.support.daemon import Daemon
 
 _DEADLINE_S = 60.0
 _READY_S = 30.0
 _EVIDENCE_S = 20.0
 _OF_A_DEATH = ("again", "alike", "bound")
-RIGHT, ZEROS, SPLIT = (Way("cpu", "plain", form) for form in ("right", "zeros", "split"))
+_BOTH = ("right where OpenVINO dies", "told where OpenVINO dies")
+_OTHER_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.perturb=90"}
+"""What nobody has written is something else there."""
 
 
 class Lane:
-    """One daemon, one process with the CPU device, two with the plugin, one with unmodified OpenVINO."""
+    """One daemon, two processes with the CPU device, two with the plugin, one with unmodified OpenVINO."""
 
     def __init__(self, folder: Path, native: NativeLibrary | None) -> None:
         self.folder = folder
@@ -47,6 +50,7 @@ class Lane:
         base = {**os.environ, ENV_SOCKET: str(socket), ENV_AUTOSTART: "0", ENV_CACHE_DIR: ""}
         self._peers = {
             "cpu": Peer("cpu", base, folder / "cpu.log"),
+            "other": Peer("cpu", {**base, **_OTHER_MEMORY}, folder / "other.log"),
             "plugin": Peer("plugin", base, folder / "plugin.log"),
             "second": Peer("plugin", base, folder / "second.log"),
         }
@@ -70,46 +74,35 @@ class Lane:
         findings: list[Finding] = []
         if not ways:
             return findings
-        expected: dict[str, Answer | Died] = {}
+        traits = traits_of(cases.seen(key))
+        right = Right(partial(self._cpu, key), traits)
         self._peers["cpu"].send(self._job(key, RIGHT))
-        first = True
-        for way in ways:
+        for number, way in enumerate(ways):
             before = self._engine()
-            answer = self._run(key, way, before, first, expected)
-            first = False
-            right = self._expected(key, way, answer, expected)
-            if isinstance(right, Answer) and right.refused is not None and right.refused.stage == "make":
+            answer = self._run(key, way, before, right if number == 0 else None)
+            plain = right.plain
+            if isinstance(plain, Answer) and plain.refused is not None and plain.refused.stage == "make":
                 counts["not made"] += 1
                 return findings
-            finding, verdict = self._judged(key, way, answer, right, before)
-            counts[f"{way.api} {verdict.kind}" if finding is None else f"{way.api} FOUND {verdict.kind}"] += 1
-            if (
-                finding is None
-                and isinstance(answer, Answer)
-                and answer.notes
-                and right is not expected["right"]
-            ):
-                counts["right as samples one by one, and not as a batch"] += 1
+            verdict, used = self._judged(way, answer, right, before)
+            counts.update(used)
             if verdict.other_nans:
                 counts["NaNs with other bits"] += verdict.other_nans
-            if finding is None:
+            if verdict.good or verdict.kind in _BOTH:
+                counts[f"{way.api} {verdict.kind}"] += 1
                 counts[f"way {way}"] += 1
             else:
-                if isinstance(right, Answer) and any(
-                    isinstance(step, Refusal) for step in chain(*right.rounds)
-                ):
-                    finding.traits.add("a step that is refused")
-                self._explain(finding, answer, right, evidence)
-                finding.known = finding.known or _as_before(finding, findings)
+                finding = self._finding(key, way, verdict)
+                self._explain(finding, traits, answer, right, evidence)
+                told = "known" if finding.known else "FOUND"
+                counts[f"{way.api} {told} {verdict.kind}"] += 1
                 findings.append(finding)
             if self._engine().restarts != before.restarts:
                 self._settle(way)
         return findings
 
-    def _run(
-        self, key: cases.Key, way: Way, before: EngineStatus, first: bool, expected: dict[str, Answer | Died]
-    ) -> Answer | Died:
-        """The answer in one way. The first time the CPU device works at the same time."""
+    def _run(self, key: cases.Key, way: Way, before: EngineStatus, right: Right | None) -> Answer | Died:
+        """The answer in one way. The first time the CPU device works at the same time, and gives `right`."""
         peer = self._peers[way.api]
         job = self._job(key, way, engine_pid=before.engine_pid)
         twin = way.run == "twins"
@@ -117,8 +110,8 @@ class Lane:
             job = replace(job, way=replace(way, run="many"))
             self._peers["second"].send(replace(job, folder=job.folder + "b"))
         peer.send(job)
-        if first:
-            expected["right"] = self._peers["cpu"].receive(_DEADLINE_S)
+        if right is not None:
+            right.give(self._peers["cpu"].receive(_DEADLINE_S))
         answer = peer.receive(_DEADLINE_S)
         if twin:
             other = self._peers["second"].receive(_DEADLINE_S)
@@ -130,71 +123,98 @@ class Lane:
                 answer.rounds += other.rounds
         return answer
 
-    def _expected(
-        self, key: cases.Key, way: Way, answer: Answer | Died, expected: dict[str, Answer | Died]
-    ) -> Answer | Died:
-        """What is right for this way: the CPU device's answer in the form that belongs to it."""
-        right = expected["right"]
-        if isinstance(right, Died) or isinstance(answer, Died) or answer.refused is not None:
-            return right
-        form: Answer | Died = right
-        if way.api == "native" and "states" in self._traits(key):
-            form = expected.setdefault("zeros", self._cpu(key, ZEROS))
-        if answer.notes and isinstance(right, Answer) and not judge(answer, right).good:
-            # computed sample by sample: the CPU has other kernels at batch 1
-            form = self._cpu(key, SPLIT, notes=answer.notes)
-        return form
-
     def _judged(
-        self, key: cases.Key, way: Way, answer: Answer | Died, right: Answer | Died, before: EngineStatus
-    ) -> tuple[Finding | None, Verdict]:
-        """The finding, if there is one, and the verdict."""
+        self, way: Way, answer: Answer | Died, right: Right, before: EngineStatus
+    ) -> tuple[Verdict, list[str]]:
+        """The verdict, and the other forms of the CPU device that the answer is right by."""
         after = self._engine()
         lost = after.restarts - before.restarts - (way.run == "reset")
         if self._daemon is None:
-            return self._finding(key, way, Verdict("daemon died", self.daemon_deaths[-1]))
+            return Verdict("daemon died", self.daemon_deaths[-1]), []
         if isinstance(answer, Died):
-            return self._finding(
-                key, way, Verdict("client hung" if answer.hung else "client died", str(answer))
-            )
-        if isinstance(right, Died):
+            return Verdict("client hung" if answer.hung else "client died", str(answer)), []
+        if isinstance(right.plain, Died):
             told = answer.refused or next(
                 (s for steps in answer.rounds for s in steps if not isinstance(s, list)), None
             )
             if told is None:
-                return None, Verdict("right where OpenVINO dies")
-            verdict = Verdict("told where OpenVINO dies" if told.typed else "untyped", str(told))
-            return (None, verdict) if told.typed else self._finding(key, way, verdict)
-        verdict = judge(answer, right)
+                return Verdict("right where OpenVINO dies"), []
+            return Verdict("told where OpenVINO dies" if told.typed else "untyped", str(told)), []
+        verdict, used = right.judge(way, answer)
         if lost > 0 and verdict.kind != "untyped":
             verdict = Verdict("engine died", f"{lost} restarts; {verdict.kind}: {verdict.text}")
-        return (None, verdict) if verdict.good else self._finding(key, way, verdict)
+        return verdict, used
 
-    def _finding(self, key: cases.Key, way: Way, verdict: Verdict) -> tuple[Finding | None, Verdict]:
-        finding = Finding(key, way, verdict.kind, verdict.text)
-        with suppress(CannotEdit):
-            case = cases.make(key)
-            finding.operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
-            finding.model = cases.described(case)
-            finding.traits = traits_of(case)
-        return finding, verdict
+    def _finding(self, key: cases.Key, way: Way, verdict: Verdict) -> Finding:
+        finding = Finding(key, way, verdict.kind, verdict.text, differences=verdict.differences)
+        case = cases.seen(key)
+        finding.operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
+        finding.model = cases.described(case)
+        return finding
 
-    def _explain(self, finding: Finding, answer: Answer | Died, right: Answer | Died, evidence: bool) -> None:
-        """Asks OpenVINO alone in other forms, and says what is known already."""
-        if evidence and isinstance(right, Answer):
-            for form in EVIDENCE if isinstance(answer, Answer) else _OF_A_DEATH:
-                found = self._cpu(finding.key, Way("cpu", "plain", form), {"run": finding.way.run})
-                finding.evidence[form] = _said(found, right, answer)
-        finding.known = known(finding)
+    # ------------------------------------------------------------ what explains a finding
+
+    def _explain(
+        self, finding: Finding, traits: Traits, answer: Answer | Died, right: Right, evidence: bool
+    ) -> None:
+        """Takes away what is known, and asks OpenVINO alone in other forms about what is left."""
+        plain = right.plain
+        unlike = unlike_declared(cases.seen(finding.key), plain) if isinstance(plain, Answer) else frozenset()
+        seen = Seen(finding.way, traits, unlike)
+        left, names = unexcused(seen, finding.differences)
+        if left and finding.way.api == "native" and all(one.kind == "refused alone" for one in left):
+            names += self._by_the_plugin(finding, seen, right)
+            left = [] if names else left
+        if finding.differences and not left:
+            finding.known = "; ".join(names)
+            return
+        if len(left) < len(finding.differences):
+            finding.differences, finding.text = left, verdict_of(left).text
+        if not evidence or not isinstance(plain, Answer):
+            return
+        for form in EVIDENCE if isinstance(answer, Answer) else _OF_A_DEATH:
+            peer = "other" if form == "again" else "cpu"
+            found = self._cpu(
+                finding.key, Way("cpu", "plain", form), {"run": finding.way.run}, _EVIDENCE_S, peer
+            )
+            finding.evidence[form] = _said(found, plain, answer)
+            if not isinstance(found, Answer) or not finding.differences:
+                continue
+            if form == "again":
+                finding.unsure = _covered(finding, found, plain)
+            elif form == "alike" and finding.evidence[form] == "as softnpu":
+                finding.known = INHERITED
+            elif (
+                form == "alike"
+                # an engine that was killed in between begins with a new request of OpenVINO's
+                and (finding.kind == "wrong" or finding.way.run == "reset")
+                and _covered(finding, found, plain)
+            ):
+                finding.known = WRONG_TOO
+            if finding.unsure or finding.known:
+                return
+
+    def _by_the_plugin(self, finding: Finding, seen: Seen, right: Right) -> list[str]:
+        """What excuses the same refusal of softnpu's own plugin: unmodified OpenVINO tells no reason."""
+        answer = self._peers["plugin"].ask(self._job(finding.key, choice.PLAIN), _DEADLINE_S)
+        if isinstance(answer, Died):
+            return []
+        differences = right.judge(choice.PLAIN, answer)[0].differences
+        refused = [one for one in differences if one.kind == "refused alone"]
+        left, names = unexcused(replace(seen, way=choice.PLAIN), refused)
+        return names if refused and not left else []
 
     # ------------------------------------------------------------ parts
 
-    def _cpu(self, key: cases.Key, way: Way, notes: Mapping[str, object] | None = None) -> Answer | Died:
-        deadline_s = _EVIDENCE_S if way.run in EVIDENCE else _DEADLINE_S
-        return self._peers["cpu"].ask(replace(self._job(key, way), notes=dict(notes or {})), deadline_s)
-
-    def _traits(self, key: cases.Key) -> set[str]:
-        return traits_of(cases.make(key))
+    def _cpu(
+        self,
+        key: cases.Key,
+        way: Way,
+        notes: Mapping[str, object],
+        deadline_s: float = _DEADLINE_S,
+        peer: str = "cpu",
+    ) -> Answer | Died:
+        return self._peers[peer].ask(replace(self._job(key, way), notes=dict(notes)), deadline_s)
 
     def _job(self, key: cases.Key, way: Way, engine_pid: int = 0) -> Job:
         self._jobs += 1
@@ -238,11 +258,14 @@ class Lane:
         self._daemon = self._monitor = None
 
 
-def _as_before(finding: Finding, others: Sequence[Finding]) -> str:
-    """The known kind of another way that was refused as well: unmodified OpenVINO tells no reason."""
-    if finding.kind != "refused alone":
-        return ""
-    return next((one.known for one in others if one.kind == finding.kind and one.known), "")
+def _covered(finding: Finding, found: Answer, right: Answer) -> bool:
+    """Whether another answer of the CPU device differs from its first one wherever the finding does."""
+    others = {(one.step, one.output) for one in judge(found, right).differences}
+    steps = {step for step, _ in others}
+    return all(
+        (one.step, one.output) in others or (one.step, -1) in others or (one.output < 0 and one.step in steps)
+        for one in finding.differences
+    )
 
 
 def _said(found: Answer | Died, right: Answer, answer: Answer | Died) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import openvino as ov
@@ -13,6 +14,24 @@ _ODD = (
     "\U0001f600", "e\u0301", "tab\there", "line\nbreak", "\u202etxt", "-1", "0", "None", "vpux_ie_shape_x",
     "input.1", "a" * 300, "é" * 2000, "Parameter_1", "%s%n{0}", "\\", "..", "NaN",
 )  # fmt: skip
+
+_OURS = re.compile(r"\.\d+$")
+"""How all names of `Graph` end, and none of OpenVINO's own."""
+
+
+def name_unnamed(model: ov.Model, prefix: str = "") -> None:
+    """Names what OpenVINO has added, whose own names count all nodes of the process."""
+    for number, node in enumerate(model.get_ordered_ops()):
+        if not _OURS.search(node.get_friendly_name()):
+            node.set_friendly_name(f"{prefix}Added.{number}")
+        for at, body in enumerate(_bodies(node)):
+            name_unnamed(body, f"{prefix}{number}.{at}/")
+
+
+def _bodies(node: Any) -> list[ov.Model]:
+    if node.get_type_name() == "If":
+        return [node.get_then_body(), node.get_else_body()]
+    return [node.get_function()] if node.get_type_name() in ("Loop", "TensorIterator") else []
 
 
 def name_all(dice: Dice, model: ov.Model) -> None:
@@ -42,6 +61,9 @@ def _odd(dice: Dice, index: int) -> str:
 
 
 def _friendly(dice: Dice, node: Any) -> str:
-    """An odd friendly name, which others may have as well; parts of control flow keep theirs apart."""
-    name = dice.pick(_ODD)
+    """An odd friendly name, which others may have as well; parts of control flow keep theirs apart.
+
+    Not the empty one: OpenVINO puts a name in its place that counts all nodes of the process.
+    """
+    name = dice.pick(_ODD[1:])
     return name if dice.chance(0.4) else f"{name}{node.get_friendly_name()}"

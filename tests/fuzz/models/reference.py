@@ -6,6 +6,7 @@ whether OpenVINO alone, asked in another way, says the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ import openvino as ov
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
 from tests.fuzz.models.running import Runner, fill, value_of, values_of
+from tests.fuzz.models.state_inputs import Outside
 from tests.fuzz.models.values import name_of
 
 CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
 EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
+_MOST_STREAMS = 4
+"""So many inferences softnpu computes side by side (docs/plugin.md, PERFORMANCE_HINT)."""
 _core: ov.Core | None = None
 
 
@@ -38,7 +42,7 @@ def refuse(stage: str, error: Exception) -> Refusal:
 
 
 def run(case: Case, job: Job) -> Answer:
-    """The answer of the CPU device; `job.way.run` is `right`, `zeros`, `split`, or one of `EVIDENCE`."""
+    """The answer of the CPU device in the form `job.way.run`: a key of `_FORMS`."""
     try:
         return _FORMS[job.way.run](case, job)
     except RuntimeError as error:
@@ -97,8 +101,24 @@ def _zeros(case: Case, _: Job) -> Answer:
     return _steps(case, case.model, zeros=True)
 
 
+def _outside(case: Case, job: Job) -> Answer:
+    """With the states as inputs and outputs; `job.notes` says whether they begin as zeros."""
+    try:
+        found = Outside(case, zeros=bool(job.notes.get("zeros"))).run(case, _compile, _run_once)
+    except RuntimeError as error:
+        return Answer(refuse("compile", error))
+    return Answer(rounds=[[[value_of(one) for one in step] for step in found]])
+
+
+def _run_once(compiled: Any, inputs: list[ov.Tensor]) -> list[ov.Tensor]:
+    request = compiled.create_infer_request()
+    fill(request, inputs)
+    request.infer()
+    return [_copy(request.get_output_tensor(index)) for index in range(len(compiled.outputs))]
+
+
 def _streams(case: Case, _: Job) -> Answer:
-    return _steps(case, case.model, {"NUM_STREAMS": "2"})
+    return _steps(case, case.model, {"NUM_STREAMS": str(min(_MOST_STREAMS, len(os.sched_getaffinity(0))))})
 
 
 def _performance(case: Case, _: Job) -> Answer:
@@ -182,6 +202,7 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "right": _right,
     "again": _right,
     "zeros": _zeros,
+    "outside": _outside,
     "split": _split,
     "alike": _alike,
     "bound": _bound,

@@ -47,7 +47,7 @@ def shrink(lane: Lane, finding: Finding, seconds: float = 60.0) -> Finding:
                 continue
             tried.add(key.edits)
             found = lane.examine(key, [finding.way], Counter(), evidence=False)
-            if found and found[0].kind == finding.kind and _alike(found[0], finding):
+            if found and not found[0].known and found[0].kind == finding.kind and _alike(found[0], finding):
                 smallest, progress = found[0], True
                 break
     return _again(lane, smallest)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from tests.fuzz.dice import Dice
@@ -30,17 +31,20 @@ from tests.fuzz.models.shrink import load, save, shrink
 _ROOT = Path(__file__).parents[3]
 _DIGEST = """
 import sys
+from pathlib import Path
 from tests.fuzz.models.test_models import digest
-print(digest(sys.argv[1], int(sys.argv[2])))
+print(digest("alone", 60, Path(sys.argv[1])))
 """
 
 
-def digest(seed: str, count: int) -> str:
-    """What the first cases of a seed are: models, inputs, ways."""
+def digest(seed: str, count: int, folder: Path) -> str:
+    """What the first cases of a seed are: models as OpenVINO writes them, inputs, ways."""
     made = hashlib.sha256()
     for number in range(count):
         key = cases.Key(seed, number)
         case = cases.make(key)
+        ov.serialize(case.model, folder / "model.xml")
+        made.update((folder / "model.xml").read_bytes() + (folder / "model.bin").read_bytes())
         made.update(repr((cases.described(case), cases.content(case.steps), chosen(key))).encode())
     return made.hexdigest()
 
@@ -63,13 +67,12 @@ def _fuzz(folder: Path, deadline_s: float, *words: str) -> dict[str, Any]:
     return counted
 
 
-@pytest.mark.soak  # its sixty cases depend on what ran before in the process: not stable enough yet
-@pytest.mark.timeout(620)  # 20 s with nothing beside it
+@pytest.mark.timeout(620)  # 10 s with nothing beside it
 def test_random_models_give_the_numbers_of_the_cpu_device(private_dir: Path) -> None:
-    counted = _fuzz(private_dir, 600, "--models", "60", "--seed", "suite", "--workers", "2", "--shrinks", "2")
+    counted = _fuzz(private_dir, 600, "--models", "24", "--seed", "suite", "--workers", "1", "--shrinks", "2")
     assert counted["findings"] == []
-    assert counted["counts"]["plugin right"] > 40
-    assert counted["counts"]["native right"] > 4
+    assert counted["counts"]["plugin right"] > 12
+    assert counted["counts"]["native right"] > 2
 
 
 @pytest.mark.soak
@@ -80,18 +83,23 @@ def test_a_hundred_thousand_models(private_dir: Path) -> None:
     assert counted["findings"] == []
 
 
-@pytest.mark.soak  # fails behind other tests of this module
-def test_a_case_comes_from_its_number_alone() -> None:
-    other = subprocess.run(
-        [sys.executable, "-c", _DIGEST, "alone", "40"],
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "77"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert other.stdout.strip() == digest("alone", 40)
+def test_a_case_comes_from_its_number_alone(tmp_path: Path) -> None:
+    others = []
+    for seed in ("1", "77"):
+        (tmp_path / seed).mkdir()
+        others.append(
+            subprocess.Popen(
+                [sys.executable, "-c", _DIGEST, str(tmp_path / seed)],
+                cwd=_ROOT,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for number in range(60):
+        cases.make(cases.Key("before", number))
+    here = digest("alone", 60, tmp_path)
+    assert [other.communicate(timeout=120)[0].strip() for other in others] == [here, here]
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -110,7 +118,7 @@ def test_every_entry_of_the_catalogue_can_be_built(family: str) -> None:
 
 
 def test_all_ways_are_taken_in_time() -> None:
-    taken = {str(way) for number in range(12_000) for way in chosen(cases.Key("ways", number))}
+    taken = {str(way) for number in range(50_000) for way in chosen(cases.Key("ways", number))}
     assert {str(way) for way in every()} - taken == set()
 
 
@@ -188,7 +196,7 @@ def _with(kind: str) -> Finding:
     return next(
         found[0]
         for key in keys
-        if (found := lane.examine(key, [PLAIN], Counter())) and sum(found[0].operations.values()) > 15
+        if (found := lane.examine(key, [PLAIN], Counter())) and sum(found[0].operations.values()) > 12
     )
 
 

@@ -1,51 +1,112 @@
-"""What is special about a model, in words that the list of what is known uses."""
+"""What is special about a case, as far as the list of what is known asks for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import openvino as ov
+
 from tests.fuzz.models.case import Case
+from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
 
-_WIDE = ("i64", "u64", "f64")
+_REFUSED_STATES = ("f64", "i64", "i16", "u16", "u32", "u64")
+"""Types of states that OpenVINO's CPU device does not have."""
 
 
-def traits_of(case: Case) -> set[str]:
+@dataclass(frozen=True)
+class Traits:
+    """What a case has. `after_states`: the outputs that depend on a state. `beside_batch`: those that do not
+    depend on the inputs whose layouts name a batch. `outside`: the steps with a shape that the model does not
+    allow."""
+
+    words: frozenset[str]
+    after_states: frozenset[int]
+    beside_batch: frozenset[int]
+    outside: frozenset[int]
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.words
+
+
+def traits_of(case: Case) -> Traits:
     """The traits of a case."""
     found: set[str] = set()
     nodes = case.model.get_ordered_ops()
-    for result in case.model.get_results():
-        source = result.input_value(0).get_node()
-        if source.get_type_name() == "Parameter":
-            found.add("an output is an input")
-            if name_of(result.get_element_type()) in _WIDE:
-                found.add("an output is an input of 64 bits")
-        if source.get_type_name() == "Constant":
-            found.add("an output is a constant")
     if case.stateful:
         found.add("states")
-    if case.dynamic:
-        found.add("open shapes")
+        kinds = {name_of(node.get_element_type()) for node in nodes if node.get_type_name() == "ReadValue"}
+        if kinds & set(_REFUSED_STATES):
+            found.add("states that the CPU device refuses")
     ports = [*case.model.inputs, *case.model.outputs]
+    ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
         found.add("open without a bound")
-    for node in nodes:
-        found |= _of_node(node)
     if any(len(port.partial_shape) > 5 for port in ports):
         found.add("more than 5 dimensions")
-    return found
+    for parameter in case.model.get_parameters():
+        axis = (
+            ov.layout_helpers.batch_idx(parameter.layout)
+            if ov.layout_helpers.has_batch(parameter.layout)
+            else None
+        )
+        if axis is not None and parameter.get_partial_shape()[axis].is_dynamic:
+            found.add("an open batch that a layout names")
+    batched = {
+        one.get_instance_id()
+        for one in case.model.get_parameters()
+        if ov.layout_helpers.has_batch(one.layout)
+    }
+    reads = {node.get_instance_id() for node in nodes if node.get_type_name() == "ReadValue"}
+    outputs = frozenset(range(len(case.model.outputs)))
+    beside = outputs - _after(case, nodes, batched) if batched else frozenset()
+    return Traits(frozenset(found), _after(case, nodes, reads), beside, _outside(case))
 
 
-def _of_node(node: Any) -> set[str]:
-    kind = node.get_type_name()
-    found = set()
-    if kind == "Constant" and 0 in node.get_output_shape(0):
-        found.add("an empty constant")
-    if kind == "Convert" and node.input_value(0).get_node().get_type_name() == "ReadValue":
-        found.add("a state that is converted")
-    old = kind == "ReadValue" and node.get_type_info().version_id == "opset3"
-    if old and name_of(node.get_element_type()) in ("f16", "bf16", "f64"):
-        found.add("a state of opset 3 that the CPU keeps in f32")
-    if kind in ("If", "Loop", "TensorIterator"):
-        found.add("control flow")
-    return found
+def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
+    """The steps in which the CPU device gives an output another shape than the model declares."""
+    if right.refused is not None:
+        return frozenset()
+    declared = [port.partial_shape for port in case.model.outputs]
+    return frozenset(
+        at
+        for at, step in enumerate(right.steps)
+        if isinstance(step, list)
+        and any(not _allowed(shape, one.shape) for shape, one in zip(declared, step, strict=True))
+    )
+
+
+def _after(case: Case, nodes: Sequence[Any], begin: set[int]) -> frozenset[int]:
+    """The outputs that depend on nodes, by their instances."""
+    reached = set(begin)
+    for node in nodes:  # in an order in which inputs come first
+        sources = {port.get_node().get_instance_id() for port in node.input_values()}
+        if sources & reached:
+            reached.add(node.get_instance_id())
+    results = case.model.get_results()
+    return frozenset(index for index, one in enumerate(results) if one.get_instance_id() in reached)
+
+
+def _outside(case: Case) -> frozenset[int]:
+    allowed = [port.partial_shape for port in case.model.inputs]
+    return frozenset(
+        at
+        for at, step in enumerate(case.steps)
+        if any(not _allowed(shape, list(one.shape)) for shape, one in zip(allowed, step, strict=True))
+    )
+
+
+def _allowed(declared: Any, shape: Sequence[int]) -> bool:
+    if declared.rank.is_dynamic:
+        return True
+    if len(declared) != len(shape):
+        return False
+    return all(
+        one.get_min_length() <= size and (one.get_max_length() < 0 or size <= one.get_max_length())
+        for one, size in zip(declared, shape, strict=True)
+    )
+
+
+__all__ = ["Traits", "traits_of", "unlike_declared"]

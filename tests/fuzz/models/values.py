@@ -20,6 +20,8 @@ NUMBERS = FLOATS + INTEGERS
 ALL = (*NUMBERS, "boolean")
 SMALL = ("f8e4m3", "f8e5m2", "i4", "u4", "u1")
 """Types that only constants and inner values have: softnpu refuses them as inputs and outputs."""
+NARROW = tuple(kind for kind in SMALL if kind != "u1")
+"""What may be converted to: for u1, OpenVINO's CPU device writes beyond its memory."""
 
 _NUMPY = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,

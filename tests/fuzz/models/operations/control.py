@@ -25,7 +25,7 @@ def _body(graph: Graph, likes: Sequence[ov.Output]) -> tuple[Graph, list[Any], A
     )
     for like in likes:
         made = opset13.parameter(list(like.shape), like.element_type)
-        made.set_friendly_name(f"{inner.prefix}in_{len(inner.parameters)}")
+        made.set_friendly_name(f"{inner.prefix}in.{len(inner.parameters)}")
         inner.parameters.append(made)
     value = inner.parameters[0].output(0)
     for _ in range(graph.dice.randint(0, 3)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.fuzz.models.graph import Graph
 from tests.fuzz.models.operations.table import Table
-from tests.fuzz.models.values import ALL, FLOATS, INTEGERS, NUMBERS, SMALL, name_of
+from tests.fuzz.models.values import ALL, FLOATS, INTEGERS, NARROW, NUMBERS, SMALL, name_of
 
 TABLE = Table()
 
@@ -153,7 +153,7 @@ def _select(graph: Graph) -> object:
 
 @TABLE.entry("Convert", "Convert again", "Convert once more")
 def _convert(graph: Graph) -> object:
-    kinds = SMALL if graph.dice.chance(0.12) else ALL
+    kinds = NARROW if graph.dice.chance(0.12) else ALL
     out: Any = graph.add("Convert", [graph.value()], {"destination_type": graph.dice.pick(kinds)})
     if name_of(out[0].element_type) in SMALL:
         graph.pool.remove(out[0])

@@ -14,8 +14,11 @@ _TABLES = ("f32", "f32", "f16", "i32", "i64", "u8", "i8")
 
 
 def _indices(graph: Graph, shape: list[int], size: int, constant: float = 0.5, below: bool = False) -> Any:
-    """Indices of an axis of that length; `below`: some count from the end."""
-    if size < 1:
+    """Indices of an axis of that length; `below`: some count from the end.
+
+    There is at least one: with none, OpenVINO's CPU device ends the process in a division by zero.
+    """
+    if size < 1 or 0 in shape:
         raise Skip("nothing to choose from")
     return graph.source(shape, graph.dice.pick(("i32", "i64")), (-size if below else 0, size - 1), constant)
 

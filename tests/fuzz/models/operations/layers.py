@@ -128,17 +128,6 @@ def _deformable(graph: Graph) -> object:
     )
 
 
-@TABLE.entry("BinaryConvolution")
-def _binary_convolution(graph: Graph) -> object:
-    one = graph.value(("f32",), rank=4, filled=True)
-    shape = list(one.shape)
-    weights = graph.constant([graph.dice.randint(1, 4), shape[1], 1, 1], "u1")
-    attributes = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
-    return graph.add(
-        "BinaryConvolution", [one, weights], {**attributes, "mode": "xnor-popcount", "pad_value": 0.0}, 1
-    )
-
-
 def _pool(graph: Graph, sizes: list[int]) -> dict[str, Any]:
     kernel = [graph.dice.randint(1, min(3, size)) for size in sizes]
     return {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import openvino as ov
 
-from tests.fuzz.models.graph import Graph
+from tests.fuzz.models.graph import Graph, Skip
 from tests.fuzz.models.operations.table import Table
-from tests.fuzz.models.values import SMALL, name_of
+from tests.fuzz.models.values import NARROW, SMALL, name_of
 
 TABLE = Table()
 
@@ -31,10 +33,17 @@ def _fake_quantize(graph: Graph) -> object:
     return _fake(graph, one, channels)
 
 
+def _input(one: Any, graph: Graph) -> Any:
+    """Not of constants alone: with several streams the CPU device (2026.4) may fold them wrongly."""
+    if not graph.varies(one):
+        raise Skip("a constant")
+    return one
+
+
 @TABLE.entry("a quantised layer")
 def _layer(graph: Graph) -> object:
     """An input and weights of 8 bits, the form that the CPU computes with integers."""
-    one = graph.value(("f32",), least=2, most=4, filled=True)
+    one = _input(graph.value(("f32",), least=2, most=4, filled=True), graph)
     inner, width = list(one.shape)[-1], graph.dice.randint(1, 8)
     weights = graph.constant([width, inner], "i8")
     wide = graph.add("Convert", [weights], {"destination_type": "f32"}, pooled=False)
@@ -44,7 +53,7 @@ def _layer(graph: Graph) -> object:
 
 @TABLE.entry("a quantised convolution")
 def _convolution(graph: Graph) -> object:
-    one = graph.value(("f32",), rank=4, filled=True)
+    one = _input(graph.value(("f32",), rank=4, filled=True), graph)
     channels, width = list(one.shape)[1], graph.dice.randint(1, 8)
     weights = graph.constant([width, channels, 1, 1], "i8")
     wide = graph.add("Convert", [weights], {"destination_type": "f32"}, pooled=False)
@@ -67,7 +76,7 @@ def _fake_convert(graph: Graph) -> object:
 def _there_and_back(graph: Graph) -> object:
     """A conversion to a smaller type and back: the CPU may drop the pair."""
     one = graph.value(("f32", "f16", "i32", "i64"))
-    small = graph.dice.pick((*SMALL, "i8", "u8", "f16", "bf16", "i32", "boolean"))
+    small = graph.dice.pick((*NARROW, "i8", "u8", "f16", "bf16", "i32", "boolean"))
     there = graph.add("Convert", [one], {"destination_type": small}, pooled=False)
     return graph.add("Convert", there, {"destination_type": name_of(one.element_type)})
 

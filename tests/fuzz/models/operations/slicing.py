@@ -51,6 +51,15 @@ def _strided(graph: Graph) -> object:
             ("ellipsis_mask", 0.0),
         )
     }
+    if (
+        1 in masks["shrink_axis_mask"]
+    ):  # an index beyond the end reads what lies there, and a new axis moves all
+        masks["new_axis_mask"] = [0] * rank
+        sizes = list(one.shape)
+        begins = [
+            max(-size, min(begin, size - 1)) if shrink else begin
+            for begin, size, shrink in zip(begins, sizes, masks["shrink_axis_mask"], strict=True)
+        ]
     return graph.add("StridedSlice", [one, *map(graph.number, (begins, ends, steps))], masks, 1)
 
 

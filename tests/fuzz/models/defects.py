@@ -1,0 +1,191 @@
+"""Defects to be put into the product, to prove that random models find them.
+
+A defect is a replacement in the source of one module, made when a process imports it: `environment` has a
+folder for PYTHONPATH that does so in the daemon, its engines, its compilers and the clients.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+_ENV = "SOFTNPU_FUZZ_DEFECT"
+_SITE = f"""
+import importlib.machinery, json, os, sys
+
+DEFECT = json.loads(os.environ["{_ENV}"])
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != DEFECT["module"]:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        source = spec.loader.get_source(name)
+        assert source.count(DEFECT["old"]) == 1, "the defect does not apply to " + name
+        code = compile(source.replace(DEFECT["old"], DEFECT["new"]), spec.origin, "exec")
+        spec.loader.exec_module = lambda module: exec(code, module.__dict__)
+        return spec
+
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """Where it goes, what it replaces, and by which ways of running models it can be seen."""
+
+    part: str
+    module: str
+    old: str
+    new: str
+    ways: tuple[str, ...] = ()
+
+    @property
+    def applies(self) -> bool:
+        """Whether the source still has what it replaces, once."""
+        spec = importlib.util.find_spec(self.module)
+        if spec is None or spec.origin is None:
+            return False
+        return Path(spec.origin).read_text().count(self.old) == 1
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Variables for processes that are to have it."""
+        (folder / "sitecustomize.py").write_text(_SITE)
+        told = {"module": self.module, "old": self.old, "new": self.new}
+        return {"PYTHONPATH": str(folder), _ENV: json.dumps(told)}
+
+
+_ENGINE, _COMPILER, _PLUGIN = "softnpu.emulator.engine", "softnpu.emulator.compiler", "softnpu.plugin"
+
+DEFECTS = {
+    "copies are left out in short inferences": Defect(
+        "executor",
+        f"{_ENGINE}.executor",
+        """            if self._copies:
+                self._finish_copies()
+            return True
+        begun,""",
+        """            return True
+        begun,""",
+        ("plugin:plain/inplace", "plugin:plain/many"),
+    ),
+    "an inference that was begun is taken for begun ever after": Defect(
+        "overlap",
+        f"{_ENGINE}.executor",
+        "begun, self._begun = self._begun, False",
+        "begun = self._begun",
+        ("plugin:throughput/many", "plugin:throughput/queue"),
+    ),
+    "what was begun early is not waited for": Defect(
+        "overlap",
+        f"{_ENGINE}.executor",
+        """        if not begun:
+            self._request.start_async()
+        try:""",
+        """        if begun:
+            return True
+        self._request.start_async()
+        try:""",
+        ("plugin:throughput/many", "plugin:throughput/queue"),
+    ),
+    "the third sample of a batch is the first": Defect(
+        "batch",
+        f"{_PLUGIN}.batch.slots",
+        "ctypes.data + sample * self.port.per_sample",
+        "ctypes.data + (sample & ~2) * self.port.per_sample",
+        ("plugin:split/",),
+    ),
+    "all samples go to the place of the first": Defect(
+        "batch",
+        f"{_PLUGIN}.batch.execution",
+        "slot.part(sample) if",
+        "slot.part(0 if slot in self._results else sample) if",
+        ("plugin:split/",),
+    ),
+    "states do not go on": Defect(
+        "states",
+        f"{_PLUGIN}.states",
+        "            self.turn = 1 - self.turn",
+        "            pass",
+        ("plugin:plain/one", "plugin:plain/inplace"),
+    ),
+    "states begin as zeros": Defect(
+        "states",
+        f"{_PLUGIN}.states",
+        "memory.fill(pattern[0] if pattern else 0)",
+        "memory.fill(0)",
+        ("plugin:plain/one", "plugin:plain/fresh"),
+    ),
+    "a new shape of an input is not seen": Defect(
+        "dynamic shapes",
+        f"{_ENGINE}.dynamic",
+        "        if shapes != self._shapes:",
+        "        if not self._shapes:",
+        ("plugin:compiler/one", "plugin:compiler/inplace"),
+    ),
+    "a result that shrinks keeps its old shape": Defect(
+        "dynamic shapes",
+        f"{_PLUGIN}.dynamic_tensors",
+        "        if self.shape != shape:\n            try:",
+        "        if math.prod(self.shape) < math.prod(shape):\n            try:",
+        ("plugin:compiler/one", "plugin:compiler/inplace"),
+    ),
+    "constants that begin alike are one": Defect(
+        "weights",
+        f"{_COMPILER}.canonical",
+        "constant_digest(node.view())",
+        "constant_digest(node.view()[:4])",
+        ("plugin:plain/one",),
+    ),
+    "constants of one length are one, when they are looked for": Defect(
+        "weights",
+        f"{_PLUGIN}.weights_source",
+        """        entry = pool.named(constant.name, constant.length) or pool.with_digest(
+            constant.digest, constant.length
+        )
+""",
+        """        entry = next((one for one in pool.entries if one.length == constant.length), None)
+""",
+        ("plugin:weightless/",),
+    ),
+    "the weights of a file are looked for one place on": Defect(
+        "weights",
+        "softnpu.emulator.blob.weights",
+        "        actual[constant.offset] = offset\n",
+        "        actual[constant.offset] = offset + 4 * space.holds(offset + 4, constant.length)\n",
+        ("plugin:weightless file/one", "plugin:file/one"),
+    ),
+    "outputs that share a tensor with an input are bound": Defect(
+        "issue: outputs that are inputs",
+        f"{_ENGINE}.shared_tensors",
+        "    return found",
+        "    return {}",
+        ("plugin:plain/one",),
+    ),
+    "an output that is an input is converted to its own type": Defect(
+        "issue: 64 bits that pass through",
+        f"{_COMPILER}.canonical",
+        "    xml, nodes = written(model, subject)\n",
+        """    from openvino import opset13
+    for result in model.get_results():
+        source = result.input_value(0)
+        if source.get_node().get_type_name() == "Parameter":
+            copy = opset13.convert(source, source.get_element_type())
+            result.input(0).replace_source_output(copy.output(0))
+    xml, nodes = written(model, subject)
+""",
+        ("plugin:plain/one",),
+    ),
+    "an empty constant has to have no byte in the XML": Defect(
+        "issue: empty constants",
+        f"{_COMPILER}.constants",
+        "if size != node.length and (node.length or size != _SIZE_OF_NOTHING):",
+        "if size != node.length:",
+        ("plugin:plain/one",),
+    ),
+}

@@ -1,0 +1,87 @@
+"""What is right for an answer: the CPU device's own in the forms that belong to the way it was given in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+
+from tests.fuzz.models.compare import Verdict, judge, verdict_of
+from tests.fuzz.models.records import Answer, Died, Way
+from tests.fuzz.models.traits import Traits
+
+RIGHT = Way("cpu", "plain", "right")
+BY_SAMPLES = "right as samples one by one, and not as a batch"
+STREAMS = "right as the CPU device with several streams"
+OUTSIDE = "right as with states outside of the CPU device"
+
+Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
+
+
+class Right:
+    """The answers of the CPU device to one case, each asked for once and when it is needed."""
+
+    def __init__(self, ask: Ask, traits: Traits) -> None:
+        self._ask = ask
+        self._traits = traits
+        self._found: dict[str, Answer | Died] = {}
+
+    def give(self, answer: Answer | Died) -> None:
+        """The plain form, which was asked for beside the first way."""
+        self._found[f"{RIGHT.run} {{}}"] = answer
+
+    @property
+    def plain(self) -> Answer | Died:
+        """Every step on a request of its own."""
+        return self._form(RIGHT.run)
+
+    def judge(self, way: Way, answer: Answer) -> tuple[Verdict, list[str]]:
+        """What differs from every form that an answer of this way may have; which others it is right by."""
+        states = "states" in self._traits
+        native = way.api == "native"
+        first = self._form("zeros") if native and states else self.plain
+        if isinstance(first, Died):
+            return Verdict("died", str(first)), []
+        verdict, used = judge(answer, first), []
+        if not verdict.good and answer.refused is None and answer.notes:
+            # computed sample by sample: the CPU has other kernels at batch 1
+            less = _less(verdict, answer, self._form("split", answer.notes), None)
+            used += [BY_SAMPLES] if less is not verdict else []
+            verdict = less
+        if not verdict.good and answer.refused is None and way.compiled == "throughput":
+            # the threads are shared between inferences: a sum that is split between them has other parts
+            less = _less(verdict, answer, self._form("streams"), None)
+            used += [STREAMS] if less is not verdict else []
+            verdict = less
+        if not verdict.good and answer.refused is None and states:
+            less = _less(verdict, answer, self._form("outside", {"zeros": native}), self._traits.after_states)
+            used += [OUTSIDE] if less is not verdict else []
+            verdict = less
+        return verdict, used
+
+    def _form(self, name: str, notes: Mapping[str, object] | None = None) -> Answer | Died:
+        notes = dict(notes or {})
+        key = f"{name} {notes}"
+        if key not in self._found:
+            self._found[key] = self._ask(Way("cpu", "plain", name), notes)
+        return self._found[key]
+
+
+def _less(verdict: Verdict, answer: Answer, form: Answer | Died, outputs: Set[int] | None) -> Verdict:
+    """Without the differences that are none from this form too; `outputs`: of these outputs only."""
+    if isinstance(form, Died):
+        return verdict
+    others = judge(answer, form).differences
+    places = {one.place for one in others}
+    steps = {one.place[:2] for one in others}
+    left = []
+    for one in verdict.differences:
+        whole = (one.turn, one.step, -1) in places or (-1, -1, -1) in places
+        if one.output < 0:
+            same = bool(others) if one.step < 0 else one.place[:2] in steps or whole
+        else:
+            same = one.place in places or whole or (outputs is not None and one.output not in outputs)
+        if same:
+            left.append(one)
+    return verdict if len(left) == len(verdict.differences) else verdict_of(left, verdict.other_nans)
+
+
+__all__ = ["BY_SAMPLES", "OUTSIDE", "RIGHT", "STREAMS", "Right"]

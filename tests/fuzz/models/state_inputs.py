@@ -1,0 +1,72 @@
+"""A model with states on OpenVINO's CPU device, its states kept outside: as inputs and outputs.
+
+It is what the operations say. With states of its own the CPU device keeps some in another type, and leaves
+out conversions of them (docs/plugin.md, States).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+from openvino import opset13
+
+from tests.fuzz.models.case import Case
+
+Compile = Callable[[ov.Model], Any]
+Run = Callable[[Any, list[ov.Tensor]], list[ov.Tensor]]
+"""Runs a compiled model on inputs; copies of its outputs."""
+
+
+class Outside:
+    """The model without states, and its states, which begin as `zeros` or as the model says."""
+
+    def __init__(self, case: Case, zeros: bool) -> None:
+        self._shown = len(case.model.get_results())
+        model = case.model.clone()
+        nodes = model.get_ordered_ops()
+        reads = [node for node in nodes if node.get_type_name() == "ReadValue"]
+        writes = {node.get_variable_id(): node for node in nodes if node.get_type_name() == "Assign"}
+        self._kinds = [(node.get_element_type(), list(node.get_output_shape(0))) for node in reads]
+        self._begin = None if zeros else _beginning(case.model)
+        places = []
+        for number, node in enumerate(reads):
+            place = opset13.parameter(self._kinds[number][1], self._kinds[number][0])
+            place.set_friendly_name(f"state.{number}")
+            node.output(0).replace(place.output(0))
+            places.append(place)
+        after = []
+        for node, place in zip(reads, places, strict=True):
+            write = writes.get(node.get_variable_id())
+            after.append(opset13.result(place if write is None else write.input_value(0)))
+        self.model = ov.Model([*model.get_results(), *after], [*model.get_parameters(), *places], "outside")
+
+    def run(self, case: Case, compile_model: Compile, run: Run) -> list[list[ov.Tensor]]:
+        """The outputs of every step. Raises `RuntimeError`."""
+        compiled = compile_model(self.model)
+        states = [ov.Tensor(kind, ov.Shape(shape)) for kind, shape in self._kinds]
+        for one in states:
+            if one.size:
+                one.data[...] = 0
+        if self._begin is not None:
+            begin, which = self._begin
+            for index, value in zip(which, run(compile_model(begin), case.steps[0]), strict=True):
+                states[index] = value
+        found = []
+        for step in case.steps:
+            outputs = run(compiled, [*step, *states])
+            found.append(outputs[: self._shown])
+            states = outputs[self._shown :]
+        return found
+
+
+def _beginning(model: ov.Model) -> tuple[ov.Model, list[int]] | None:
+    """A model of the states' first values, and which states those are. `None` if there are none."""
+    model = model.clone()
+    reads = [node for node in model.get_ordered_ops() if node.get_type_name() == "ReadValue"]
+    which = [index for index, node in enumerate(reads) if node.get_input_size()]
+    if not which:
+        return None
+    results = [opset13.result(reads[index].input_value(0)) for index in which]
+    return ov.Model(results, model.get_parameters(), "begin"), which
