@@ -17,7 +17,7 @@ from softnpu.driver import GraphSource
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.weights import aligned, const_layers, with_offsets
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler.constants import ConstantNode, serialize_ir
+from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.weights_pool import Pool
 
@@ -31,14 +31,17 @@ _SIZE_OF = re.compile(rb'\ssize="\d+"')
 def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0) -> bytearray:
     """The stream whose constants are addresses: `model` must live until the driver has read it.
 
-    Constants of fewer than `copy_below` bytes lie in the stream. The model says that build flags call
+    Constants of fewer than `copy_below` bytes lie in the stream, and those that `model` lacks: a Pad
+    without a value gets one when it is copied. The model says that build flags call
     arguments by their index, as OpenVINO does.
     """
     indexed = model.clone()  # shares the constants
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
-    xml, nodes = serialize_ir(indexed, f"model '{model.get_friendly_name()}'")
-    embedded = [node for node in nodes if node.length < copy_below]
+    subject = f"model '{model.get_friendly_name()}'"
+    xml, nodes = serialize_ir(indexed, subject)
+    own = {node.address for node in constant_nodes(model, subject)}
+    embedded = [node for node in nodes if node.length < copy_below or node.address not in own]
     constants, offsets = _packed(embedded)
     layers = const_layers(xml)
     parts, last = [], 0

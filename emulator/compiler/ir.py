@@ -72,7 +72,8 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
                 found=f"two shapes, {_text(requested[position])} and {_text(shape)}",
                 expected="one shape",
             )
-        if not all(0 < dim <= _DIM_MAX for dim in shape):
+        partial = model.inputs[position].partial_shape
+        if not all(0 < dim <= _DIM_MAX or _is_own(partial, axis, dim) for axis, dim in enumerate(shape)):
             raise _bad_shape(
                 object_name, found=f"shape {_text(shape)}", expected=f"dimensions from 1 to {_DIM_MAX}"
             )

@@ -9,9 +9,10 @@ import openvino as ov
 import pytest
 from openvino.utils.node_factory import NodeFactory
 
-from softnpu.emulator.compiler.constants import written
+from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.plugin import Core
-from softnpu.plugin.serializer import copying_form, no_copy_form
+from softnpu.plugin.serializer import no_copy_form
+from tests.support.serialized_forms import copying_form
 
 VALUES = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 
@@ -27,7 +28,7 @@ def padded() -> ov.Model:
 
 
 def test_a_constant_of_the_copy_lives_as_long_as_its_record(padded: ov.Model) -> None:
-    nodes = written(padded, "padded")[1]
+    nodes = serialize_ir(padded, "padded")[1]
     gc.collect()
     assert [bytes(node.view()) for node in nodes if node.length == 4] == [bytes(4)]
 
