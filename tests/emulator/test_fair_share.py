@@ -66,11 +66,11 @@ class _BusySession:
     def ended(self, number: int) -> int:
         """When the device had ended so many, by its own clock."""
         assert self.fences[number - 1].host_synchronize(LONG)
-        return sorted(fence._record.time_ns for fence in self.fences if fence.query_status())[number - 1]
+        return sorted(fence.describe().time_ns for fence in self.fences if fence.query_status())[number - 1]
 
     def done_by(self, time_ns: int) -> int:
         """How many the device had ended by then."""
-        return sum(fence._record.time_ns <= time_ns for fence in self.fences if fence.query_status())
+        return sum(fence.describe().time_ns <= time_ns for fence in self.fences if fence.query_status())
 
     def wait(self) -> None:
         assert all(fence.host_synchronize(LONG) for fence in self.fences)
@@ -208,7 +208,7 @@ def test_queues_that_were_busy_once_cost_nothing_later(new_context: NewContext, 
         run(each, barrier(each.context))
 
     def most_asleep() -> bool:
-        return sum(each._words[each._asleep_at] for each in queues) >= len(queues) - 8
+        return sum(each.describe().asleep for each in queues) >= len(queues) - 8
 
     wait_until(most_asleep, what="rings without work sleep though the engine does not")
     assert not fence.query_status(), "or this test shows nothing"

@@ -197,7 +197,7 @@ def test_slow_by_a_factor_is_cancelled_like_all_work(daemon: Daemon, context: Co
 
 def asleep(queue: CommandQueue) -> None:
     """Waits until the engine needs the doorbell of this queue."""
-    wait_until(lambda: queue._words[queue._asleep_at] == 1, what="an engine that sleeps")
+    wait_until(lambda: queue.describe().asleep, what="an engine that sleeps")
 
 
 def test_a_dropped_doorbell_is_replaced_by_the_next(start_daemon: StartDaemon) -> None:
