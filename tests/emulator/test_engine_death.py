@@ -138,7 +138,7 @@ def _await_running(daemon: Daemon, restarts: int) -> None:
         seen = seen + 1 if runs else 0
         return seen == _IN_A_ROW
 
-    wait_until(running, what="a submission that runs")
+    wait_until(running, 60, what="a submission that runs")
 
 
 def test_a_submission_goes_on_though_engines_die_again_and_again(
@@ -205,7 +205,7 @@ def test_an_engine_that_dies_before_it_runs_anything_condemns_nobody(
         for _ in range(2):  # engines that have not finished starting
             daemon.kill_engine()
 
-        assert long.fence.host_synchronize(LONG)
+        assert long.fence.host_synchronize(3 * LONG), "three engines have to start"
         assert same(long.loaded.outputs, on_cpu(xml, matrix))
 
 

@@ -66,11 +66,11 @@ class _BusySession:
     def ended(self, number: int) -> int:
         """When the device had ended so many, by its own clock."""
         assert self.fences[number - 1].host_synchronize(LONG)
-        return sorted(fence._record.time_ns for fence in self.fences if fence.query_status())[number - 1]
+        return sorted(fence.describe().time_ns for fence in self.fences if fence.query_status())[number - 1]
 
     def done_by(self, time_ns: int) -> int:
         """How many the device had ended by then."""
-        return sum(fence._record.time_ns <= time_ns for fence in self.fences if fence.query_status())
+        return sum(fence.describe().time_ns <= time_ns for fence in self.fences if fence.query_status())
 
     def wait(self) -> None:
         assert all(fence.host_synchronize(LONG) for fence in self.fences)

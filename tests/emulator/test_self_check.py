@@ -19,11 +19,17 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
 from tests.support.models import write_scale
 from tests.support.shared_tensors import MODELS, direct, einsum
 from tests.support.work import Loaded
 
 Load = Callable[[ov.Model], LoadedImage]
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
 
 
 @pytest.fixture

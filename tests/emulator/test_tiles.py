@@ -13,6 +13,11 @@ from tests.support.work import barrier, recorded, run
 pytestmark = pytest.mark.quick
 
 
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
 @pytest.mark.parametrize(("asked", "occupied"), [("2", 2), ("6", 6), (None, 6)])
 def test_a_graph_occupies_the_tiles_it_was_compiled_for(
     daemon: Daemon, context: Context, digits: Path, asked: str | None, occupied: int
@@ -29,13 +34,14 @@ def test_a_graph_occupies_the_tiles_it_was_compiled_for(
     before = daemon.engine()
     run(queue, commands)
     after = daemon.engine()
-    assert after.inferences == before.inferences + 50 == 100
+    assert after.inferences == before.inferences + 50
     busy_ns = after.busy_ns - before.busy_ns
     assert busy_ns > 0
     assert after.tile_busy_ns - before.tile_busy_ns == pytest.approx(occupied * busy_ns, rel=0.01)
 
 
 def test_work_without_inferences_occupies_none(daemon: Daemon, context: Context) -> None:
+    before = daemon.engine()
     run(context.create_command_queue(), barrier(context))
-    assert daemon.engine().submissions == 1
-    assert daemon.engine().tile_busy_ns == 0
+    assert daemon.engine().submissions == before.submissions + 1
+    assert daemon.engine().tile_busy_ns == before.tile_busy_ns

@@ -1,4 +1,4 @@
-"""The code does what the model does, access by access, and what the model has found in it is mended."""
+"""The engine accesses memory in the order of the model, and defects that the model has found stay fixed."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
     assert recorded.noted[link.STATE_COMPLETED] == 0
 
 
-def test_an_abort_that_comes_when_it_makes_room_is_obeyed(
+def test_an_abort_that_comes_when_it_is_preempted_counts(
     recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = recorded.engine()
