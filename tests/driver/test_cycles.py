@@ -240,7 +240,7 @@ def query_networks(session: Session) -> None:
 
 
 CYCLES: dict[Callable[[Session], None], int] = {
-    signals: 640, lists: 320, allocations: 320, sessions: 96, profiling: 96, graphs: 32, query_networks: 32,
+    signals: 320, lists: 160, allocations: 160, sessions: 48, profiling: 48, graphs: 16, query_networks: 16,
 }  # fmt: skip
 """Cycles by kind, and how many of them a short run has time for."""
 

@@ -228,7 +228,7 @@ def test_a_constant_outside_of_the_stream_is_refused() -> None:
         assert refused(stream(xml % (offset, size), bytes(8))).result == ZeResult.ERROR_INVALID_SIZE
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused_or_parsed_and_nothing_else(data: bytes) -> None:
     with contextlib.suppress(ZeError):
@@ -240,7 +240,7 @@ def test_arbitrary_bytes_are_refused_or_parsed_and_nothing_else(data: bytes) -> 
 _BASE = no_copy_form(model(), VERSION, copy_below=1000)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(_BASE) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_mutated_models_are_refused_or_parsed_and_nothing_else(changes: list[tuple[int, int]]) -> None:
     data = bytearray(_BASE)
