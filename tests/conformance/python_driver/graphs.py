@@ -267,9 +267,9 @@ class PythonGraphs(Keeper, GraphsApi):
 
     @answers
     def ze_device_get_profiling_data_properties(self, device: Handle, out: bool = True) -> int:
-        live(device, Device)
+        found = live(device, Device)
         given(out)
-        return device.get_profiling_data_properties()
+        return found.get_profiling_data_properties()
 
     @answers
     def ze_graph_profiling_pool_create(self, graph: Handle, count: int, out: bool = True) -> Handle:
