@@ -16,6 +16,8 @@ pytestmark = pytest.mark.quick
 _ROOT = Path(__file__).parents[1]
 _FOLDERS = ("emulator", "driver", "plugin", "tools")
 _MOST_LINES = 500
+_NOT_YET_TYPED = ("driver", "plugin")
+"""Folders of tests that strict mypy does not accept yet."""
 
 _COMMON = ("emulator.common", "emulator.interface")
 _MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -242,6 +244,6 @@ def test_the_packages_are_typed(pytestconfig: pytest.Config) -> None:
 
 
 def test_the_tests_are_typed(pytestconfig: pytest.Config) -> None:
-    folders = ["support", "emulator", "fuzz", "model", "soak", "stateful"]
-    mine = ["tests/conftest.py", "tests/test_project.py", *(f"tests/{folder}" for folder in folders)]
-    _run("mypy", "--cache-dir", _cache(pytestconfig, "tests"), "--explicit-package-bases", *mine)
+    excluded = [argument for folder in _NOT_YET_TYPED for argument in ("--exclude", f"tests/{folder}/")]
+    cache = ("--cache-dir", _cache(pytestconfig, "tests"))
+    _run("mypy", *cache, "--explicit-package-bases", *excluded, "tests")

@@ -42,11 +42,6 @@ def test_clients_are_compared_with_one_and_with_as_many_processes_of_openvino(
     ]
 
 
-def test_without_json_it_prints_a_table(private_dir: Path, digits: Path, few: list[str]) -> None:
-    words = softnpu("bench", "clients", digits, *few, TMPDIR=str(private_dir)).words
-    assert "digits: total throughput, 2 processes" in words
-
-
 class _Scripted(Runner):
     """A process that answers what it is told to."""
 
@@ -75,7 +70,3 @@ def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
     failing = Runner("openvino", BenchModel("broken", path, {}), "f32", private_dir / "none.sock")
     with failing, pytest.raises(ToolError, match="client through openvino: "):
         failing.wait_until_ready()
-
-
-def test_an_unknown_model_is_refused_with_the_names_that_exist() -> None:
-    assert softnpu("bench", "clients", "resnet").complaint.startswith("model resnet: no such file; expected")

@@ -10,7 +10,6 @@ from softnpu.tools.bench import load
 from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.failures import ToolError
-from tests.support.cli import softnpu
 
 _STARTS = ("cold", "driver cache", "CACHE_DIR", "import")
 
@@ -85,7 +84,3 @@ def test_a_start_that_fails_says_why(starts: load._Starts, private_dir: Path) ->
     )
     with pytest.raises(ToolError, match=r"start 'cold' on the cpu: .*nothing\.xml"):
         load._run(start)
-
-
-def test_what_is_no_model_is_refused_at_once() -> None:
-    assert "model nothing: no such file" in softnpu("bench", "load", "nothing").complaint
