@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Driver, ZeResult
+from softnpu.driver import Driver, ZeError, ZeResult
 from softnpu.emulator.interface import endpoint
 from tests.conftest import StartPython
 from tests.support.waiting import wait_gone, wait_until
@@ -101,9 +101,9 @@ def test_why_a_daemon_does_not_come_up_is_in_the_error(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(variable, text)
-        error = failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
-    assert f"'{text}'" in str(error)
-    assert variable == "SOFTNPU_DEVICES" or f"{variable}: '{text}'" in str(error)
+        with pytest.raises(ZeError, match=f"'{text}'") as caught:
+            Driver.open()
+    assert variable == "SOFTNPU_DEVICES" or f"{variable}: '{text}'" in str(caught.value)
     path = private_dir / "npu.sock"
     path.write_text("precious")
     assert str(path) in str(failure(Driver.open, ZeResult.ERROR_UNINITIALIZED))

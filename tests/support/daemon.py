@@ -25,7 +25,7 @@ from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
 
 _PROGRAM = Path(__file__).with_name("daemon_main.py")
-_START_S = 30.0
+_START_S = 90.0
 _READY = re.compile(rb"ready (\d+)\n")
 
 
