@@ -26,6 +26,8 @@ OPTIONS = {
 
 WAYS = [way if way in ("throughput", "layers") else pytest.param(way, marks=SOAK) for way in OPTIONS]
 
+TOOL = "from openvino.tools.benchmark.main import main; main()"
+
 # The tool of 2026.4.1 refuses every blob, for any device: it takes precisions that nobody gave for given,
 # and would then hand import_model a path. Both are put right from outside here.
 WITH_BLOB = """
@@ -50,10 +52,9 @@ Benchmark = Callable[..., str]
 @pytest.fixture
 def benchmark_app(shared_daemon: Daemon, surroundings: dict[str, str]) -> Benchmark:
     """Runs the tool to its end; what it says."""
-    tool = str(Path(sys.executable).with_name("benchmark_app"))
 
-    def start(model: Path, *words: str, code: str = "") -> str:
-        command = [sys.executable, "-P", "-c", code] if code else [tool]
+    def start(model: Path, *words: str, code: str = TOOL) -> str:
+        command = [sys.executable, "-P", "-c", code]
         done = subprocess.run(
             [*command, "-d", "NPU", "-m", str(model), *words],
             env={**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)},

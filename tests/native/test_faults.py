@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.conftest import StartDaemon
 from tests.native.conftest import CASES_LOOP, Run
 from tests.native.test_openvino import PROLOGUE
-from tests.support.daemon import Daemon
 
 FAILING = """
 from softnpu.driver import faults
@@ -95,10 +94,10 @@ faults.clear()
 """
 
 
-def test_openvino_meets_faults(shared_daemon: Daemon, run: Run, digits: Path) -> None:
+def test_openvino_meets_faults(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
+    start_daemon()
     cases = {name: case + LAST for name, case in CASES.items()}
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + FAILING + CASES_LOOP, str(digits), json.dumps(cases), environment=environment)
+    run(PROLOGUE + FAILING + CASES_LOOP, str(digits), json.dumps(cases))
 
 
 def test_openvino_meets_the_death_of_the_daemon(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
