@@ -9,7 +9,6 @@ import json
 import os
 import re
 
-from softnpu.emulator.interface.environment import ENV_IDLE_S, ENV_SAVED_ENV, ENV_SELF_CHECK, ENV_SPIN_US
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ENV_SOCKET = "SOFTNPU_SOCKET"

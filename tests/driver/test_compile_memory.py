@@ -12,10 +12,10 @@ import openvino as ov
 import psutil
 import pytest
 from openvino import opset15 as ops
-from tests.support.serialized_forms import by_descriptor
 
 from softnpu.driver import Context, GraphSource
 from softnpu.driver.graph_creation import compile_source
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.serialized_forms import by_descriptor
@@ -23,9 +23,19 @@ from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096
 _PERIOD_S = 0.01
-_POOL = "softnpu.emulator.supervisor.compilers"
-STEADY = {f"{_POOL}:_IDLE_S": 600.0, f"{_POOL}:_WORKERS": 2, f"{_POOL}:_SPARE_AFTER_S": 0.0}
+STEADY = Tuning(compiler_idle_s=600.0, compilers=2, spare_delay_s=0.0)
 """A daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
+
+
+def await_compilers(daemon: Daemon) -> None:
+    """Wait until the worker that has compiled and the spare are both there, and sleep."""
+
+    def settled() -> bool:
+        children = psutil.Process(daemon.pid).children()
+        workers = [child.pid for child in children if "softnpu.emulator.compiler" in child.cmdline()]
+        return len(workers) == 2 and all(waits_for_frame(pid) for pid in workers)
+
+    wait_until(settled, what="two compilers that wait for a job")
 
 
 def write_model(folder: Path, layers: int, kind: str) -> Path:
@@ -102,12 +112,7 @@ def test_weights_are_in_memory_once(
         with GraphSource.from_ir(digits) as source:
             context.create_graph(source).destroy()
     parent = psutil.Process(daemon.pid)
-
-    def settled() -> bool:
-        workers = [child for child in parent.children() if "softnpu.emulator.compiler" in child.cmdline()]
-        return len(workers) == 2 and all(waits_for_frame(child.pid) for child in workers)
-
-    wait_until(settled, what="two compilers that wait for a job")
+    await_compilers(daemon)
     path = write_model(tmp_path, layers, kind)
     weights = path.with_suffix(".bin").stat().st_size
     model = ov.Core().read_model(path) if mapped else None

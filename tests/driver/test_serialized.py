@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvino import opset15 as ops
-from tests.support.serialized_forms import copying_form, no_copy_form
 
 from softnpu.driver import GraphSource, ZeError, ZeResult
 from softnpu.driver.serialized import parse

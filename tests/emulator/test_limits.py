@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from softnpu.driver import Driver, ZeResult
-from softnpu.emulator.common import linux
 from softnpu.emulator.daemon import LineLimit
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.images import EngineImage

@@ -22,8 +22,6 @@ from softnpu.emulator.interface import (
     records,
     version,
 )
-from softnpu.emulator.blob.weights import Placement
-from softnpu.emulator.interface import commands, endpoint, frames, messages, records, version
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.layout import Field, Layout

@@ -260,7 +260,7 @@ def test_a_refused_file_leaves_nothing_on_the_device(
     before = shared_daemon.engine()
     changed = bytearray(exported)
     with BlobFile.open(exported) as file:
-        place = BlobReader(exported[: file.metadata().blobs[0].size]).place(Section.WEIGHTS)
+        place = BlobReader(exported[: file.metadata().blobs[0].size]).extent(Section.WEIGHTS)
     assert place is not None
     changed[place[0]] ^= 1
     assert "constant" in _refusal(shared_core, bytes(changed))

@@ -13,6 +13,7 @@ import typer
 
 from softnpu.driver import Driver, GraphSource
 from softnpu.driver.graph_creation import compile_source
+from softnpu.emulator.common.file_claim import try_lock
 from softnpu.emulator.compiler.model_cache import entry_files
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
@@ -178,7 +179,7 @@ def test_prune_leaves_what_is_in_use(cache: ModelCache, directory: Path) -> None
     key = store(cache, "a")
     fd = entry_files.open_entry(directory / key)
     try:
-        assert entry_files.try_lock(fd, 1)
+        assert try_lock(fd, 1)
         words = softnpu("cache", "prune", "--all", "--dir", directory).words
     finally:
         os.close(fd)

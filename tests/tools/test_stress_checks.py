@@ -7,12 +7,13 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
 import pytest
 
-from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.driver import CommandList, CommandQueue, Context, Driver, Fence
 from softnpu.emulator.common import failpoints
 from softnpu.tools.stress import daemon, operations, progress_page
 from softnpu.tools.stress.checking import ArgumentMemory, Inference, WrongResult, check
@@ -96,7 +97,7 @@ def test_an_inference_that_is_skipped_is_noticed(
     honest = CommandQueue.execute_command_lists
 
     def skip(queue: CommandQueue, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
-        nothing = queue.context.create_command_list()
+        nothing = cast(Context, queue.context).create_command_list()
         nothing.append_barrier()
         nothing.close()
         # a list that waits for a gate is no inference
