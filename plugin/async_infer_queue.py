@@ -1,4 +1,4 @@
-"""`openvino.AsyncInferQueue` for the emulated NPU: a pool of requests that work in parallel."""
+"""`openvino.AsyncInferQueue` for the emulated NPU: a pool of requests that run in parallel."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import InputError, PropertyError
 from softnpu.plugin.infer_request import InferRequest
-
-if TYPE_CHECKING:
-    from softnpu.plugin.compiled_model import CompiledModel
 
 _DEFAULT_JOBS = 4
 
 
 class AsyncInferQueue:
-    """`jobs` requests of a model; 0 takes as many as `OPTIMAL_NUMBER_OF_INFER_REQUESTS` says."""
+    """`jobs` requests of a model; 0 creates OPTIMAL_NUMBER_OF_INFER_REQUESTS of them."""
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
         if jobs < 0:
@@ -32,16 +30,16 @@ class AsyncInferQueue:
         self._userdata: list[Any] = [None] * len(self._requests)
         self._failure: BaseException | None = None
         for index, request in enumerate(self._requests):
-            request.set_callback(partial(self._ended, index))
+            request.set_callback(partial(self._complete, index))
 
     def set_callback(self, callback: Callable[[InferRequest, Any], None]) -> None:
-        """Calls `callback(request, userdata)` whenever an inference has ended."""
+        """Call `callback(request, userdata)` whenever an inference ends."""
         self._callback = callback
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts an inference with the first idle request; waits until one is idle.
+        """Start an inference on the first idle request, after waiting for one.
 
-        Raises as `InferRequest.start_async`, and what a callback or an inference has raised before.
+        Raises as `InferRequest.start_async`, and what an earlier callback or inference raised.
         """
         with self._changed:
             index = self.get_idle_request_id()
@@ -54,7 +52,7 @@ class AsyncInferQueue:
             raise
 
     def wait_all(self) -> None:
-        """Waits until every request is idle. Raises the first failure since the last call."""
+        """Wait until every request is idle. Raises the first failure since the last call."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
             failure, self._failure = self._failure, None
@@ -66,7 +64,7 @@ class AsyncInferQueue:
         return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
-        """Index of the request that `start_async` takes next; waits until one is idle."""
+        """Wait for an idle request; the index of the one that `start_async` uses next."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle)
             failure, self._failure = self._failure, None
@@ -76,7 +74,7 @@ class AsyncInferQueue:
 
     @property
     def userdata(self) -> list[Any]:
-        """What `start_async` was given last for each request."""
+        """The `userdata` of the last `start_async` of each request."""
         return list(self._userdata)
 
     def __len__(self) -> int:
@@ -88,21 +86,21 @@ class AsyncInferQueue:
     def __iter__(self) -> Iterator[InferRequest]:
         return iter(self._requests)
 
-    def _ended(self, index: int, _userdata: Any) -> None:
-        """In the thread of the callbacks."""
+    def _complete(self, index: int, _userdata: Any) -> None:
+        """Runs in the callback thread."""
         request = self._requests[index]
         try:
             failure = request.failure
             if failure is not None:
-                self._note(failure)
+                self._record_failure(failure)
             elif self._callback is not None:
                 self._callback(request, self._userdata[index])
-        except Exception as error:  # noqa: BLE001 - code of the user: its error belongs to `wait_all`
-            self._note(error)
+        except Exception as error:  # noqa: BLE001 - code of the user: `wait_all` raises its error
+            self._record_failure(error)
         finally:
             self._free(index)
 
-    def _note(self, failure: BaseException) -> None:
+    def _record_failure(self, failure: BaseException) -> None:
         with self._changed:
             self._failure = self._failure or failure
 

@@ -1,7 +1,7 @@
-"""An exported model as it is opened: a range of a descriptor, wherever it came from.
+"""An opened exported model: a range of a descriptor.
 
-A path, an open file and bytes that are mapped from a file become that file's descriptor; what is in memory
-becomes one sealed copy. Nothing of the weights is read.
+A path, an open file and bytes that are mapped from a file become that file's descriptor; bytes in memory become
+one sealed copy. No weights are read.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from softnpu.plugin.errors import BlobError, translated
 from softnpu.plugin.metadata import BlobPart, Metadata
 
 _CHUNK = 4 << 20
-_KNOWN = (
+_MAGIC_NUMBERS = (
     (b"\x7fELF", "an ELF file, as the real device's compiler writes"),
     (b"PK\x03\x04", "a zip archive"),
     (b"<?xml", "an OpenVINO IR, which compile_model takes"),
@@ -56,9 +54,9 @@ class BlobFile:
 
     @classmethod
     def open(cls, source: Any) -> BlobFile:
-        """Opens a path, a binary stream (from its beginning, as OpenVINO does), bytes or a tensor.
+        """Open a path, a binary stream (from its beginning, as OpenVINO does), bytes or a tensor.
 
-        Raises `BlobError` for what cannot be read, `TypeError` for something else.
+        Raises `BlobError` for an unreadable source, `TypeError` for another type.
         """
         if isinstance(source, str | os.PathLike):
             return _from_path(Path(source))
@@ -77,9 +75,9 @@ class BlobFile:
 
     @classmethod
     def open_entry(cls, path: Path) -> BlobFile:
-        """Opens a file of a cache that nobody but this user and root can have written.
+        """Open a file of a cache that only this user or root can have written.
 
-        Raises `BlobError` for others, which may say anything under the name of any model.
+        Raises `BlobError` for others: their content need not be what their name says.
         """
         name = f"exported model {path}"
         try:
@@ -97,54 +95,54 @@ class BlobFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ what is in it
+    # ------------------------------------------------------------ content
 
     def metadata(self) -> Metadata:
-        """The metadata, checked. Raises `BlobError` if there is none, or it is not for this version."""
+        """The checked metadata. Raises `BlobError` if it is missing, or not for this version."""
         end = self._end()
         if not meta.has_trailer(end):
-            raise BlobError(f"{self.name}: {self._what()}; expected a file that export_model wrote")
+            raise BlobError(f"{self.name}: {self._description()}; expected a file that export_model wrote")
         size = meta.body_length(end, self.length, self.name)
         body = self._read(self.length - meta.TRAILER_SIZE - size, size)
         return meta.decode(body, end, self.name)
 
     @property
     def has_metadata(self) -> bool:
-        """Whether it ends as `export_model` ends a file."""
+        """Whether the file ends with the trailer of `export_model`."""
         return meta.has_trailer(self._end())
 
     @property
     def version(self) -> str:
-        """The version of its metadata, which it has to have."""
+        """The version of the metadata, which must exist."""
         return meta.version(self._end())
 
     @property
     def is_raw(self) -> bool:
-        """Whether it is a native blob and nothing else, as far as that tells its own size."""
+        """Whether it is a native blob and nothing else, by the size in its header."""
         size = container.size_of(self._read(0, min(self.length, container.HEADER_SIZE)))
         return size is not None and self.length in (size, meta.page_up(size))
 
     def raw_part(self) -> BlobPart:
-        """The native blob at its beginning, which tells its own size. Raises `BlobError` if there is none."""
+        """The native blob at the beginning, by the size in its header. Raises `BlobError` without one."""
         head = self._read(0, min(self.length, container.HEADER_SIZE))
         size = container.size_of(head)
         if size is None:
-            raise BlobError(f"{self.name}: {self._what()}; expected a native blob")
+            raise BlobError(f"{self.name}: {self._description()}; expected a native blob")
         return BlobPart(
             kind=meta.MAIN, offset=0, size=min(size, self.length), digest=container.digest_of(head)
         )
 
     def part(self, part: BlobPart) -> BlobReader:
-        """A blob of the file, mapped: its header, table and padding are checked, its sections when read.
+        """Map a blob of the file and check its header, table and padding; sections are checked when read.
 
-        Raises `BlobError` for a blob that was changed, or is not the one that the metadata was written for.
+        Raises `BlobError` for a modified blob, and for another one than the metadata was written for.
         """
         begin = self.offset + part.offset
         lead = begin % mmap.ALLOCATIONGRANULARITY
         if part.size > self.length - part.offset:
             raise BlobError(f"{self.name}: {self.length} bytes; expected {part.offset + part.size} at least")
         whole = mmap.mmap(self.fd, lead + part.size, prot=mmap.PROT_READ, offset=begin - lead)
-        whole.madvise(mmap.MADV_RANDOM)  # no reading ahead into the weights
+        whole.madvise(mmap.MADV_RANDOM)  # no readahead into the weights
         view = memoryview(whole)[lead:]
         padding = part.offset + part.size, min(self.length, meta.page_up(part.offset + part.size))
         try:
@@ -158,13 +156,13 @@ class BlobFile:
         return reader
 
     def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:
-        """Refuses with `BlobError` constants with something else than zeros between them."""
-        place, reference = reader.place(Section.WEIGHTS), reader.weights_reference()
-        if place is None or reference is None:
+        """Raise `BlobError` for bytes between constants that are not zero."""
+        section, reference = reader.place(Section.WEIGHTS), reader.weights_reference()
+        if section is None or reference is None:
             return
-        begin, end = part.offset + place[0], 0
-        inside = sorted((c.embedded, c.length, c.name) for c in reference.constants if c.embedded >= 0)
-        for at, length, name in [*inside, (place[1], 0, "")]:
+        begin, end = part.offset + section[0], 0
+        embedded = sorted((c.embedded, c.length, c.name) for c in reference.constants if c.embedded >= 0)
+        for at, length, name in [*embedded, (section[1], 0, "")]:
             if any(self._read(begin + end, max(0, at - end))):
                 raise BlobError(f"{self.name}: bytes before constant '{name}' were changed; expected zeros")
             end = max(end, at + length)
@@ -175,30 +173,22 @@ class BlobFile:
         return self._read(max(0, self.length - meta.TRAILER_SIZE), min(self.length, meta.TRAILER_SIZE))
 
     def _read(self, at: int, size: int) -> bytes:
-        # without the kernel reading ahead: what follows are megabytes of weights that nobody needs here
-        with self._no_read_ahead():
-            return self._read_exactly(at, size)
-
-    @contextmanager
-    def _no_read_ahead(self) -> Iterator[None]:
+        # no readahead: megabytes of weights follow that are not needed here
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         try:
-            yield
+            parts = []
+            while size > 0:
+                part = os.pread(self.fd, size, self.offset + at)
+                if not part:
+                    raise BlobError(f"{self.name}: ends at byte {at}; expected {size} more. Copy it again")
+                parts.append(part)
+                at, size = at + len(part), size - len(part)
+            return b"".join(parts)
         finally:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_NORMAL)
 
-    def _read_exactly(self, at: int, size: int) -> bytes:
-        parts = []
-        while size > 0:
-            part = os.pread(self.fd, size, self.offset + at)
-            if not part:
-                raise BlobError(f"{self.name}: ends at byte {at}; expected {size} more. Copy it again")
-            parts.append(part)
-            at, size = at + len(part), size - len(part)
-        return b"".join(parts)
-
-    def _what(self) -> str:
-        """What a file without metadata is, as far as its first and last bytes tell."""
+    def _description(self) -> str:
+        """What a file without metadata is, by its first and last bytes."""
         if not self.length:
             return "an empty file"
         head = self._read(0, min(self.length, 8))
@@ -209,14 +199,14 @@ class BlobFile:
                 "a native blob without metadata, or the begin of an exported file (NPU_IMPORT_RAW_BLOB=YES"
                 " takes a native blob)"
             )
-        known = next((what for magic, what in _KNOWN if head.startswith(magic)), None)
+        known = next((kind for magic, kind in _MAGIC_NUMBERS if head.startswith(magic)), None)
         return known or f"a file that begins with {head!r} and has no metadata"
 
 
 def check_source(source: Any, host: Host) -> Compatibility:
-    """Whether an exported model, or a line of requirements, can run on a host; what is damaged cannot.
+    """Whether an exported model, or a line of requirements, can run on a host; a damaged file cannot.
 
-    Raises `BlobError` for what cannot be opened.
+    Raises `BlobError` for a file that cannot be opened.
     """
     if isinstance(source, str) and looks_like_requirements(source) and not os.path.exists(source):
         return check(source, host)
@@ -244,11 +234,11 @@ def _from_path(path: Path) -> BlobFile:
 
 
 def _from_stream(stream: Any) -> BlobFile:
-    """An open file on disk goes as its descriptor, what another stream reads as a sealed copy."""
+    """An open regular file becomes its descriptor, another stream a sealed copy."""
     fd = _regular(stream)
     if fd is not None:
-        with_name = getattr(stream, "name", "")
-        name = f"exported model {with_name}" if isinstance(with_name, str) and with_name else "exported model"
+        path = getattr(stream, "name", "")
+        name = f"exported model {path}" if isinstance(path, str) and path else "exported model"
         return BlobFile(name, os.dup(fd), 0, os.fstat(fd).st_size)
     if stream.seekable():
         stream.seek(0)
@@ -270,7 +260,7 @@ def _from_stream(stream: Any) -> BlobFile:
 
 
 def _regular(stream: Any) -> int | None:
-    """The descriptor of a stream that reads a regular file as it is, None for others."""
+    """The descriptor of a stream that reads a regular file unchanged, None for others."""
     if not isinstance(stream, io.FileIO | io.BufferedReader | io.BufferedRandom):
         return None
     if isinstance(stream, io.BufferedRandom):
@@ -282,15 +272,15 @@ def _regular(stream: Any) -> int | None:
     return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
-def _from_memory(data: np.ndarray[Any, Any], what: str) -> BlobFile:
-    name = f"exported model in {what}"
+def _from_memory(data: np.ndarray[Any, Any], container_kind: str) -> BlobFile:
+    name = f"exported model in {container_kind}"
     if not data.nbytes:
         raise BlobError(f"{name}: it is empty; expected what export_model wrote")
     piece = Piece("exported model", int(data.ctypes.data), data.nbytes)
     with translated(name, BlobError):
         gathered = gather([piece], "pfnCreate2")
     (file,) = gathered.files
-    if file.offset % CONSTANT_ALIGNMENT:  # constants would be as crooked
+    if file.offset % CONSTANT_ALIGNMENT:  # constants would not be aligned either
         os.close(file.fd)
         return BlobFile(name, linux.sealed_copy("export", data.data), 0, data.nbytes)
     return BlobFile(name, file.fd, file.offset, file.length)

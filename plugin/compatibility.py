@@ -1,13 +1,13 @@
 """Whether an exported model can run here, without importing it: RUNTIME_REQUIREMENTS and COMPATIBILITY_CHECK.
 
-The requirements are one line, made with the exported file, `platform=4000;blob=1.1;precision=f32;opset=13`:
+The requirements are one line in the exported file, `platform=4000;blob=1.1;precision=f32;opset=13`:
 
     platform    the platform of the device
     blob        version of the native blob: of this major, and not newer
-    precision   the processor of the host has to compute in it
+    precision   the host's processor must compute in it
     opset       newest operation set of the model: not newer than the one that the compiler reads
 
-A name that a reader does not know asks for something that it cannot give: the model is not supported.
+A model with a requirement of an unknown name is not supported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Compatibility:
 
 @dataclass(frozen=True)
 class Host:
-    """What a device and its host have: the platform, and OPTIMIZATION_CAPABILITIES, if asked for."""
+    """The platform of a device, and a function that returns OPTIMIZATION_CAPABILITIES of its host."""
 
     platform: str
     capabilities: Callable[[], Collection[str]]
@@ -60,18 +60,18 @@ def looks_like_requirements(text: str) -> bool:
 
 
 def check(requirements: str, host: Host) -> Compatibility:
-    """Whether a host gives what a model asks for; the reason is that of the first thing that is missing."""
+    """Whether a host meets requirements; the reason is that of the first one it does not meet."""
     pairs = [_PAIR.fullmatch(pair.strip()) for pair in requirements.rstrip("; ").split(";")]
     if not requirements.strip() or not all(pairs):
         return Compatibility(False, f"{requirements!r} is no list of requirements; expected NAME=VALUE;...")
-    asked = {pair[1]: pair[2] for pair in pairs if pair}
-    if missing := [name for name in _CHECKS if name not in asked]:
+    required = {pair[1]: pair[2] for pair in pairs if pair}
+    if missing := [name for name in _CHECKS if name not in required]:
         return Compatibility(
             False, f"requirements without {', '.join(missing)}; expected {', '.join(_CHECKS)}"
         )
-    for name, value in asked.items():
-        test = _CHECKS.get(name)
-        reason = f"{name} is not known to this version" if test is None else test(value, host)
+    for name, value in required.items():
+        reason_for = _CHECKS.get(name)
+        reason = f"{name} is not known to this version" if reason_for is None else reason_for(value, host)
         if reason:
             return Compatibility(False, f"{name}={value}: {reason}")
     return Compatibility(True, f"platform {host.platform} has all that it requires: {requirements}")
@@ -84,8 +84,8 @@ def _platform(value: str, host: Host) -> str:
 
 
 def _blob(value: str, _: Host) -> str:
-    found = _VERSION.fullmatch(value)
-    if found and int(found[1]) == container.MAJOR and int(found[2]) <= container.MINOR:
+    version = _VERSION.fullmatch(value)
+    if version and int(version[1]) == container.MAJOR and int(version[2]) <= container.MINOR:
         return ""
     readable = f"{container.MAJOR}.0 to {container.MAJOR}.{container.MINOR}"
     return f"blobs of {readable} can be read; compile the model again"

@@ -13,7 +13,7 @@ from openvino.properties import WorkloadType
 from softnpu.driver import Context, Graph
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin import exporting, optimal_requests
-from softnpu.plugin.core_properties import Pairs, checked_pairs
+from softnpu.plugin.core_properties import PropertyPairs, property_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
 from softnpu.plugin.executable import Executable
 from softnpu.plugin.exporting import UNKNOWN, Exportable, Provenance
@@ -29,7 +29,7 @@ from softnpu.plugin.states import VariableState
 class CompiledModel:
     """A model on the device. Ports and results are those of `openvino`; safe to use from many threads.
 
-    `extra` are texts of programs, by names of their own: exported with the model, and imported again.
+    `extra` has texts of programs by name; they are exported with the model, and imported again.
     """
 
     def __init__(
@@ -72,16 +72,15 @@ class CompiledModel:
         return ports[ports.find(key)]
 
     def create_infer_request(self) -> InferRequest:
-        """A request with tensors of its own in device memory. It keeps the model on the device."""
-        device = self.context.device.info
-        if self.meta.platform != device.platform:
+        """Create a request with tensors of its own in device memory. It keeps the model on the device."""
+        if not self.is_for_its_device:
             raise NpuError(
                 f"model '{self.meta.name}', infer request: compiled for platform {self.meta.platform}; "
-                f"expected {device.platform}, the platform of device {self._properties.device_name}. Export "
-                "it, and import it on a device of its platform"
+                f"expected {self.context.device.info.platform}, the platform of device "
+                f"{self._properties.device_name}. Export it, and import it on a device of its platform"
             )
         with translated(f"model '{self.meta.name}', infer request", NpuError):
-            self._executable.load()  # not done yet with NPU_DEFER_WEIGHTS_LOAD
+            self._executable.load()  # with NPU_DEFER_WEIGHTS_LOAD it is not loaded yet
             request = InferRequest(self._executable)
         request.belongs_to(self)
         return request
@@ -94,7 +93,7 @@ class CompiledModel:
         *,
         decode_strings: bool = True,
     ) -> Results:
-        """One inference with a request that the model keeps for this. Not for several threads at once."""
+        """Run one inference with a request that the model keeps. Not for several threads at once."""
         return self._request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
 
     def query_state(self) -> list[VariableState]:
@@ -102,26 +101,26 @@ class CompiledModel:
         return self._request().query_state()
 
     def reset_state(self) -> None:
-        """Initial values for the states of the request that calling the model uses."""
+        """Reset the states of the request that calling the model uses."""
         self._request().reset_state()
 
     def export_model(self, model_stream: Any = None) -> io.BytesIO | None:
-        """Writes the compiled model for `Core.import_model`: to a binary stream, or to a path.
+        """Write the compiled model for `Core.import_model` to a binary stream or a path, or return a stream.
 
-        Without either it returns a stream. With ENABLE_WEIGHTLESS the weights stay where they are. Raises
-        `NpuError`, also when the weights have changed since; `OSError` when a file cannot be written.
+        ENABLE_WEIGHTLESS leaves the weights out. Raises `NpuError`, also when the weights have changed since;
+        `OSError` when a file cannot be written.
         """
         return exporting.export_model(self.exportable(), model_stream)
 
     def get_property(self, property: str) -> Any:
-        """A property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
+        """Read a property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
         record = find_at(Level.MODEL, property)
         reader = _READERS.get(record.name)
         return self._properties[record.name] if reader is None else reader(self)
 
-    def set_property(self, properties: Pairs) -> None:
-        """Sets what can change after compiling: WORKLOAD_TYPE. Raises `PropertyError` for all others."""
-        values = parse(checked_pairs(properties))
+    def set_property(self, properties: PropertyPairs) -> None:
+        """Set WORKLOAD_TYPE, which can change after compiling. Raises `PropertyError` for other properties."""
+        values = parse(property_pairs(properties))
         for name in values:
             if find_at(Level.MODEL, name).access_at(Level.MODEL) is Access.RO:
                 raise PropertyError(
@@ -134,25 +133,25 @@ class CompiledModel:
         self._properties = self._properties.with_values(values)
 
     def get_context(self) -> RemoteContext:
-        """The context of the device, which makes tensors that requests use in place."""
+        """The context of the device, which creates tensors that requests use in place."""
         return remote_context_of(self.context, f"model '{self.meta.name}', get_context")
 
     def infer_new_request(self, inputs: Any = None) -> Results:
-        """One inference with a request of its own. Safe for several threads at once."""
+        """Run one inference with a new request. Safe for several threads at once."""
         return self.create_infer_request().infer(inputs)
 
     def get_runtime_model(self) -> Any:
-        """Refused: the layers that run are known to the device only; profiles show them (PERF_COUNT)."""
+        """Raise `NpuError`: only the device knows the layers that run; profiles show them (PERF_COUNT)."""
         raise NpuError(
             f"model '{self.meta.name}', get_runtime_model: the compiled model is a blob, no openvino.Model; "
-            "expected a look at its ports (inputs, outputs), or at its layers with PERF_COUNT and "
-            "get_profiling_info"
+            "expected use of its ports (inputs, outputs), or of PERF_COUNT and get_profiling_info, which show "
+            "its layers"
         )
 
     def release_memory(self) -> None:
-        """Gives back the tensors of the request that calling the model keeps.
+        """Free the tensors of the request that the model keeps.
 
-        Requests of the program keep theirs, as in OpenVINO, where this frees scratch memory between them.
+        Requests of the program keep theirs. In OpenVINO this frees scratch memory.
         """
         self._own_request = None
 
@@ -165,36 +164,46 @@ class CompiledModel:
 
     @property
     def context(self) -> Context:
-        """The driver's context underneath, for programs that want Level Zero objects."""
+        """The driver's context underneath, for programs that use Level Zero objects."""
         return self._executable.context
 
     @property
     def meta(self) -> GraphMeta:
-        """What the compiler says of the model."""
+        """The compiler's description of the model."""
         return self._executable.meta
 
     @property
+    def is_for_its_device(self) -> bool:
+        """Whether the platform is that of the device, not another one (NPU_PLATFORM)."""
+        return self.meta.platform == self.context.device.info.platform
+
+    @property
+    def build_log(self) -> str:
+        """The log of the compiler."""
+        return self._executable.graph.build_log
+
+    @property
     def compile_ms(self) -> float:
-        """Milliseconds that the compiler took."""
+        """Duration of the compilation in milliseconds."""
         return self._executable.graph.compile_ms
 
     @property
     def load_ms(self) -> float:
-        """Milliseconds that the device took to load it.
+        """Duration of loading it onto the device, in milliseconds.
 
-        0 when another model of this content was there, and before it is loaded (NPU_DEFER_WEIGHTS_LOAD).
+        0 if a model of equal content was loaded already, and before loading (NPU_DEFER_WEIGHTS_LOAD).
         """
         return self._executable.graph.load_ms
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes that were copied because a tensor of the user did not lie in device memory."""
+        """Bytes copied for tensors of the user outside of device memory."""
         return self._executable.staged_bytes
 
     # ------------------------------------------------------------ properties
 
     def exportable(self) -> Exportable:
-        """What `export_model` writes."""
+        """The model as `export_model` writes it."""
         return Exportable(
             graph=self._executable.graph,
             initial=self._executable.initial,

@@ -1,4 +1,4 @@
-"""Calls back when inferences have ended: one thread for the requests of a model, only while there is work."""
+"""Callbacks of ended inferences: one thread for the requests of a model, only while there is work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _IDLE_S = 1.0
 
 
 class Completions:
-    """Runs jobs one after the other, each of which waits for one inference, in the order of submission.
+    """Runs jobs in order of submission, each of which waits for one inference.
 
-    Inferences of a model end in that order, so one thread serves any number of requests. It ends when
-    there was nothing to do for a second.
+    Inferences of a model end in that order, so one thread serves any number of requests. It ends after a
+    second without work.
     """
 
     def __init__(self, name: str) -> None:
@@ -22,13 +22,13 @@ class Completions:
         self._jobs: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
 
-    def expect(self, job: Callable[[], None]) -> None:
-        """Runs `job` in the thread, after the jobs before it. A job must not raise."""
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job` in the thread, after earlier jobs. A job must not raise."""
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
             if self._thread is None:
-                # a daemon thread: a program may end while an inference runs
+                # a daemon thread, because a program may end while an inference runs
                 self._thread = threading.Thread(
                     target=self._run, name=f"callbacks of {self._name}", daemon=True
                 )

@@ -1,4 +1,4 @@
-"""The devices that this process uses: one session and one context a device, shared by every `Core`."""
+"""The devices that this process uses: one session, and one context for each device, shared by every `Core`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError, tran
 
 
 class Devices:
-    """The devices of one daemon, connected at first use and again after the daemon was lost."""
+    """The devices of one daemon. Connects at first use, and again after the daemon was lost."""
 
     def __init__(self, socket: Path | None) -> None:
         self._socket = socket
@@ -22,7 +22,7 @@ class Devices:
 
     @property
     def socket(self) -> Path | None:
-        """Of the daemon; None for the default one."""
+        """The socket of the daemon; None for the default one."""
         return self._socket
 
     def names(self) -> list[str]:
@@ -37,15 +37,15 @@ class Devices:
             return self._connected()
 
     def index(self, device_name: str, device_id: str = "") -> int:
-        """The device of this name; `device_id` says which one `NPU` means (the first if empty).
+        """The index of the device with this name; `device_id` selects the one for `NPU` (the first if empty).
 
-        Raises `PropertyError` for a name or an id that no device has, and when the two contradict.
+        Raises `PropertyError` for a name or an id that no device has, and for a contradiction of the two.
         """
         with self._lock:
             return _index_of(device_name, device_id, self._connected())
 
     def context(self, device: str | int) -> Context:
-        """The context on the device of this name or index (`NPU` is the first). `NpuError` for others."""
+        """The context on the device with this name or index (`NPU` is the first). Raises `NpuError`."""
         with self._lock:
             driver = self._connected()
             index = device if isinstance(device, int) else _index_of(device, "", driver)
@@ -57,12 +57,12 @@ class Devices:
             return context
 
     def has(self, context: Context) -> bool:
-        """Whether a context is the one of the session that is open."""
+        """Whether a context belongs to the open session."""
         with self._lock:
             return self._contexts.get(context.device.info.index) is context
 
     def close(self) -> None:
-        """Ends the session: every model and request of it ends too. The next use opens a new one."""
+        """End the session with all its models and requests. The next use opens a new one."""
         with self._lock:
             driver, self._driver, self._contexts = self._driver, None, {}
         if driver is not None:
@@ -92,13 +92,13 @@ def devices_at(socket: Path | None) -> Devices:
 
 
 def devices_of(context: Context) -> Devices | None:
-    """The devices that a context of the plugin is on; None when its session has ended."""
+    """The devices of a context of the plugin; None when its session has ended."""
     with _shared_lock:
         return next((devices for devices in _shared.values() if devices.has(context)), None)
 
 
 def check_name(name: str) -> str:
-    """What follows `NPU.` in a device's name, empty for `NPU`. Raises `PropertyError` for other names."""
+    """The part after `NPU.` of a device's name, empty for `NPU`. Raises `PropertyError` for other names."""
     kind, dot, number = name.partition(".") if isinstance(name, str) else ("", "", "")
     if kind != "NPU" or bool(dot) != bool(number):
         raise PropertyError(f"device {name!r}: not an NPU; expected NPU or NPU.N")
@@ -115,8 +115,8 @@ def _index_of(name: str, device_id: str, driver: Driver) -> int:
     return index
 
 
-def _find(asked: str, number: str, driver: Driver) -> int:
-    """A device by its number, or the first one of a platform."""
+def _find(subject: str, number: str, driver: Driver) -> int:
+    """The index of a device, by its number or its platform."""
     devices = driver.devices
     if number.isascii() and number.isdecimal() and int(number) < len(devices):
         return int(number)
@@ -125,6 +125,6 @@ def _find(asked: str, number: str, driver: Driver) -> int:
             return device.info.index
     known = ", ".join(f"{device.info.index} (platform {device.info.platform})" for device in devices)
     raise PropertyError(
-        f"{asked}: no such device; expected one of {known}."
-        " NPU_PLATFORM compiles for a platform that is not here"
+        f"{subject}: no such device; expected one of {known}."
+        " NPU_PLATFORM compiles for an absent platform"
     )

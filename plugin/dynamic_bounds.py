@@ -1,6 +1,6 @@
 """Bounds in the `shapes` of `compile_model`: `-1`, `"1..8"`, or a whole `openvino.PartialShape`.
 
-The compiler takes static shapes. Bounds are given to a copy of the model before it goes there.
+The compiler takes static shapes only, so a copy of the model gets the bounds before it is compiled.
 """
 
 from __future__ import annotations
@@ -11,41 +11,42 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.plugin import model_source
+from softnpu.emulator.common import openvino_errors
 from softnpu.plugin.errors import CompileError
+from softnpu.plugin.openvino_runtime import read_model
 
 Shapes = Mapping[str, Sequence[Any]]
 
 
 def with_bounds(
-    model: ov.Model | str | Path, weights: str | Path | None, shapes: Shapes | None
+    model: ov.Model | str | Path, weights: Path | None, shapes: Shapes | None
 ) -> tuple[ov.Model | str | Path, Mapping[str, Sequence[int]] | None]:
-    """The model and the static shapes that are left to give it; both as they are without any bounds.
+    """The model with its bounds, and the static shapes for the compiler; both unchanged without bounds.
 
-    Raises `ModelError` for a file that cannot be read, `CompileError` for bounds that are none or do not fit.
+    Raises `ModelError` for a file that cannot be read, `CompileError` for invalid bounds.
     """
-    if not shapes or not any(_is_open(shape) for shape in shapes.values()):
+    if not shapes or not any(_is_dynamic(shape) for shape in shapes.values()):
         return model, shapes
     if isinstance(model, ov.Model):
         bounded = model.clone()
     else:
         path = Path(model)
-        bounded = model_source.read_model(path, None if weights is None else Path(weights))
+        bounded = read_model(path, weights)
         bounded.set_friendly_name(path.stem)
     name = bounded.get_friendly_name()
     wanted = {_find(bounded, key): _partial(name, key, shape) for key, shape in shapes.items()}
     try:
         bounded.reshape(wanted)
     except RuntimeError as failure:
-        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-        asked = ", ".join(f"'{key}' {shape}" for key, shape in zip(shapes, wanted.values(), strict=True))
+        requested = ", ".join(f"'{key}' {shape}" for key, shape in zip(shapes, wanted.values(), strict=True))
         raise CompileError(
-            f"model '{name}': shapes {asked} given, {lines[-1]}; expected shapes that the model can take"
+            f"model '{name}': shapes {requested}: {openvino_errors.reason(failure)}; expected shapes that"
+            " the model can take"
         ) from failure
     return bounded, None
 
 
-def _is_open(shape: Any) -> bool:
+def _is_dynamic(shape: Any) -> bool:
     if isinstance(shape, (str, ov.PartialShape)):
         return True
     return any(isinstance(dim, (str, ov.Dimension)) or dim == -1 for dim in shape)
@@ -58,7 +59,7 @@ def _partial(model: str, key: str, shape: Any) -> ov.PartialShape:
         return ov.PartialShape([ov.Dimension(dim) if isinstance(dim, str) else dim for dim in shape])
     except (RuntimeError, TypeError, ValueError) as failure:
         raise CompileError(
-            f"model '{model}', input '{key}': shape {shape!r} given; expected numbers, -1, or bounds: '1..8'"
+            f"model '{model}', input '{key}': shape {shape!r}; expected numbers, -1, or bounds: '1..8'"
         ) from failure
 
 

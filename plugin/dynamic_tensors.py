@@ -1,4 +1,4 @@
-"""Ports with dynamic dimensions: tensors of any allowed shape, and the shape tensor that tells the device."""
+"""Ports with dynamic dimensions: tensors of any allowed shape, and the shape tensor that the device reads."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import openvino as ov
 from softnpu.driver import Context, ZeError
 from softnpu.plugin.errors import InferError, InputError
 from softnpu.plugin.signature import PortSpec
-from softnpu.plugin.tensors import Shape, Slot, most_elements, reshape, shape_of
+from softnpu.plugin.tensors import Shape, Slot, max_elements, reshape, shape_of
 
 EAGER_BYTES = 16 << 20
 """An upper bound of at most this many bytes gets its memory when the request is made."""
 FIRST_BYTES = 1 << 20
-"""What a port without an upper bound, or with a larger one, begins with; it grows when that is too little."""
+"""The first memory of a port without an upper bound, or with a larger one; it grows on demand."""
 
 
 def slot_for(context: Context, port: PortSpec, is_input: bool) -> Slot:
-    """The slot of a port, by whether it has dynamic dimensions that the device is told."""
+    """The slot of a port: `DynamicSlot` for one with a shape tensor."""
     kind = Slot if port.shape_argument < 0 else DynamicSlot
     return kind(context, port, is_input)
 
 
 class PortTensor(ov.Tensor):  # type: ignore[misc]
-    """A port's own tensor. Its shape can be set within the bounds, as far as its memory reaches."""
+    """A port's own tensor. Its shape can be set within the bounds and within its memory."""
 
     port: str
     partial: Any
 
     @property
     def shape(self) -> Any:
-        """The shape now; `InputError` for one that is outside the bounds or too large for the memory."""
+        """The current shape. Setting raises `InputError` outside the bounds, and beyond the memory."""
         return ov.Tensor.shape.fget(self)
 
     @shape.setter
@@ -58,22 +58,22 @@ class PortTensor(ov.Tensor):  # type: ignore[misc]
 class DynamicSlot(Slot):
     """A slot whose tensor may have another shape at every inference.
 
-    Own memory is that of the upper bound, or grows if that is large or missing. A growth replaces the own
-    tensor, so a tensor that was asked for before it is not the port's any more.
+    Own memory is that of the upper bound, or grows if the bound is large or missing. Growth replaces the own
+    tensor: one that was returned before no longer belongs to the port.
     """
 
     def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:
-        self._most = most_elements(port.partial_shape)
+        self._max_elements = max_elements(port.partial_shape)
         super().__init__(context, port, is_input)
         rank = port.partial_shape.rank.get_length()
         self._checked: Shape = ()
-        self._told: npt.NDArray[np.int32] = context.alloc_host(4 * rank).view(np.int32, (rank,))
+        self._shape_tensor: npt.NDArray[np.int32] = context.alloc_host(4 * rank).view(np.int32, (rank,))
 
-    def places(self) -> dict[int, Any]:
-        return {self.port.argument: self.place, self.port.shape_argument: self._told}
+    def bindings(self) -> dict[int, Any]:
+        return {self.port.argument: self.memory, self.port.shape_argument: self._shape_tensor}
 
     def set(self, tensor: Any) -> None:
-        if tensor is not self.tensor:  # it is smaller than its memory after an inference with a small result
+        if tensor is not self.tensor:  # after an inference with a small result it is smaller than its memory
             super().set(tensor)
 
     def check_shape(self) -> None:
@@ -84,13 +84,13 @@ class DynamicSlot(Slot):
                 self._check(self.tensor)
             self._checked = shape
 
-    def tell_shape(self) -> None:
-        """Writes the shape of an input that was checked for the device."""
-        self._told[:] = self._checked[::-1]
+    def write_shape(self) -> None:
+        """Write the checked shape of an input for the device."""
+        self._shape_tensor[:] = self._checked[::-1]
 
     def stage_out(self) -> int:
-        """Gives the tensor of an output the shape of the result; a foreign one its content as well."""
-        shape = self._told_shape()
+        """Give the tensor of an output the shape of the result; copy the result into a foreign one."""
+        shape = self._result_shape()
         if self.shape != shape:
             try:
                 reshape(self.tensor, shape)
@@ -104,19 +104,19 @@ class DynamicSlot(Slot):
         return super().stage_out()
 
     def grow(self) -> bool:
-        """After a result that did not fit: room for it in own memory; whether there was too little."""
-        shape = self._told_shape()
-        if self.place is not self._raw or math.prod(shape) * self._type.size <= self._raw.nbytes:
+        """Make room in own memory for a result that did not fit; whether there was too little."""
+        shape = self._result_shape()
+        if self.memory is not self._raw or math.prod(shape) * self._type.size <= self._raw.nbytes:
             return False
         self._enlarge(shape, 0)
         return True
 
-    def _told_shape(self) -> Shape:
-        return tuple(reversed(self._told.tolist()))
+    def _result_shape(self) -> Shape:
+        return tuple(reversed(self._shape_tensor.tolist()))
 
-    def _elements_at_first(self) -> int:
+    def _initial_elements(self) -> int:
         size = int(self._type.size)
-        return self._most if 0 < self._most * size <= EAGER_BYTES else FIRST_BYTES // size
+        return self._max_elements if 0 < self._max_elements * size <= EAGER_BYTES else FIRST_BYTES // size
 
     def _own_tensor(self, elements: int) -> Any:
         tensor = PortTensor(self._raw, ov.Shape([elements]), self._type)
@@ -125,12 +125,12 @@ class DynamicSlot(Slot):
         return tensor
 
     def _enlarge(self, shape: Shape, elements: int) -> None:
-        # twice as much: a result that grows step by step is not computed twice at every step
+        # twice as much, so that a result that grows step by step is not computed twice at every step
         twice = 2 * self._raw.nbytes // int(self._type.size)
-        super()._enlarge(shape, max(elements, min(twice, self._most or twice)))
+        super()._enlarge(shape, max(elements, min(twice, self._max_elements or twice)))
 
     def _in_device_memory(self, tensor: Any) -> bool:
-        """An output is used in place if it has all the memory that the device might write to."""
+        """Whether a tensor is used in place: an output must have all the memory that the device might write to."""
         if self._kind == "input":
             return super()._in_device_memory(tensor)
         try:
@@ -138,6 +138,6 @@ class DynamicSlot(Slot):
         except ZeError:
             return False
         room = block.size - offset
-        if self._most:
-            room = min(room, self._most * int(self._type.size))
+        if self._max_elements:
+            room = min(room, self._max_elements * int(self._type.size))
         return bool(tensor.byte_size >= room)

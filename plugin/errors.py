@@ -12,7 +12,7 @@ from softnpu.driver import ZeError, ZeResult
 
 
 class NpuError(RuntimeError):
-    """Base of all errors of the plugin: what was asked, what was found, the next step."""
+    """Base of all errors of the plugin. The text names object, value, what was expected, and the next step."""
 
 
 class ModelError(NpuError):
@@ -24,7 +24,7 @@ class CompileError(NpuError):
 
 
 class BlobError(ModelError):
-    """An exported model cannot be used: it is none, it is damaged, or it does not fit device or weights."""
+    """A file is no exported model, is damaged, or does not fit the device or the weights."""
 
 
 class PropertyError(NpuError):
@@ -48,8 +48,8 @@ class DeviceLostError(NpuError):
 
 
 @contextmanager
-def translated(asked: str, kind: type[NpuError]) -> Iterator[None]:
-    """Turns a `ZeError` of the block into `kind`; a lost device and a bad property have their own kinds."""
+def translated(subject: str, kind: type[NpuError]) -> Iterator[None]:
+    """Raise `kind` for a `ZeError` of the block, or the class for a lost device or a refused property."""
     try:
         yield
     except ZeError as failure:
@@ -58,4 +58,4 @@ def translated(asked: str, kind: type[NpuError]) -> Iterator[None]:
             chosen = DeviceLostError
         elif failure.info.property:
             chosen = PropertyError
-        raise chosen(f"{asked}: {failure.info} [{failure.info.name}]") from failure
+        raise chosen(f"{subject}: {failure.info} [{failure.info.name}]") from failure

@@ -1,4 +1,4 @@
-"""What the infer requests of one compiled model share: graph, queue, ports, and the count of copies."""
+"""The part of a compiled model that its infer requests share: graph, queue, ports, count of copied bytes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from softnpu.plugin.states import initial_arguments
 
 
 class Strided(NamedTuple):
-    """A place for an argument whose elements are not dense: `strides` in elements, innermost first."""
+    """Memory of an argument whose elements are not dense: `strides` in elements, innermost first."""
 
-    place: Any
+    address: int
     strides: tuple[int, ...]
 
 
 class Executable:
-    """A graph on the device and the queue that its inferences go through; safe for many threads.
+    """A graph on the device and the queue of its inferences; safe for many threads.
 
-    `initial` is the graph that computes initial values of states, if the model has such.
+    `initial` is the graph that computes initial values of states, if the model has one.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Executable:
         signature: Signature,
         initial: Graph | None = None,
     ) -> None:
-        initial_arguments(graph.meta, None if initial is None else initial.meta)  # refuses what does not fit
+        initial_arguments(graph.meta, None if initial is None else initial.meta)  # refuses a wrong one
         self.context = context
         self.graph = graph
         self.initial = initial
@@ -52,60 +52,60 @@ class Executable:
         self._lock = threading.Lock()
 
     def queue(self) -> CommandQueue:
-        """The queue of this model; a fresh one after the device gave up on the last."""
+        """The queue of this model; a new one after the last was lost."""
         with self._lock:
             if self._queue is not None and not self._queue.lost:
                 return self._queue
             if self._queue is not None:
                 self._queue.destroy()
-            chosen = self._queue_properties
-            self._queue = self.context.create_command_queue(chosen.priority, chosen.turbo)
-            if chosen.background:
+            properties = self._queue_properties
+            self._queue = self.context.create_command_queue(properties.priority, properties.turbo)
+            if properties.background:
                 self._queue.set_workload_type(True)
             return self._queue
 
     def set_background(self, background: bool) -> None:
-        """WORKLOAD_TYPE for later inferences, also on the queue that replaces a lost one."""
+        """Set WORKLOAD_TYPE for later inferences, also for the queue that replaces a lost one."""
         with self._lock:
             self._queue_properties = msgspec.structs.replace(self._queue_properties, background=background)
             if self._queue is not None and not self._queue.lost:
                 self._queue.set_workload_type(background)
 
     def load(self) -> None:
-        """Loads what is not on the device yet."""
+        """Load the graphs that are not on the device yet."""
         self.graph.initialize()
         if self.initial is not None:
             self.initial.initialize()
 
     def record(
         self,
-        steps: Sequence[Mapping[int, Any]],
+        bindings: Sequence[Mapping[int, Any]],
         queries: Sequence[ProfilingQuery] = (),
         initial: Mapping[int, Any] | None = None,
     ) -> CommandList:
-        """A closed command list with one execution of the graph a step: places by argument.
+        """A closed command list with one execution of the graph for each of `bindings`: memory by argument.
 
-        A place is memory, an address in it, or `Strided`. Profiles go to the `queries` in turn.
-        `initial` has the places of the graph that computes initial values, which runs first.
+        Memory is an array, an address, or `Strided`. Profiles go to the `queries` in turn. `initial` has the
+        bindings of the graph that computes initial values, which runs first.
         """
         commands = self.context.create_command_list()
         with self._lock:  # a graph has one set of arguments at a time
             if initial is not None and self.initial is not None:
-                for index, place in initial.items():
-                    self.initial.set_argument_value(index, place)
+                for index, memory in initial.items():
+                    self.initial.set_argument_value(index, memory)
                 commands.append_graph_execute(self.initial)
-            for number, places in enumerate(steps):
-                for index, place in places.items():
-                    if isinstance(place, Strided):
-                        self.graph.set_argument_value2(index, *place)
+            for number, binding in enumerate(bindings):
+                for index, memory in binding.items():
+                    if isinstance(memory, Strided):
+                        self.graph.set_argument_value2(index, *memory)
                     else:
-                        self.graph.set_argument_value(index, place)
+                        self.graph.set_argument_value(index, memory)
                 query = queries[number % len(queries)] if queries else None
                 commands.append_graph_execute(self.graph, query)
         commands.close()
         return commands
 
     def count_staged(self, size: int) -> None:
-        """Counts copied bytes."""
+        """Add to the count of copied bytes."""
         with self._lock:
             self.staged_bytes += size

@@ -1,7 +1,7 @@
 """`CompiledModel.export_model`: the driver's blob and the plugin's metadata in one file.
 
-The compiler writes weights straight into a file. What goes to another stream goes through a memory file that
-gives its pages back as they are read, so that the weights are never twice in memory for it.
+The compiler writes weights straight into a file. Data for another stream passes through a memory file that
+frees its pages as they are read, so that the weights are never in memory twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a compiled model has its weights from, of which file it is, and whether CACHE_DIR had it."""
+    """The sources of a compiled model's weights, the file of the model, and whether CACHE_DIR had it."""
 
     sources: tuple[OriginSource, ...] = ()
     from_cache: bool = False
@@ -49,11 +49,11 @@ UNKNOWN: Final = Provenance()
 
 @dataclass(frozen=True)
 class Exportable:
-    """A compiled model as it is exported. `properties` are those of its compilation, as texts.
+    """A compiled model for export. `properties` are those of its compilation, as texts.
 
-    `initial` is the graph that computes initial values of its states, if it has one. `sources` say where its
-    constants come from, `model` of which file it is. `weightless` leaves them out, `raw` the metadata, to
-    which `extra` is added.
+    `initial` is the graph that computes initial values of its states, if it has one. `sources` have its
+    constants, `model` is its file. `weightless` leaves the constants out, `raw` the metadata; `extra` is added
+    to the metadata.
     """
 
     graph: Graph
@@ -68,10 +68,10 @@ class Exportable:
 
 
 def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
-    """Writes the model to `target`, a binary stream or a path; without one it returns a stream.
+    """Write the model to `target`, a binary stream or a path; without a target, return a stream.
 
-    A file at the path is replaced when all is written, and is as it was after an error. A stream is rewound
-    at the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
+    An existing file is replaced after a complete write, and is unchanged after an error. A stream is rewound at
+    the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
     """
     name = model.graph.meta.name
     with translated(f"model '{name}', export", NpuError):
@@ -93,7 +93,7 @@ def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
 
 
 def export_entry(model: Exportable, path: Path) -> None:
-    """Writes the model into a file of a cache, in place of whatever has that name: a link is not followed.
+    """Write the model into a file of a cache, replacing whatever has that name: no link is followed.
 
     Raises `NpuError`, and `OSError` if the file cannot be written.
     """
@@ -106,7 +106,7 @@ def requirements(graph: Graph) -> str:
     return requirements_of(BlobReader(graph.get_weightless_blob()[0]))
 
 
-# ---------------------------------------------------------------- where to
+# ---------------------------------------------------------------- targets
 
 
 def _to_path(model: Exportable, path: Path) -> None:
@@ -119,13 +119,13 @@ def _to_path(model: Exportable, path: Path) -> None:
 
 
 def _replace(model: Exportable, path: Path, mode: int) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         _write(model, fd, 0)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(fd)
@@ -150,7 +150,7 @@ def _to_stream(model: Exportable, stream: Any) -> None:
         for at in range(0, length, _CHUNK):
             size = min(_CHUNK, length - at)
             stream.write(os.pread(fd, size, at))
-            _fallocate(fd, _PUNCH_HOLE, at, size)  # if it fails the memory is given back at the end
+            _fallocate(fd, _PUNCH_HOLE, at, size)  # on failure the memory is freed at the end
     finally:
         os.close(fd)
     if hasattr(stream, "flush"):
@@ -160,7 +160,7 @@ def _to_stream(model: Exportable, stream: Any) -> None:
 
 
 def _plain_file(stream: Any) -> int | None:
-    """The descriptor of a stream that writes a regular file where it stands; None for others."""
+    """The descriptor of a stream that writes a regular file at its position; None for others."""
     if not isinstance(stream, io.FileIO | io.BufferedWriter | io.BufferedRandom):
         return None
     raw = stream if isinstance(stream, io.FileIO) else stream.raw
@@ -170,17 +170,17 @@ def _plain_file(stream: Any) -> int | None:
     return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
-# ---------------------------------------------------------------- what
+# ---------------------------------------------------------------- content
 
 
 def _write(model: Exportable, fd: int, begin: int) -> int:
-    """Writes the whole file from byte `begin` of `fd` on; returns its length."""
-    light, placement = model.graph.get_weightless_blob()
-    reader = BlobReader(light)
+    """Write the whole file from byte `begin` of `fd` on; return its length."""
+    blob, placement = model.graph.get_weightless_blob()
+    reader = BlobReader(blob)
     reference = reader.weights_reference()
     outside = () if reference is None else reference.outside
     weightless = model.weightless and bool(outside)
-    size = _put(fd, begin, light) if weightless or not outside else _native(model.graph, fd, begin)
+    size = _put(fd, begin, blob) if weightless or not outside else _native(model.graph, fd, begin)
     if model.raw:
         return size
     parts = [_part(meta.MAIN, fd, begin, 0, size)]
@@ -189,7 +189,7 @@ def _write(model: Exportable, fd: int, begin: int) -> int:
         more = _native(model.initial, fd, begin + end)
         parts.append(_part(meta.INITIAL, fd, begin, end, more))
         end = _pad(fd, begin, end + more)
-    inside = () if reference is None else [c.offset for c in reference.constants if c.embedded >= 0]
+    embedded = () if reference is None else [c.offset for c in reference.constants if c.embedded >= 0]
     record = Metadata(
         openvino=ov.get_version(),
         plugin=plugin_version().build_number,
@@ -198,7 +198,7 @@ def _write(model: Exportable, fd: int, begin: int) -> int:
         properties=model.properties,
         blobs=tuple(parts),
         requirements=requirements_of(reader),
-        inside=tuple(inside),
+        embedded=tuple(embedded),
         weights=_origin(model, placement) if weightless else None,
         extra=dict(model.extra),
     )
@@ -211,28 +211,27 @@ def _part(kind: str, fd: int, begin: int, offset: int, size: int) -> BlobPart:
 
 
 def _pad(fd: int, begin: int, size: int) -> int:
-    """Zeros up to the next page; where that is."""
+    """Write zeros up to the next page; return its offset."""
     end = meta.page_up(size)
     _put(fd, begin + size, bytes(end - size))
     return end
 
 
 def _origin(model: Exportable, placement: Placement | None) -> WeightsOrigin:
-    # a model with all its weights in memory shares its image, and with it the placement, with others that
-    # have them elsewhere
+    # a model with all weights in memory shares its image and placement with models that have theirs elsewhere
     in_files = any(source.path for source in model.sources)
-    places = placement.offsets if in_files and placement else ()
-    return WeightsOrigin(sources=model.sources, places=places, model=model.model)
+    offsets = placement.offsets if in_files and placement else ()
+    return WeightsOrigin(sources=model.sources, offsets=offsets, model=model.model)
 
 
 def _native(graph: Graph, fd: int, begin: int) -> int:
-    """The blob with all weights inside, written by the compiler; returns its size."""
+    """Have the compiler write the blob with all weights; return its size."""
     try:
         return graph.write_native_binary(fd, begin)
     except ZeError as failure:
         if failure.result != ZeResult.ERROR_UNSUPPORTED_SIZE:
             raise
-    # weights in so many files that the descriptor of the target has no room beside theirs
+    # the weights lie in so many files that a message has no room for the descriptor of the target
     return _put(fd, begin, graph.get_native_binary2())
 
 

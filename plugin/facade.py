@@ -1,7 +1,7 @@
-"""What makes `import softnpu.plugin as ov` work where a program says `import openvino as ov`.
+"""Support for `import softnpu.plugin as ov` in place of `import openvino as ov`.
 
-Names that the plugin does not define are those of `openvino`: types, models, preprocessing, conversion.
-Its submodules are found under the plugin's name too, for `from softnpu.plugin.preprocess import ...`.
+Names that the plugin does not define come from `openvino`: types, models, preprocessing, conversion. Its
+submodules have names under the plugin's too, for `from softnpu.plugin.preprocess import ...`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import openvino.properties.intel_npu  # noqa: F401 - openvino itself imports it 
 
 
 def fall_back(module: str, source: ModuleType) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `module`: what it does not have, `source` has."""
+    """`__getattr__` and `__dir__` for `module`, which falls back on the names of `source`."""
 
     def find(name: str) -> Any:
         if not _is_public(name):
@@ -36,7 +36,7 @@ def fall_back(module: str, source: ModuleType) -> tuple[Callable[[str], Any], Ca
 
 
 def share_submodules(module: str, source: ModuleType) -> None:
-    """Lets submodules of `source` be imported as submodules of `module`, but for those that it has itself."""
+    """Make submodules of `source` importable as submodules of `module`, except where it has its own."""
     for name, value in list(vars(source).items()):
         if (
             isinstance(value, ModuleType)

@@ -1,7 +1,7 @@
-"""`Core.import_model`: an exported file becomes a graph without its weights passing through this process.
+"""`Core.import_model`: an exported file becomes a graph, and its weights do not pass through this process.
 
-Of a file with weights a small blob goes to the device, and the range of the file that has the constants goes
-as a descriptor: all processes that import the file share its pages.
+The device gets a small blob, and a descriptor of the range of the file that has the constants: all processes
+that import the file share its pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softnpu.emulator.blob.container import ConstantReference, GraphMeta, Sectio
 from softnpu.emulator.blob.weights import PAGE, Placement
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import strip_weights, weights_source
-from softnpu.plugin.batch.fitting import misfit
+from softnpu.plugin.batch.port_check import batch_mismatch
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import BlobError, PropertyError, translated
@@ -36,8 +36,8 @@ _MODEL = "MODEL_PTR"
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """What the driver makes a graph of: a blob, the weights that are outside of it, and where they lie."""
+class _BlobParts:
+    """A blob, the weights outside of it, and the placement of its constants in them."""
 
     blob: bytes | memoryview
     weights: Sequence[WeightFile]
@@ -51,10 +51,10 @@ def import_model(
     config: Mapping[str, Any],
     model: ov.Model | None = None,
 ) -> CompiledModel:
-    """The exported model in `source` (see `BlobFile.open`) on the device of `context`.
+    """Load the exported model in `source` (see `BlobFile.open`) onto the device of `context`.
 
-    `properties` hold where the file leaves them open; `config` are those that were given for this import.
-    Raises `BlobError`, `PropertyError`, `DeviceLostError`; nothing is left then.
+    The file overrides `properties`; `config` has those of this import alone. Raises `BlobError`,
+    `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
     with BlobFile.open(source) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
         metadata = None if properties["NPU_IMPORT_RAW_BLOB"] else file.metadata()
@@ -72,9 +72,9 @@ def import_model(
 def import_cached(
     context: Context, path: Path, properties: ModelProperties, source: GraphSource
 ) -> CompiledModel:
-    """The entry of a cache for the model in `source`, which has the weights if the entry has none.
+    """Load an entry of a cache; `source` is its model, and has the weights if the entry has none.
 
-    Raises `BlobError` for an entry that is damaged, does not fit or is another user's, `DeviceLostError`.
+    Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or is another user's.
     """
     with (
         BlobFile.open_entry(path) as file,
@@ -91,7 +91,7 @@ def import_cached(
 
 
 class _Import:
-    """One import: the graphs of a file. `locate` finds the weights of a blob that has none."""
+    """One import: the graphs of a file. `locate` finds the weights of a blob without weights."""
 
     def __init__(
         self,
@@ -111,22 +111,22 @@ class _Import:
         self._deferred: bool = properties["NPU_DEFER_WEIGHTS_LOAD"]
 
     def run(self) -> CompiledModel:
-        """The compiled model; nothing is left after an error."""
+        """Make the graphs and the compiled model; nothing stays on the device after an error."""
         metadata, file = self._metadata, self._file
         main = file.raw_part() if metadata is None else main_part(metadata, file.name)
-        parts = self._parts(main, () if metadata is None else metadata.inside)
-        made = [self._graph(parts)]
-        try:
-            second = None if metadata is None else metadata.part(INITIAL)
-            if second is not None:
-                made.append(self._graph(self._parts(second, ())))
-            return self._compiled(made[0], made[1] if second is not None else None, parts)
-        except BaseException:
-            for each in made:
-                each.destroy()
-            raise
+        parts = self._parts(main, () if metadata is None else metadata.embedded)
+        with ExitStack() as on_error:
+            graph, initial = self._graph(parts), None
+            on_error.callback(graph.destroy)
+            part = None if metadata is None else metadata.part(INITIAL)
+            if part is not None:
+                initial = self._graph(self._parts(part, ()))
+                on_error.callback(initial.destroy)
+            compiled = self._compiled(graph, initial, parts)
+            on_error.pop_all()
+        return compiled
 
-    def _compiled(self, graph: Graph, initial: Graph | None, parts: _Parts) -> CompiledModel:
+    def _compiled(self, graph: Graph, initial: Graph | None, parts: _BlobParts) -> CompiledModel:
         metadata = self._metadata
         signature = None
         if metadata is not None:
@@ -134,47 +134,47 @@ class _Import:
         if not self._deferred:
             graph.initialize()
         sources = tuple(
-            OriginSource(path=path_of(each.fd), offset=each.offset, length=each.length)
-            for each in parts.weights
+            OriginSource(path=path_of(file.fd), offset=file.offset, length=file.length)
+            for file in parts.weights
         )
-        known = "" if metadata is None or metadata.weights is None else metadata.weights.model
-        provenance = Provenance(sources, self._from_cache, known)
+        model = "" if metadata is None or metadata.weights is None else metadata.weights.model
+        provenance = Provenance(sources, self._from_cache, model)
         compiled = CompiledModel(self._context, graph, self._properties, signature, initial, provenance)
         compiled.extra = {} if metadata is None else dict(metadata.extra)
         return compiled
 
-    def _graph(self, parts: _Parts) -> Graph:
+    def _graph(self, parts: _BlobParts) -> Graph:
         return import_blob(self._context, parts.blob, parts.weights, parts.placement, deferred=self._deferred)
 
-    def _parts(self, part: BlobPart, inside: Collection[int]) -> _Parts:
+    def _parts(self, part: BlobPart, embedded: Collection[int]) -> _BlobParts:
         file, reader = self._file, self._file.part(part)
         try:
             reference = reader.weights_reference()
             if reference is None:
-                return _Parts(reader.data, (), None)
+                return _BlobParts(reader.data, (), None)
             if reference.outside:
-                found = self._locate(reference.outside)
-                return _Parts(reader.data, found.files, found.placement)
-            place = reader.place(Section.WEIGHTS)
-            if place is None:
-                return _Parts(reader.data, (), None)
+                located = self._locate(reference.outside)
+                return _BlobParts(reader.data, located.files, located.placement)
+            section = reader.place(Section.WEIGHTS)
+            if section is None:
+                return _BlobParts(reader.data, (), None)
             if not self._deferred:
                 file.check_gaps(part, reader)
-            light = strip_weights.lighten(reader, inside)
+            stripped = strip_weights.strip(reader, embedded)
         except Refused as refused:
             raise BlobError(f"{file.name}: {refused.info}") from refused
-        if not light.places:
-            return _Parts(light.data, (), None)
-        begin = file.offset + part.offset + place[0]
+        if not stripped.offsets:
+            return _BlobParts(stripped.data, (), None)
+        begin = file.offset + part.offset + section[0]
         lead = begin % PAGE  # where the source begins in the weights space
-        placement = Placement(offsets=tuple(lead + at for at in light.places))
-        return _Parts(light.data, [WeightFile(file.fd, begin, place[1])], placement)
+        placement = Placement(offsets=tuple(lead + offset for offset in stripped.offsets))
+        return _BlobParts(stripped.data, [WeightFile(file.fd, begin, section[1])], placement)
 
 
 def split_model(
     config: Iterable[tuple[Any, Any]], model: ov.Model | None
 ) -> tuple[dict[Any, Any], ov.Model | None]:
-    """The properties, and apart from them the model that `ov.properties.hint.model` gave among them."""
+    """Separate the model of `ov.properties.hint.model` from the other properties."""
     values = {}
     for name, value in config:
         if name == _MODEL:
@@ -203,34 +203,35 @@ def main_part(metadata: Metadata, name: str) -> BlobPart:
 def _as_compiled(
     metadata: Metadata, properties: ModelProperties, config: Mapping[str, Any], name: str
 ) -> ModelProperties:
-    """The properties, as the model was compiled. Raises `PropertyError` for others in `config`."""
-    known = {
-        name: text
-        for name, text in metadata.properties.items()
-        if name in PROPERTIES and PROPERTIES[name].access is Access.RW
-    }
-    recorded = parse(known)
-    for given in sorted(config.keys() & recorded.keys()):
-        if config[given] != recorded[given]:
-            record = PROPERTIES[given]
+    """The properties of the compilation. Raises `PropertyError` for a different value in `config`."""
+    recorded = parse(
+        {
+            key: text
+            for key, text in metadata.properties.items()
+            if key in PROPERTIES and PROPERTIES[key].access is Access.RW
+        }
+    )
+    for key in sorted(config.keys() & recorded.keys()):
+        if config[key] != recorded[key]:
+            text = PROPERTIES[key].text
             raise PropertyError(
-                f"property {given}: value {record.text(config[given])!r} for {name}, which was compiled with"
-                f" {record.text(recorded[given])!r}; expected that. Compile the model again for another"
+                f"property {key}: value {text(config[key])!r} for {name}, which was compiled with"
+                f" {text(recorded[key])!r}; expected that. Compile the model again for another"
             )
     return replace(properties, values={**properties.values, **recorded})
 
 
 def _checked(signature: Signature, graph: GraphMeta, name: str) -> Signature:
-    """The signature, if its ports are arguments of the graph. Raises `BlobError`."""
+    """The signature. Raises `BlobError` unless its ports are arguments of the graph."""
     for ports, is_input in ((signature.inputs, True), (signature.outputs, False)):
         for port in ports:
             index = port.argument
             count = len(graph.arguments)
-            known = 0 <= index < count and -1 <= port.shape_argument < count
-            if not known or graph.arguments[index].input is not is_input:
+            exists = 0 <= index < count and -1 <= port.shape_argument < count
+            if not exists or graph.arguments[index].input is not is_input:
                 kind = "input" if is_input else "output"
                 raise BlobError(f"{name}: {kind} '{port.name}' is argument {index}; expected an {kind}")
-    wrong = misfit(signature, graph)
-    if wrong:
-        raise BlobError(f"{name}: batch: {wrong}; expected the batch of an exported model")
+    problem = batch_mismatch(signature, graph)
+    if problem:
+        raise BlobError(f"{name}: batch: {problem}; expected the batch of an exported model")
     return signature

@@ -9,7 +9,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import openvino as ov
 
@@ -17,25 +17,29 @@ from softnpu.driver import Fence
 from softnpu.driver.waiting import FOREVER
 from softnpu.plugin.dynamic import recording_for
 from softnpu.plugin.errors import InferCancelled, InferError, InputError, NpuError, translated
+from softnpu.plugin.executable import Executable
 from softnpu.plugin.ports import PortKey, Ports
 from softnpu.plugin.request_tensors import RequestTensors
 from softnpu.plugin.results import Results
 from softnpu.plugin.states import VariableState
-
-if TYPE_CHECKING:
-    from softnpu.plugin.compiled_model import CompiledModel
-    from softnpu.plugin.executable import Executable
 
 log = logging.getLogger(__name__)
 
 Callback = Callable[[Any], None]
 
 
+class RequestOwner(Protocol):
+    """The compiled model of a request, which is a `CompiledModel`."""
+
+    def twin(self) -> Self:
+        """Another object for the same model, which keeps no request."""
+
+
 class InferRequest(RequestTensors):
     """One inference at a time. Its tensors lie in device memory: writing into them copies nothing."""
 
     userdata: Any = None
-    """What `set_callback` or `start_async` was given last."""
+    """The last `userdata` of `set_callback` or `start_async`."""
 
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
@@ -52,25 +56,25 @@ class InferRequest(RequestTensors):
         self._failure: NpuError | None = None
         self._callback: Callback | None = None
         self._called_back = threading.Event()
-        self._model: Callable[[], CompiledModel]
+        self._model: Callable[[], RequestOwner]
         self._started_ns = 0
         self._ended_ns = 0
 
     # ------------------------------------------------------------ states
 
     def query_state(self) -> list[VariableState]:
-        """The states of this request in the order of their names; empty for a model without any."""
+        """The states of this request in the order of their names."""
         states = self._recording.states
         return [VariableState(states, name, self._change_states) for name in states.by_name]
 
     def reset_state(self) -> None:
-        """Initial values for all states. Raises `InferError` while the request is busy."""
+        """Reset all states to their initial values. Raises `InferError` while the request is busy."""
         self._change_states("reset_state", self._recording.states.reset)
 
     # ------------------------------------------------------------ inference
 
-    def get_compiled_model(self) -> CompiledModel:
-        """The model that the request runs."""
+    def get_compiled_model(self) -> Any:
+        """The `CompiledModel` that the request runs."""
         return self._model()
 
     def infer(
@@ -81,12 +85,11 @@ class InferRequest(RequestTensors):
         *,
         decode_strings: bool = True,
     ) -> Results:
-        """Runs one inference and returns its results, copied unless `share_outputs`.
+        """Run one inference and return its results, copied unless `share_outputs`.
 
         `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in the order of
-        the inputs, or one array. With `share_inputs` arrays are the request's tensors from then on: a later
-        inference without inputs takes what is in them by then. `decode_strings` is OpenVINO's; there are no
-        tensors of texts here.
+        the inputs, or one array. With `share_inputs` arrays become the request's tensors: a later inference
+        without inputs reads their content at that time. `decode_strings` is OpenVINO's and has no effect.
         Raises `InputError`, `InferError`, `DeviceLostError`.
         """
         del decode_strings
@@ -96,7 +99,7 @@ class InferRequest(RequestTensors):
         return Results(self._outputs, arrays if share_outputs else [array.copy() for array in arrays])
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts one inference; `wait` or the callback tell when it has ended. Otherwise as `infer`."""
+        """Start one inference; `wait` or the callback report its end. Otherwise like `infer`."""
         with self._lock:
             if self._busy:
                 raise InferError(
@@ -110,8 +113,8 @@ class InferRequest(RequestTensors):
             if userdata is not None:
                 self.userdata = userdata
             if inputs is not None:
-                self._take_inputs(inputs, share_inputs)
-            # a new one each time: a callback that starts the next inference must not end the wait for that
+                self._set_inputs(inputs, share_inputs)
+            # a new event each time: a callback that starts the next inference must not end the wait for that
             called_back = self._called_back = threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
@@ -119,23 +122,23 @@ class InferRequest(RequestTensors):
             self._busy = False
             raise
         if self._callback is not None:
-            self._executable.completions.expect(partial(self._complete, called_back))
+            self._executable.completions.submit(partial(self._complete, called_back))
 
     def wait(self) -> None:
-        """Waits until the inference has ended and its callback has returned.
+        """Wait until the inference has ended and its callback has returned.
 
         Raises `InferError` with the reason of a failure, `InferCancelled`, `DeviceLostError`.
         """
         self._wait(FOREVER)
 
     def wait_for(self, timeout: int) -> bool:
-        """Waits at most `timeout` milliseconds; whether the inference has ended. Raises as `wait`."""
+        """Wait at most `timeout` milliseconds; whether the inference has ended. Raises as `wait`."""
         return self._wait(max(0, timeout) * 1_000_000)
 
     def cancel(self) -> None:
-        """Gives an inference up: it is not begun any more, or ends early. Its results are void.
+        """Cancel the inference, before it starts or while it runs. Its results are undefined.
 
-        `wait` raises `InferCancelled` then. Nothing happens when the request is idle.
+        `wait` then raises `InferCancelled`. An idle request stays idle.
         """
         with self._lock:
             if self._busy and self._fence is not None:
@@ -143,7 +146,7 @@ class InferRequest(RequestTensors):
                 self._fence.cancel()
 
     def set_callback(self, callback: Callback, userdata: Any = None) -> None:
-        """Calls `callback(userdata)` in a thread of the plugin when an inference has ended."""
+        """Call `callback(userdata)` in a thread of the plugin when an inference has ended."""
         self._check_idle("set_callback")
         self._callback = callback
         self.userdata = userdata
@@ -155,16 +158,16 @@ class InferRequest(RequestTensors):
 
     @property
     def failure(self) -> NpuError | None:
-        """Why the last inference failed; None if it did not."""
+        """The error of the last inference; None after success."""
         return self._failure
 
     @property
     def latency(self) -> float:
-        """Milliseconds that the last inference took, from `start_async` to the notice of its end."""
+        """Duration of the last inference in milliseconds, from `start_async` until its end was seen."""
         return (self._ended_ns - self._started_ns) / 1e6
 
     def get_profiling_info(self) -> list[ov.ProfilingInfo]:
-        """What the last inference spent in each layer.
+        """Time that the last inference spent in each layer.
 
         Raises `InferError` unless the model was compiled with PERF_COUNT and an inference has ended.
         """
@@ -183,19 +186,19 @@ class InferRequest(RequestTensors):
 
     # ------------------------------------------------------------
 
-    def belongs_to(self, model: CompiledModel) -> None:
-        """Says what `get_compiled_model` returns: `model`, or what it was if it is gone by then."""
-        # the model may keep this request: only one of the two may keep the other
+    def belongs_to(self, model: RequestOwner) -> None:
+        """Set the result of `get_compiled_model`: `model`, or its twin when it no longer exists."""
+        # weak, because the model may keep this request
         alive, twin = weakref.ref(model), model.twin()
         self._model = lambda: alive() or twin
 
-    def _take_inputs(self, inputs: Any, share: bool) -> None:
-        """Checks everything first, then takes it: nothing is changed when one input is wrong."""
-        chosen = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
+    def _set_inputs(self, inputs: Any, share: bool) -> None:
+        """Check all inputs, then set them: an invalid one changes nothing."""
+        by_index = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
         slots = self._recording.inputs
-        ready = {index: slots[index].checked(value) for index, value in chosen.items()}
-        self._recording.check_inputs(ready)
-        for index, value in ready.items():
+        values = {index: slots[index].checked(value) for index, value in by_index.items()}
+        self._recording.check_inputs(values)
+        for index, value in values.items():
             slot = slots[index]
             if isinstance(value, ov.Tensor):
                 slot.set(value)
@@ -207,7 +210,7 @@ class InferRequest(RequestTensors):
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
         commands = self._recording.prepare()
-        with self._lock:  # who waits for the inference before must not take its end for the end of this one
+        with self._lock:  # a wait for the previous inference must not mistake its end for the end of this one
             self._attempts += 1
             self._started_ns = time.monotonic_ns()
             queue.execute_command_lists([commands], self._fence)
@@ -229,9 +232,9 @@ class InferRequest(RequestTensors):
         return True
 
     def _settle(self, timeout_ns: int) -> bool | None:
-        """Waits for the device and takes over what it has done; False when the time has passed.
+        """Wait for the device and take over its results; False after the timeout.
 
-        None: the device executes once more, or the next inference, for which has to be waited again.
+        None: the device executes a retry or the next inference, so the caller must wait again.
         """
         with self._lock:
             running, fence, attempt = self._running, self._fence, self._attempts
@@ -241,7 +244,7 @@ class InferRequest(RequestTensors):
         try:
             with translated(f"model '{self._name}', inference", InferError):
                 if not fence.host_synchronize(timeout_ns):
-                    # of a fence that was armed again meanwhile the end of the first attempt cannot be seen
+                    # a fence that was reset meanwhile no longer shows the end of the first attempt
                     return False if self._attempts == attempt else None
         except NpuError as error:
             failure = error
@@ -255,8 +258,8 @@ class InferRequest(RequestTensors):
                 try:
                     if failure is None:
                         self._recording.finish()
-                    elif self._try_again(fence, failure):
-                        failure = None  # its traceback has this frame, which would keep the request alive
+                    elif self._retry(fence, failure):
+                        failure = None  # its traceback refers to this frame and would keep the request alive
                         return None
                 except NpuError as error:
                     failure = error
@@ -266,10 +269,10 @@ class InferRequest(RequestTensors):
                 self._running = self._busy = False
         return True
 
-    def _try_again(self, fence: Fence, failure: NpuError) -> bool:
-        """Executes once more if the recording knows a way out of the failure."""
+    def _retry(self, fence: Fence, failure: NpuError) -> bool:
+        """Execute again if the recording can repair the failure."""
         with translated(f"model '{self._name}', inference", InferError):
-            commands = self._recording.again(failure)
+            commands = self._recording.retry(failure)
             if commands is None or fence.queue.lost:
                 return False
             self._attempts += 1
@@ -277,15 +280,15 @@ class InferRequest(RequestTensors):
         return True
 
     def _complete(self, called_back: threading.Event) -> None:
-        """In the thread of the callbacks: waits for the end, then calls back."""
+        """Wait for the end, then call back. Runs in the callback thread."""
         callback = self._callback
         try:
             while self._settle(FOREVER) is None:
                 pass
             if callback is not None:
                 callback(self.userdata)
-        except Exception:  # noqa: BLE001 - code of the user, in a thread where nobody could catch it
-            # as text: a record with the traceback itself would keep the request alive
+        except Exception:  # noqa: BLE001 - code of the user, in a thread of ours
+            # as text, because a traceback would keep the request alive
             log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:
             called_back.set()

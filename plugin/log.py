@@ -1,4 +1,4 @@
-"""The plugin's messages: Python loggers under `softnpu.plugin`, and LOG_LEVEL that governs them."""
+"""The plugin's messages: Python loggers under `softnpu.plugin`, and LOG_LEVEL."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _plugin = logging.getLogger("softnpu.plugin")
 
 
 def set_level(level: Any) -> None:
-    """LOG_LEVEL for all messages of the plugin. They go to stderr if the application handles none."""
+    """Set LOG_LEVEL for all messages of the plugin. They go to stderr if the application has no handler."""
     _plugin.setLevel(_LEVELS[level])
     if level != Level.NO:
         _ensure_handler()
 
 
 def model_log(level: Any | None) -> logging.Logger:
-    """The logger of one compilation: with a level of its own, or with the plugin's (None)."""
+    """The logger of one compilation, with a level of its own or the plugin's (None)."""
     if level is None:
         return _plugin.getChild("core")
-    # not from getLogger, which would keep it for ever
+    # getLogger would keep it for ever
     log = logging.Logger("softnpu.plugin.core", _LEVELS[level])
     log.parent = _plugin
     if level != Level.NO:

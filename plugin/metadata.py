@@ -1,4 +1,4 @@
-"""What the plugin knows of an exported model beyond the driver's blob: the metadata behind it in the file.
+"""The metadata of an exported model, which follows the driver's blob in the file.
 
     the driver's native blob      from byte 0, padded to whole pages with zeros
     further blobs                 the same, each from a page on; the metadata lists them
@@ -6,14 +6,14 @@
     trailer, the last 64 bytes    metadata length u64 | file length u64 | major u16 | minor u16 | reserved 4 |
                                   blake3 of metadata and trailer with this field zero, 32 bytes | "SNPUMETA"
 
-It is found from the end of the file, so that nothing of a blob has to be understood to read it. It has the
-digest of each blob's header, which has the digests of all sections: one byte changed anywhere is noticed.
+A reader starts from the end of the file and need not understand blobs. The metadata has the digest of each blob's
+header, which has the digests of all sections, so a change of any byte is detected.
 
-A reader accepts its own major and a minor up to its own: older metadata lacks fields, which have defaults.
-Whoever adds a field here or in `Signature` raises `MINOR` and keeps a file of it (tests/plugin/data).
+A reader accepts its own major and a minor up to its own: fields that older metadata lacks have defaults. A new
+field here or in `Signature` takes a higher `MINOR`, and a file of that version in tests/plugin/data.
 
     1.0    versions, ports, properties, blobs, requirements
-    1.1    batch and dynamic shapes of ports, further blobs, weights that are outside, texts of others
+    1.1    batch and dynamic shapes of ports, further blobs, weights outside of the file, texts of programs
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ INITIAL: Final = "initial"
 """The blob that computes initial values of states."""
 _TRAILER: Final = struct.Struct("<QQHH4x32s8s")
 TRAILER_SIZE: Final = _TRAILER.size
-_LONGEST: Final = 256 << 20
+_MAX_BYTES: Final = 256 << 20
 
 
 class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One native blob of the file. `digest` is the one in its header, which stands for all of it."""
+    """One native blob of the file. `digest` is the one in its header, which covers all of it."""
 
     kind: str
     offset: int
@@ -49,9 +49,9 @@ class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OriginSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that the model was compiled with: bytes `offset` to `offset + length` of a file.
+    """Weights of the compilation: bytes `offset` to `offset + length` of a file.
 
-    `path` is empty for weights that were in no file.
+    `path` is empty for weights in memory.
     """
 
     path: str
@@ -60,25 +60,24 @@ class OriginSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the constants lay that are not in the blob.
+    """The origin of the constants outside of the blob.
 
-    `places` has, for each of the blob's outside constants in their order, its offset in the weights space of
-    `sources` (see `emulator.interface.weights`); empty when that is not known. `model` is the file of the
-    model, empty for one that a program built: what was in no file of weights is found in it.
+    `offsets` has, for each of these constants in their order, its offset in the weights space of `sources`
+    (see `emulator.blob.weights`); empty if unknown. `model` is the file of the model, empty for one that a
+    program built: it has the constants that were in no file of weights.
     """
 
     sources: tuple[OriginSource, ...]
-    places: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = msgspec.field(default=(), name="places")
     model: str = ""
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of an exported model without its blob.
+    """The description of an exported model.
 
-    `openvino`, `plugin` and `compiler` are versions, `properties` those that the model was compiled with, as
-    texts. `requirements` is what RUNTIME_REQUIREMENTS tells. `inside` are the canonical offsets of constants
-    that the compiled blob has inside, although it refers to all others. `weights` is None when the file has
-    all weights. `extra` are texts of those who build on exported models, by a name of their own.
+    `openvino`, `plugin` and `compiler` are versions, `properties` those of the compilation, as texts.
+    `requirements` is RUNTIME_REQUIREMENTS. `embedded` are the canonical offsets of constants that the compiled
+    blob contains. `weights` is None when the file has all weights. `extra` has texts of programs by name.
     """
 
     openvino: str
@@ -88,7 +87,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str]
     blobs: tuple[BlobPart, ...]
     requirements: str
-    inside: tuple[int, ...] = ()
+    embedded: tuple[int, ...] = msgspec.field(default=(), name="inside")
     weights: WeightsOrigin | None = None
     extra: dict[str, str] = {}
 
@@ -97,21 +96,21 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         return next((part for part in self.blobs if part.kind == kind), None)
 
 
-def encode(metadata: Metadata, begins: int) -> bytes:
-    """Metadata and trailer, as they end a file of which `begins` bytes come before."""
+def encode(metadata: Metadata, offset: int) -> bytes:
+    """Metadata and trailer, for the end of a file that has `offset` bytes before them."""
     body = msgspec.msgpack.encode(metadata)
-    return body + _trailer(body, begins + len(body) + TRAILER_SIZE, MAJOR, MINOR)
+    return body + _trailer(body, offset + len(body) + TRAILER_SIZE, MAJOR, MINOR)
 
 
 def has_trailer(end: bytes) -> bool:
-    """Whether a file that ends with these bytes has metadata, good or bad."""
+    """Whether a file that ends with these bytes has metadata, valid or not."""
     return end.endswith(MAGIC)
 
 
 def body_length(end: bytes, length: int, name: str) -> int:
-    """The bytes of the metadata before the trailer `end`, the last `TRAILER_SIZE` of a file of `length`.
+    """The length of the metadata, from the trailer `end` of a file with `length` bytes.
 
-    Raises `BlobError`: no metadata, a version that this plugin does not read, or a file that was cut.
+    Raises `BlobError`: no metadata, a version that this plugin does not read, or a truncated file.
     """
     if len(end) < TRAILER_SIZE or not has_trailer(end):
         raise BlobError(f"{name}: no metadata at its end; expected a file that export_model wrote")
@@ -122,8 +121,8 @@ def body_length(end: bytes, length: int, name: str) -> int:
             + ("Update softnpu, or export the model again" if major >= MAJOR else "Export the model again")
         )
     if total != length:
-        raise BlobError(f"{name}: {length} bytes; expected {total}, which its metadata tells. Copy it again")
-    if body > min(length - TRAILER_SIZE, _LONGEST):
+        raise BlobError(f"{name}: {length} bytes; expected {total}, as its metadata says. Copy it again")
+    if body > min(length - TRAILER_SIZE, _MAX_BYTES):
         raise BlobError(f"{name}: metadata of {body} bytes; expected at most {length - TRAILER_SIZE}")
     return int(body)
 
@@ -135,21 +134,21 @@ def version(end: bytes) -> str:
 
 
 def decode(body: bytes, end: bytes, name: str) -> Metadata:
-    """The metadata `body` before the trailer `end`. Raises `BlobError` for what was changed."""
+    """Decode the metadata `body` before the trailer `end`. Raises `BlobError` for a modified file."""
     _, total, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
-    # packed anew, so that the reserved bytes are compared too
+    # packed again, so that the reserved bytes are compared too
     if _trailer(body, total, major, minor) != end[-TRAILER_SIZE:]:
         raise BlobError(f"{name}: the checksum of its metadata differs; expected it as it was written")
     try:
-        found = msgspec.msgpack.decode(body, type=Metadata)
+        metadata = msgspec.msgpack.decode(body, type=Metadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BlobError(f"{name}: metadata: {error}; expected that of an exported model") from error
-    _check_parts(found.blobs, total - len(body) - TRAILER_SIZE, name)
-    return found
+    _check_parts(metadata.blobs, total - len(body) - TRAILER_SIZE, name)
+    return metadata
 
 
 def _check_parts(parts: Sequence[BlobPart], end: int, name: str) -> None:
-    """The blobs begin at 0 and follow each other; `end` is where the metadata begins."""
+    """Check that the blobs begin at 0 and follow each other; `end` is the offset of the metadata."""
     at = 0
     for part in parts:
         if part.offset != at or not 0 < part.size <= end - part.offset:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
+from softnpu.plugin.errors import ModelError
+
 
 @functools.cache
 def runtime() -> Any:
-    """One `openvino.Core` for the process; it is made at first use."""
+    """The `openvino.Core` of this process, made at first use."""
     return ov.Core()
 
 
@@ -18,3 +23,17 @@ def runtime() -> Any:
 def cpu_capabilities() -> tuple[str, ...]:
     """OPTIMIZATION_CAPABILITIES of the CPU device: the engine computes with it, on the same machine."""
     return tuple(runtime().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def read_model(model: Any, weights: Any = None, config: Mapping[str, Any] | None = None) -> ov.Model:
+    """Read a model in a file (a `Path`) or in memory. Raises `ModelError` with OpenVINO's reason."""
+    for file in (model, weights):
+        if isinstance(file, Path) and not file.exists():
+            raise ModelError(f"model {file}: no such file; expected a model that OpenVINO reads")
+    files = (model,) if weights is None else (model, weights)
+    try:
+        return runtime().read_model(*files, config=dict(config or {}))
+    except (*openvino_errors.OPENVINO_ERRORS, TypeError) as failure:
+        name = model if isinstance(model, Path) else "in memory"
+        reason = openvino_errors.reason(failure)
+        raise ModelError(f"model {name}: OpenVINO cannot read it: {reason}") from failure

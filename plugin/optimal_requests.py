@@ -17,32 +17,32 @@ _LIMIT_S = 2.0
 def measure(create: Callable[[], InferRequest]) -> dict[int, float]:
     """Inferences a second by the number of requests in flight.
 
-    Each number gets a quarter of a second. Numbers that would take the whole beyond 2 s are left out, and
-    those whose tensors the device has no room for; 1 is always measured. Raises `NpuError` when it fails.
+    Each number is measured for a quarter of a second. Numbers that would exceed 2 s in all, or device memory,
+    are left out, but never 1. Raises `NpuError` for a failed inference.
     """
     end = time.monotonic() + _LIMIT_S
     requests = [_ready(create)]
-    requests[0].infer()  # the first inference of a model takes longer than all others
-    found: dict[int, float] = {}
+    requests[0].infer()  # the first inference of a model takes longer
+    throughput: dict[int, float] = {}
     for count in COUNTS:
-        if found and time.monotonic() + max(_SLICE_S, count / found[1]) > end:
+        if throughput and time.monotonic() + max(_SLICE_S, count / throughput[1]) > end:
             break
         try:
             requests += [_ready(create) for _ in range(count - len(requests))]
         except NpuError:
             break
-        found[count] = _rate(requests)
-    return found
+        throughput[count] = _rate(requests)
+    return throughput
 
 
 def fewest(throughput: Mapping[int, float]) -> int:
-    """The smallest number of requests that comes near the best throughput."""
+    """The smallest number of requests with at least 95 % of the best throughput."""
     best = max(throughput.values())
     return min(count for count, rate in throughput.items() if rate >= ENOUGH * best)
 
 
 def _ready(create: Callable[[], InferRequest]) -> InferRequest:
-    """A request whose dynamic inputs have their least shape: one sample of a dynamic batch."""
+    """A request whose dynamic inputs have their smallest shape: one sample of a dynamic batch."""
     request = create()
     for port, tensor in zip(request.model_inputs, request.input_tensors, strict=True):
         partial = port.partial_shape
@@ -52,7 +52,7 @@ def _ready(create: Callable[[], InferRequest]) -> InferRequest:
 
 
 def _rate(requests: list[InferRequest]) -> float:
-    """Inferences a second, with each request started again as soon as it is seen to have ended."""
+    """Inferences a second, with each request started again as soon as it has ended."""
     begin = time.monotonic()
     for request in requests:
         request.start_async()

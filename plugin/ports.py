@@ -18,7 +18,7 @@ PortKey = Any
 
 
 class Ports:
-    """The inputs or the outputs of a model, found by index, name or port."""
+    """The inputs or the outputs of a model, by index, name or port."""
 
     def __init__(self, model: str, kind: str, ports: Sequence[Port], specs: Sequence[PortSpec]) -> None:
         self._model = model
@@ -40,15 +40,15 @@ class Ports:
         return self._ports[index]
 
     def has(self, key: PortKey) -> bool:
-        """Whether `key` finds one of these ports."""
+        """Whether `key` names one of these ports."""
         if isinstance(key, str):
             return key in self._by_name
         if isinstance(key, int):
             return 0 <= key < len(self._ports)
-        return any(key == port for port in self._ports) or self._foreign(key) is not None
+        return any(key == port for port in self._ports) or self._of_model(key) is not None
 
     def find(self, key: PortKey) -> int:
-        """Index of the port; `InputError` names the key and the ports that there are."""
+        """The index of a port. Raises `InputError` with the key and the existing ports."""
         index: int | None
         if isinstance(key, str):
             index = self._by_name.get(key)
@@ -56,7 +56,7 @@ class Ports:
             index = key if 0 <= key < len(self._ports) else None
         else:
             index = next((i for i, port in enumerate(self._ports) if port == key), None)
-            index = self._foreign(key) if index is None else index
+            index = self._of_model(key) if index is None else index
         if index is None:
             names = ", ".join(f"{i} '{spec.name}'" for i, spec in enumerate(self.specs))
             raise InputError(f"model '{self._model}': no {self._kind} {key!r}; expected one of {names}")
@@ -66,20 +66,20 @@ class Ports:
         """For messages: `model 'm', input 'x'`."""
         return f"model '{self._model}', {self._kind} '{self.specs[index].name}'"
 
-    def _foreign(self, key: PortKey) -> int | None:
-        # a port of the openvino.Model that was compiled: it has the same tensor names
+    def _of_model(self, key: PortKey) -> int | None:
+        """The index for a port of the `openvino.Model` that was compiled, which has the same tensor names."""
         if not hasattr(key, "get_names"):
             return None
         names = key.get_names()
-        # outputs that show the same have the same tensor names: all but the first go by their results' names
-        apart = self._by_name.get(key.get_node().get_friendly_name())
-        if apart is not None and not names.isdisjoint(self.specs[apart].names):
-            return apart
+        # outputs of one tensor have the same names: only the names of their results tell them apart
+        index = self._by_name.get(key.get_node().get_friendly_name())
+        if index is not None and not names.isdisjoint(self.specs[index].names):
+            return index
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
 
 def make_ports(signature: Signature) -> tuple[Ports, Ports]:
-    """Inputs and outputs of a compiled model, from its signature alone (the model itself is not needed)."""
+    """Inputs and outputs of a compiled model, from its signature alone."""
     inputs = [_parameter(spec) for spec in signature.inputs]
     sources = [_parameter(spec) for spec in signature.outputs]
     results = [ops.result(source) for source in sources]

@@ -1,4 +1,4 @@
-"""Profiles of inferences as OpenVINO gives them: `openvino.ProfilingInfo`, one a layer."""
+"""Profiles of inferences as in OpenVINO: one `openvino.ProfilingInfo` for each layer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _STATUS = {
 
 
 class Profiler:
-    """The profiling queries of one infer request, which its executions of the graph fill in turn.
+    """The profiling queries of one infer request; executions of the graph fill them in turn.
 
-    `executions` is how many an inference has: one, or one for each sample of a batch.
+    `executions` is their number in one inference: one, or one for each sample of a batch.
     """
 
     def __init__(self, graph: Graph, count: int = 1) -> None:
@@ -30,9 +30,9 @@ class Profiler:
         self.executions = 1
 
     def info(self) -> list[ov.ProfilingInfo]:
-        """The profile of the last inference; `ZeError` with NOT_AVAILABLE before the first has ended.
+        """The profile of the last inference. Raises `ZeError`, NOT_AVAILABLE before the first has ended.
 
-        Times are sums over all executions. With more of them than queries the last ones stand for all.
+        Times are sums over all executions, extrapolated from the last ones if there are more than queries.
         """
         filled = [query.layers() for query in self.queries[: self.executions]]
         scale = self.executions / len(filled)
@@ -47,9 +47,9 @@ def _info(layers: Sequence[LayerInfo], scale: float) -> ov.ProfilingInfo:
     info.exec_type = _unit(layer)
     info.status = _STATUS[layer.status]
     spent = sum(one.duration_ns for one in layers) * scale
-    worked = sum(one.dpu_ns + one.sw_ns + one.dma_ns for one in layers) * scale
+    busy = sum(one.dpu_ns + one.sw_ns + one.dma_ns for one in layers) * scale
     info.real_time = timedelta(microseconds=spent / 1000)
-    info.cpu_time = timedelta(microseconds=worked / 1000)
+    info.cpu_time = timedelta(microseconds=busy / 1000)
     return info
 
 

@@ -1,4 +1,4 @@
-"""Which operations of a model the device can run: asked of the driver's query network."""
+"""`Core.query_model`: the operations of a model that the device can run, from the driver's query network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def supported_operations(context: Context, model: ov.Model, config: Mapping[str,
 
 
 def _names(layers: str, model: ov.Model) -> list[str]:
-    """The names in `<name><name>`. One may itself hold brackets, so those of the model are looked for."""
+    """The names in `<name><name>`. A name may contain brackets, so the names of the model are searched."""
     known = [operation.get_friendly_name() for operation in model.get_ops()]
     if any("<" in name or ">" in name for name in known):
         return [name for name in known if f"<{name}>" in layers]

@@ -1,27 +1,25 @@
-"""What one infer request puts on its queue: its tensors, and the command list on their places."""
+"""The tensors of one infer request, and the command list that is executed with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softnpu.driver import CommandList
 from softnpu.plugin.dynamic_tensors import slot_for
 from softnpu.plugin.errors import NpuError
+from softnpu.plugin.executable import Executable
 from softnpu.plugin.profiling import Profiler
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.states import States
 from softnpu.plugin.tensors import Slot
 
-if TYPE_CHECKING:
-    from softnpu.plugin.executable import Executable
-
 
 class Recording:
-    """The slots of all ports (`inputs`, then `outputs`), and the list that is executed for an inference.
+    """The slots of all ports (`inputs`, then `outputs`), and the command list of an inference.
 
-    `prepare` and `finish` frame every inference. With states there are two lists, one for each way in which
-    their buffers are used.
+    `prepare` comes before every inference, `finish` after it. With states there are two lists, one for each
+    role of their buffers.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -34,37 +32,37 @@ class Recording:
         self.states = States(executable.context, executable.graph, executable.initial)
         self._commands: dict[int, CommandList] = {}
 
-    def check_inputs(self, given: Mapping[int, Any]) -> None:
-        """Raises `InputError` if tensors or arrays, by the index of their input, do not fit the others."""
-        del given
+    def check_inputs(self, values: Mapping[int, Any]) -> None:
+        """Raise `InputError` if tensors or arrays, by the index of their input, do not fit the others."""
+        del values
 
     def prepare(self) -> CommandList:
-        """Before an inference: brings its inputs to the device; what is to be executed."""
+        """Copy foreign inputs to the device; the commands to execute."""
         staged = sum(slot.stage_in() for slot in self.inputs)
         if staged:
             self._executable.count_staged(staged)
-        if any(slot.moved for slot in self.slots):
+        if any(slot.rebind for slot in self.slots):
             self._commands.clear()
         if self.states.pending:
-            return self._record()  # this once: the initial values are computed first
+            return self._record()  # only this time, with the graph that computes initial values
         turn = self.states.turn
         if turn not in self._commands:
             self._commands[turn] = self._record()
         return self._commands[turn]
 
     def finish(self) -> None:
-        """After an inference that succeeded: brings its results to where the user wants them."""
+        """After a successful inference: copy results into foreign outputs."""
         staged = sum(slot.stage_out() for slot in self.outputs)
         if staged:
             self._executable.count_staged(staged)
         self.states.swap()
 
     def fail(self) -> None:
-        """After an inference that failed: states are as before it."""
-        self.states.keep()
+        """After a failed inference: states are as before it."""
+        self.states.roll_back()
 
-    def again(self, failure: NpuError) -> CommandList | None:
-        """What to execute after an inference that failed, if that can help; None: it has failed."""
+    def retry(self, failure: NpuError) -> CommandList | None:
+        """The commands to execute after a failure that they can repair; None for others."""
         del failure
         return None
 
@@ -75,11 +73,11 @@ class Recording:
         return Profiler(self._executable.graph)
 
     def _record(self) -> CommandList:
-        places = {index: place for slot in self.slots for index, place in slot.places().items()}
-        places |= self.states.places()
+        bindings = {index: memory for slot in self.slots for index, memory in slot.bindings().items()}
+        bindings |= self.states.bindings()
         queries = self.profiler.queries if self.profiler is not None else ()
-        initial = self.states.initial_places(places) if self.states.pending else None
-        commands = self._executable.record([places], queries, initial)
+        initial = self.states.initial_bindings(bindings) if self.states.pending else None
+        commands = self._executable.record([bindings], queries, initial)
         for slot in self.slots:
-            slot.moved = False
+            slot.rebind = False
         return commands

@@ -1,4 +1,4 @@
-"""`openvino.RemoteContext` for the emulated NPU: makes tensors in device memory."""
+"""`openvino.RemoteContext` for the emulated NPU: creates tensors in device memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RemoteContext:
         self._context = devices.context(index)
         self._pid = os.getpid()
         self._defaults = parse_remote(f"context on {self._name}", properties)
-        asked = self._defaults.l0_context
-        if asked is not None and asked is not self._context:
+        l0_context = self._defaults.l0_context
+        if l0_context is not None and l0_context is not self._context:
             raise PropertyError(
                 f"context on {self._name}, property L0_CONTEXT: a context that the plugin has not made; "
                 "expected its own, as get_params() of a remote context has it. Share the memory of another "
@@ -46,31 +46,30 @@ class RemoteContext:
         return self._name
 
     def get_params(self) -> dict[str, Any]:
-        """L0_CONTEXT: the driver's `Context`, for programs that want Level Zero objects."""
+        """L0_CONTEXT: the driver's `Context`, for programs that use Level Zero objects."""
         return {"L0_CONTEXT": self._context}
 
     def create_tensor(
         self, type: Any, shape: Any, properties: Mapping[str, Any] | None = None
     ) -> RemoteTensor:
-        """A tensor in device memory, new (MEM_TYPE L0_INTERNAL_BUF, the default) or that of somebody else.
+        """Create a tensor in device memory, new (MEM_TYPE L0_INTERNAL_BUF, the default) or existing.
 
-        `properties`: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR; those of the context hold for what
-        is not given. SHARED_BUF takes as MEM_HANDLE a descriptor from `RemoteTensor.export`, which stays
-        the caller's. Raises `PropertyError`, `InputError` for what does not fit, `NpuError` when there is
-        no memory.
+        `properties`: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR; those of the context are defaults.
+        SHARED_BUF takes as MEM_HANDLE a descriptor from `RemoteTensor.export`, which stays the caller's.
+        Raises `PropertyError`, `InputError` for unsuitable memory, `NpuError` when there is none.
         """
-        asked = f"remote tensor on {self._name}"
-        self.check_alive(asked)
-        layout = layout_of(asked, type, shape)
-        chosen = complete(asked, parse_remote(asked, properties).over(self._defaults))
-        return RemoteTensor(self, layout, obtain(asked, self._context, chosen, layout.byte_size), chosen)
+        subject = f"remote tensor on {self._name}"
+        self.check_alive(subject)
+        layout = layout_of(subject, type, shape)
+        merged = complete(subject, parse_remote(subject, properties).over(self._defaults))
+        return RemoteTensor(self, layout, obtain(subject, self._context, merged, layout.byte_size), merged)
 
     def create_host_tensor(self, type: Any, shape: Any) -> ov.Tensor:
-        """An `openvino.Tensor` in device memory: requests use it in place. Errors as in `create_tensor`."""
-        asked = f"host tensor on {self._name}"
-        self.check_alive(asked)
-        layout = layout_of(asked, type, shape)
-        with translated(asked, NpuError):
+        """Create an `openvino.Tensor` in device memory: requests use it in place. Raises as `create_tensor`."""
+        subject = f"host tensor on {self._name}"
+        self.check_alive(subject)
+        layout = layout_of(subject, type, shape)
+        with translated(subject, NpuError):
             memory = self._context.alloc_host(max(1, layout.byte_size))
         return ov.Tensor(memory.view(np.uint8, (layout.byte_size,)), layout.shape, layout.element_type)
 
@@ -91,17 +90,17 @@ class RemoteContext:
         """The number of the device."""
         return self._index
 
-    def check_alive(self, asked: str) -> None:
-        """Raises `DeviceLostError` when its session has ended, or is that of the process that forked this."""
+    def check_alive(self, subject: str) -> None:
+        """Raise `DeviceLostError` when the session has ended, or belongs to the parent of a forked process."""
         if self._pid != os.getpid():
             raise DeviceLostError(
-                f"{asked}: made by process {self._pid}, used in its forked child {os.getpid()}; expected a "
+                f"{subject}: made by process {self._pid}, used in its forked child {os.getpid()}; expected a "
                 "context of this process. Start the process with the method 'spawn': it gets the tensor as "
                 "an argument"
             )
         if self._context.destroyed or self._context.connection.is_lost():
             raise DeviceLostError(
-                f"{asked}: its session has ended (unload_plugin, or the daemon is gone); expected a context "
+                f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a context "
                 "of the session that is open. Make a new one with create_context"
             )
 
@@ -109,12 +108,12 @@ class RemoteContext:
         return f"<RemoteContext: {self._name}>"
 
 
-def remote_context_of(context: Context, asked: str) -> RemoteContext:
-    """The remote context on a driver's context of the plugin. Raises `DeviceLostError` after its session."""
+def remote_context_of(context: Context, subject: str) -> RemoteContext:
+    """The remote context on a driver's context. Raises `DeviceLostError` when its session has ended."""
     devices = devices_of(context)
     if devices is None:
         raise DeviceLostError(
-            f"{asked}: its session has ended (unload_plugin, or the daemon is gone); expected a model of the "
+            f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a model of the "
             "session that is open. Compile it again"
         )
     return RemoteContext(devices, context.device.info.index)

@@ -1,4 +1,4 @@
-"""Where the memory of a remote tensor comes from: allocated, shared, part of other memory, a file."""
+"""The memory of a remote tensor: allocated, shared, part of other memory, or read from a file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorTy
 class RemoteMemory:
     """The bytes of a remote tensor.
 
-    They can be exported if they are an exportable `allocation`, or have come with a `descriptor`, which
-    becomes the tensor's.
+    An exportable `allocation`, or a `descriptor`, which becomes the tensor's, allows sharing them.
     """
 
     raw: npt.NDArray[np.uint8]
@@ -34,63 +33,63 @@ class RemoteMemory:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Element type and shape of a tensor, and how many bytes that takes."""
+    """Element type, shape and size of a tensor."""
 
     element_type: Any
     shape: Any
     byte_size: int
 
 
-def layout_of(asked: str, element_type: Any, shape: Any) -> TensorLayout:
-    """The layout of a tensor. Raises `InputError` for what has no fixed size."""
+def layout_of(subject: str, element_type: Any, shape: Any) -> TensorLayout:
+    """The layout of a tensor. Raises `InputError` for a type or shape without a fixed size."""
     try:
         kind = element_type if isinstance(element_type, ov.Type) else ov.Type(element_type)
     except (TypeError, RuntimeError):
         raise InputError(
-            f"{asked}: element type {element_type!r}; expected an openvino.Type such as f32"
+            f"{subject}: element type {element_type!r}; expected an openvino.Type such as f32"
         ) from None
     if kind.is_dynamic() or kind == ov.Type.string:
-        raise InputError(f"{asked}: element type {kind.to_string()} has no size; expected a type of numbers")
+        raise InputError(f"{subject}: element type {kind.to_string()} has no size; expected a type of numbers")
     try:
         dimensions = ov.Shape(list(shape) if isinstance(shape, Iterable) else shape)
     except (TypeError, RuntimeError):
         raise InputError(
-            f"{asked}: shape {shape!r}; expected numbers from 0 on, such as [1, 3, 224, 224]"
+            f"{subject}: shape {shape!r}; expected numbers from 0 on, such as [1, 3, 224, 224]"
         ) from None
     return TensorLayout(kind, dimensions, (math.prod(dimensions) * kind.bitwidth + 7) // 8)
 
 
-def obtain(asked: str, context: Context, chosen: RemoteProperties, size: int) -> RemoteMemory:
-    """`size` bytes of memory as `chosen` says, which must have a MEM_TYPE.
+def obtain(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    """`size` bytes of memory of the MEM_TYPE in `properties`.
 
-    Raises `InputError` for memory that cannot be used, `NpuError` when there is none.
+    Raises `InputError` for unsuitable memory, `NpuError` when there is none.
     """
-    assert chosen.mem_type is not None
-    return _SOURCES[chosen.mem_type](asked, context, chosen, size)
+    assert properties.mem_type is not None
+    return _SOURCES[properties.mem_type](subject, context, properties, size)
 
 
-def _allocated(asked: str, context: Context, chosen: RemoteProperties, size: int) -> RemoteMemory:
-    del chosen
-    with translated(asked, NpuError):
+def _allocated(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    del properties
+    with translated(subject, NpuError):
         allocation = context.alloc_host(max(1, size), export=True)
     return RemoteMemory(allocation.view(np.uint8, (size,)), allocation)
 
 
-def _imported(asked: str, context: Context, chosen: RemoteProperties, size: int) -> RemoteMemory:
-    handle = chosen.mem_handle
+def _imported(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    handle = properties.mem_handle
     assert handle is not None
-    asked = f"{asked}, MEM_HANDLE {handle}"
+    subject = f"{subject}, MEM_HANDLE {handle}"
     try:
-        # a copy: the caller may close or reuse the number in another thread
+        # a duplicate, because another thread of the caller may close the number
         descriptor = os.dup(handle)
     except (OSError, OverflowError):
         raise InputError(
-            f"{asked}: no open descriptor; expected the one that export() of a remote tensor has returned, "
+            f"{subject}: no open descriptor; expected the one that export() of a remote tensor has returned, "
             "not closed yet"
         ) from None
     try:
-        _check_descriptor(asked, os.fstat(descriptor), size)
-        with translated(asked, InputError):
+        _check_descriptor(subject, os.fstat(descriptor), size)
+        with translated(subject, InputError):
             allocation = context.import_memory(descriptor)
         return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor)
     except BaseException:
@@ -98,52 +97,52 @@ def _imported(asked: str, context: Context, chosen: RemoteProperties, size: int)
         raise
 
 
-def _check_descriptor(asked: str, found: os.stat_result, size: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_descriptor(subject: str, status: os.stat_result, size: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(
-            f"{asked}: a descriptor of something that is no memory; expected one from export() of a remote "
+            f"{subject}: a descriptor of something that is no memory; expected one from export() of a remote "
             "tensor"
         )
-    if found.st_size < size:
+    if status.st_size < size:
         raise InputError(
-            f"{asked}: memory of {found.st_size} bytes; expected at least {size}, as type and shape need"
+            f"{subject}: memory of {status.st_size} bytes; expected at least {size}, as type and shape need"
         )
 
 
-def _at_address(asked: str, context: Context, chosen: RemoteProperties, size: int) -> RemoteMemory:
-    address = chosen.mem_handle
+def _at_address(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    address = properties.mem_handle
     assert address is not None
-    with translated(f"{asked}, MEM_TYPE CPU_VA", InputError):
+    with translated(f"{subject}, MEM_TYPE CPU_VA", InputError):
         block, offset = context.memory.find("create_tensor", address)
     left = block.size - offset
     if left < size:
         raise InputError(
-            f"{asked}, MEM_TYPE CPU_VA: {left} bytes of device memory at {address:#x}; expected at least "
+            f"{subject}, MEM_TYPE CPU_VA: {left} bytes of device memory at {address:#x}; expected at least "
             f"{size}, as type and shape need"
         )
     return RemoteMemory(view_of(block)[offset : offset + size])
 
 
-def _from_file(asked: str, context: Context, chosen: RemoteProperties, size: int) -> RemoteMemory:
-    """A copy of part of a file, as the real plugin makes one where its driver cannot map files."""
-    assert chosen.file is not None
-    path, offset = chosen.file.path, chosen.file.offset_in_bytes
-    asked = f"{asked}, file {path}"
-    if chosen.tensor_type not in (None, TensorType.INPUT):
-        raise PropertyError(f"{asked}: TENSOR_TYPE {chosen.tensor_type}; expected INPUT for MMAPED_FILE")
+def _from_file(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    """A copy of part of a file. The real plugin copies too where its driver cannot map files."""
+    assert properties.file is not None
+    path, offset = properties.file.path, properties.file.offset_in_bytes
+    subject = f"{subject}, file {path}"
+    if properties.tensor_type not in (None, TensorType.INPUT):
+        raise PropertyError(f"{subject}: TENSOR_TYPE {properties.tensor_type}; expected INPUT for MMAPED_FILE")
     try:
         with open(path, "rb") as file:
             left = max(0, os.fstat(file.fileno()).st_size - offset)
             if left < size:
                 raise InputError(
-                    f"{asked}: {left} bytes from byte {offset} on; expected at least {size}, as type and "
+                    f"{subject}: {left} bytes from byte {offset} on; expected at least {size}, as type and "
                     "shape need"
                 )
-            memory = _allocated(asked, context, chosen, size)
+            memory = _allocated(subject, context, properties, size)
             file.seek(offset)
             file.readinto(memory.raw.data)
     except OSError as failure:
-        raise InputError(f"{asked}: {failure.strerror}; expected a file that can be read") from failure
+        raise InputError(f"{subject}: {failure.strerror}; expected a file that can be read") from failure
     return memory
 
 

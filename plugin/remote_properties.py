@@ -1,4 +1,4 @@
-"""What a remote tensor is asked for with: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR.
+"""The properties of a remote tensor: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR.
 
 Names and values are those of `openvino/runtime/intel_npu/remote_properties.hpp`.
 """
@@ -22,12 +22,12 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class MemType(StrEnum):
-    """Where the memory of a remote tensor comes from."""
+    """The kind of memory of a remote tensor."""
 
     L0_INTERNAL_BUF = "L0_INTERNAL_BUF"
     """Allocated by the plugin."""
     SHARED_BUF = "SHARED_BUF"
-    """Memory that somebody has exported; MEM_HANDLE is its descriptor."""
+    """Exported memory; MEM_HANDLE is its descriptor."""
     MMAPED_FILE = "MMAPED_FILE"
     """Filled from the file that FILE_DESCRIPTOR names."""
     CPU_VA = "CPU_VA"
@@ -35,7 +35,7 @@ class MemType(StrEnum):
 
 
 class TensorType(StrEnum):
-    """What a remote tensor is for."""
+    """The use of a remote tensor."""
 
     INPUT = "INPUT"
     OUTPUT = "OUTPUT"
@@ -44,14 +44,14 @@ class TensorType(StrEnum):
 
 
 class FileDescriptor(msgspec.Struct, frozen=True):
-    """A file, and the byte from which a tensor begins in it."""
+    """A file, and the byte at which a tensor begins in it."""
 
     path: Path
     offset_in_bytes: int = 0
 
 
 class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked properties, of a context (for all its tensors) or of one tensor; None is not given."""
+    """Checked properties, of a context (for all its tensors) or of one tensor; None for a missing one."""
 
     mem_type: MemType | None = None
     mem_handle: int | None = None
@@ -60,52 +60,52 @@ class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
     l0_context: Context | None = None
 
     def over(self, defaults: RemoteProperties) -> RemoteProperties:
-        """These, and those of `defaults` that are not given here."""
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        return msgspec.structs.replace(defaults, **given)
+        """These properties, completed by `defaults`."""
+        present = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return msgspec.structs.replace(defaults, **present)
 
 
-def parse_remote(asked: str, properties: Mapping[str, Any] | None) -> RemoteProperties:
-    """The properties in `properties`. Raises `PropertyError` for unknown names and for wrong values."""
+def parse_remote(subject: str, properties: Mapping[str, Any] | None) -> RemoteProperties:
+    """Parse properties. Raises `PropertyError` for unknown names and invalid values."""
     if properties is None:
         return RemoteProperties()
     if not isinstance(properties, Mapping):
         raise PropertyError(
-            f"{asked}: properties are a {type(properties).__name__}; expected a mapping of names to values"
+            f"{subject}: properties are a {type(properties).__name__}; expected a mapping of names to values"
         )
     values: dict[str, Any] = {}
     for name, value in properties.items():
         entry = _READERS.get(name)
         if entry is None:
-            raise PropertyError(f"{asked}, property {name}: unknown; expected {_near(name)}")
+            raise PropertyError(f"{subject}, property {name}: unknown; expected {_near(name)}")
         field, read = entry
-        values[field] = read(f"{asked}, property {name}", value)
+        values[field] = read(f"{subject}, property {name}", value)
     return RemoteProperties(**values)
 
 
-def complete(asked: str, chosen: RemoteProperties) -> RemoteProperties:
-    """With MEM_TYPE and TENSOR_TYPE filled in. Raises `PropertyError` for what is missing or has no use."""
-    given = {"MEM_HANDLE": chosen.mem_handle, "FILE_DESCRIPTOR": chosen.file}
-    mem_type = chosen.mem_type
+def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
+    """Fill in MEM_TYPE and TENSOR_TYPE. Raises `PropertyError` for a missing or an unused property."""
+    sources = {"MEM_HANDLE": properties.mem_handle, "FILE_DESCRIPTOR": properties.file}
+    mem_type = properties.mem_type
     if mem_type is None:
-        for name, value in {**given, "TENSOR_TYPE": chosen.tensor_type}.items():
+        for name, value in {**sources, "TENSOR_TYPE": properties.tensor_type}.items():
             if value is not None:
                 raise PropertyError(
-                    f"{asked}, property {name}: given without MEM_TYPE; expected one of {', '.join(MemType)} "
+                    f"{subject}, property {name}: given without MEM_TYPE; expected one of {', '.join(MemType)} "
                     "too"
                 )
         mem_type = MemType.L0_INTERNAL_BUF
-    needed, what = _NEEDS.get(mem_type, ("", ""))
-    for name, value in given.items():
+    needed, description = _REQUIRED.get(mem_type, ("", ""))
+    for name, value in sources.items():
         if name == needed and value is None:
-            raise PropertyError(f"{asked}, MEM_TYPE {mem_type}: no {name}; expected {what}")
+            raise PropertyError(f"{subject}, MEM_TYPE {mem_type}: no {name}; expected {description}")
         if name != needed and value is not None:
             raise PropertyError(
-                f"{asked}, property {name}: given with MEM_TYPE {mem_type}, which has no use for it; "
+                f"{subject}, property {name}: given with MEM_TYPE {mem_type}, which has no use for it; "
                 f"expected {needed or 'none'}"
             )
-    usual = TensorType.INPUT if mem_type is MemType.MMAPED_FILE else TensorType.BINDED
-    return msgspec.structs.replace(chosen, mem_type=mem_type, tensor_type=chosen.tensor_type or usual)
+    default = TensorType.INPUT if mem_type is MemType.MMAPED_FILE else TensorType.BINDED
+    return msgspec.structs.replace(properties, mem_type=mem_type, tensor_type=properties.tensor_type or default)
 
 
 def _near(name: object) -> str:
@@ -114,46 +114,46 @@ def _near(name: object) -> str:
 
 
 def _of(kind: type[E]) -> Callable[[str, Any], E]:
-    def read(asked: str, value: Any) -> E:
+    def read(subject: str, value: Any) -> E:
         try:
             return kind(value)
         except ValueError:
-            raise PropertyError(f"{asked}: value {value!r}; expected one of {', '.join(kind)}") from None
+            raise PropertyError(f"{subject}: value {value!r}; expected one of {', '.join(kind)}") from None
 
     return read
 
 
-def _handle(asked: str, value: Any) -> int:
+def _handle(subject: str, value: Any) -> int:
     try:
         handle = operator.index(value)
     except TypeError:
         handle = -1
     if handle < 0 or isinstance(value, bool):
         raise PropertyError(
-            f"{asked}: value {value!r}; expected a descriptor (SHARED_BUF) or an address (CPU_VA)"
+            f"{subject}: value {value!r}; expected a descriptor (SHARED_BUF) or an address (CPU_VA)"
         )
     return handle
 
 
-def _file(asked: str, value: Any) -> FileDescriptor:
+def _file(subject: str, value: Any) -> FileDescriptor:
     if isinstance(value, FileDescriptor):
         return value
     path, offset = value if isinstance(value, tuple) and len(value) == 2 else (value, 0)
     if not isinstance(path, (str, os.PathLike)) or not isinstance(offset, int) or offset < 0:
-        raise PropertyError(f"{asked}: value {value!r}; expected a path, or a path and an offset in bytes")
+        raise PropertyError(f"{subject}: value {value!r}; expected a path, or a path and an offset in bytes")
     return FileDescriptor(Path(os.fsdecode(path)), offset)
 
 
-def _context(asked: str, value: Any) -> Context:
+def _context(subject: str, value: Any) -> Context:
     if not isinstance(value, Context):
         raise PropertyError(
-            f"{asked}: a {type(value).__name__}; expected the softnpu.driver.Context of the plugin, "
+            f"{subject}: a {type(value).__name__}; expected the softnpu.driver.Context of the plugin, "
             "as get_params() of a remote context has it"
         )
     return value
 
 
-_NEEDS = {
+_REQUIRED = {
     MemType.SHARED_BUF: ("MEM_HANDLE", "a descriptor from export() of a remote tensor"),
     MemType.CPU_VA: ("MEM_HANDLE", "an address in device memory of this process"),
     MemType.MMAPED_FILE: ("FILE_DESCRIPTOR", "a path, or a path and an offset in bytes"),

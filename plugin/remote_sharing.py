@@ -1,6 +1,6 @@
-"""Remote tensors through `multiprocessing`: the descriptor travels, the other process maps the same memory.
+"""Remote tensors through `multiprocessing`: it sends the descriptor, and the other process maps the same memory.
 
-Both start methods that begin with a fresh process work (spawn, forkserver), and so do queues and pipes.
+The start methods spawn and forkserver work, and so do queues and pipes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from softnpu.plugin.remote_properties import MemType
 from softnpu.plugin.remote_tensor import RemoteTensor
 
 
-class Parcel(msgspec.Struct, frozen=True):
-    """What a tensor is apart from its memory. `socket` is that of the daemon, None for the default one."""
+class TensorDescription(msgspec.Struct, frozen=True):
+    """A tensor without its memory. `socket` is that of the daemon, None for the default one."""
 
     socket: str | None
     device: int
@@ -30,33 +30,33 @@ class Parcel(msgspec.Struct, frozen=True):
 
 
 def _send(tensor: RemoteTensor) -> tuple[Any, ...]:
-    # a process that is about to start inherits the very descriptor, so it has to be one that stays open
+    # a process that is being started inherits this very descriptor, so it must stay open
     descriptor = DupFd(tensor.descriptor())
     context = tensor.context
     socket = context.devices.socket
-    parcel = Parcel(
+    description = TensorDescription(
         None if socket is None else str(socket),
         context.index,
         tensor.element_type.get_type_name(),
         tuple(tensor.shape),
         tensor.get_params()["TENSOR_TYPE"].value,
     )
-    return _receive, (parcel, descriptor)
+    return _receive, (description, descriptor)
 
 
-def _receive(parcel: Parcel, descriptor: Any) -> RemoteTensor:
+def _receive(description: TensorDescription, descriptor: Any) -> RemoteTensor:
     fd = descriptor.detach()
     try:
-        devices = devices_at(None if parcel.socket is None else Path(parcel.socket))
-        return RemoteContext(devices, parcel.device).create_tensor(
-            getattr(ov.Type, parcel.element_type),
-            list(parcel.shape),
-            {"MEM_TYPE": MemType.SHARED_BUF, "MEM_HANDLE": fd, "TENSOR_TYPE": parcel.tensor_type},
+        devices = devices_at(None if description.socket is None else Path(description.socket))
+        return RemoteContext(devices, description.device).create_tensor(
+            getattr(ov.Type, description.element_type),
+            list(description.shape),
+            {"MEM_TYPE": MemType.SHARED_BUF, "MEM_HANDLE": fd, "TENSOR_TYPE": description.tensor_type},
         )
     finally:
         os.close(fd)
 
 
 def register() -> None:
-    """Teaches `multiprocessing` to send remote tensors."""
+    """Register remote tensors with `multiprocessing`."""
     ForkingPickler.register(RemoteTensor, _send)

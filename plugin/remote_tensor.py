@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import openvino as ov
 
 from softnpu.driver import Context
+from softnpu.plugin.devices import Devices
 from softnpu.plugin.errors import InputError, NpuError, translated
 from softnpu.plugin.remote_memory import RemoteMemory, TensorLayout
 from softnpu.plugin.remote_properties import RemoteProperties, TensorType
 
-if TYPE_CHECKING:
-    from softnpu.plugin.remote_context import RemoteContext
+
+class TensorContext(Protocol):
+    """The context of a remote tensor, which is a `RemoteContext`."""
+
+    def get_device_name(self) -> str: ...
+
+    def check_alive(self, subject: str) -> None: ...
+
+    @property
+    def driver_context(self) -> Context: ...
+
+    @property
+    def devices(self) -> Devices: ...
+
+    @property
+    def index(self) -> int: ...
 
 
 class RemoteTensor(ov.Tensor):  # type: ignore[misc]
-    """Made by `RemoteContext.create_tensor`.
+    """Created by `RemoteContext.create_tensor`.
 
-    Device memory is host-visible here, so it is an `openvino.Tensor` too: `data` is a view of it, and
-    `copy_to` and `copy_from` take tensors of both kinds. The memory lives as long as anybody refers to it:
-    this object, an array from `data`, an infer request, an inference in flight, another process.
+    Device memory is host-visible, so it is an `openvino.Tensor` too: `data` is a view of it, and `copy_to` and
+    `copy_from` take tensors of both kinds. The memory lives as long as something refers to it: this object, an
+    array from `data`, an infer request, an inference in flight, another process.
     """
 
     def __init__(
-        self, context: RemoteContext, layout: TensorLayout, memory: RemoteMemory, chosen: RemoteProperties
+        self, context: TensorContext, layout: TensorLayout, memory: RemoteMemory, properties: RemoteProperties
     ) -> None:
         super().__init__(memory.raw, layout.shape, layout.element_type)
         self._context = context
         self._address = int(memory.raw.ctypes.data)
-        self._mem_type = chosen.mem_type
-        self._tensor_type = chosen.tensor_type
+        self._mem_type = properties.mem_type
+        self._tensor_type = properties.tensor_type
         self._allocation = memory.allocation
         self._descriptor: int | None = None
         if memory.descriptor is not None:
@@ -41,13 +56,13 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     # ------------------------------------------------------------ as in openvino
 
     def get_device_name(self) -> str:
-        """The device that the memory belongs to."""
+        """The device of the memory."""
         return self._context.get_device_name()
 
     def get_params(self) -> dict[str, Any]:
         """MEM_TYPE, TENSOR_TYPE, and MEM_HANDLE: the address, as for a Level Zero allocation.
 
-        What another process needs is not the address but a descriptor: see `export`.
+        Another process needs a descriptor instead of the address: see `export`.
         """
         return {
             "MEM_TYPE": self._mem_type,
@@ -58,20 +73,20 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     # ------------------------------------------------------------ beyond openvino
 
     @property
-    def context(self) -> RemoteContext:
-        """The context that it was made in."""
+    def context(self) -> TensorContext:
+        """The `RemoteContext` that created it."""
         return self._context
 
     def export(self) -> int:
         """A descriptor of the memory, for `create_tensor` with MEM_TYPE=SHARED_BUF in any process.
 
-        The caller closes it. Raises `InputError` for memory that has none (CPU_VA), `DeviceLostError` when
-        the session of the tensor has ended.
+        The caller closes it. Raises `InputError` for memory without one (CPU_VA), `DeviceLostError` when the
+        session of the tensor has ended.
         """
         return os.dup(self.descriptor())
 
     def descriptor(self) -> int:
-        """The descriptor of the memory that the tensor itself keeps open. Raises as `export`."""
+        """The descriptor that the tensor itself keeps open. Raises as `export`."""
         self.check_alive("export")
         if self._descriptor is None and self._allocation is not None:
             with translated(f"{self._described()}, export", NpuError):
@@ -83,14 +98,14 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
             )
         return self._descriptor
 
-    def check_alive(self, asked: str) -> None:
-        """Raises `DeviceLostError` when the session that the memory belongs to cannot be used any more."""
-        self._context.check_alive(f"{self._described()}, {asked}")
+    def check_alive(self, subject: str) -> None:
+        """Raise `DeviceLostError` when the session of the memory has ended."""
+        self._context.check_alive(f"{self._described()}, {subject}")
 
     def check_usable(self, context: Context, port: str, as_input: bool) -> None:
-        """Raises `InputError` unless a request on `context` can use the memory in place for `port`.
+        """Raise `InputError` unless a request on `context` can use the memory in place for `port`.
 
-        Nothing is copied instead: who makes a remote tensor wants no copies.
+        It is never copied instead: a program uses remote tensors to avoid copies.
         """
         self.check_alive(port)
         if context is not self._context.driver_context:
@@ -99,10 +114,10 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
                 f"{context.device.info.index}, where the model is. Share it: in the context of the model, "
                 "create_tensor with MEM_TYPE=SHARED_BUF and MEM_HANDLE=tensor.export()"
             )
-        right = TensorType.INPUT if as_input else TensorType.OUTPUT
-        if self._tensor_type not in (right, TensorType.BINDED):
+        expected = TensorType.INPUT if as_input else TensorType.OUTPUT
+        if self._tensor_type not in (expected, TensorType.BINDED):
             raise InputError(
-                f"{port}: {self._described()} has TENSOR_TYPE {self._tensor_type}; expected {right} or "
+                f"{port}: {self._described()} has TENSOR_TYPE {self._tensor_type}; expected {expected} or "
                 f"{TensorType.BINDED}"
             )
 
@@ -124,6 +139,6 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
 
 
 def _close(descriptor: int, pid: int) -> None:
-    # in a forked child the number may mean something else by now
+    # in a forked child the number may refer to something else by now
     if os.getpid() == pid:
         os.close(descriptor)

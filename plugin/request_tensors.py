@@ -1,4 +1,4 @@
-"""The tensors of an infer request: got and set by port, name or index, as in `openvino.InferRequest`."""
+"""The tensors of an infer request, by port, name or index, as in `openvino.InferRequest`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softnpu.plugin.tensors import Slot
 
 
 class RequestTensors(ABC):
-    """The half of an infer request that knows its ports."""
+    """The part of an infer request for its ports."""
 
     _name: str
     _inputs: Ports
@@ -27,15 +27,15 @@ class RequestTensors(ABC):
         return self._slot(key).tensor
 
     def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
-        """Uses `tensor` for a port from now on. Memory of this device is used in place, other is copied.
+        """Use `tensor` for a port from now on. Memory of this device is used in place, other memory is copied.
 
-        A name that an input and an output have is the input's, as in OpenVINO.
+        A name of both an input and an output means the input, as in OpenVINO.
         Raises `InputError` for a wrong shape or element type.
         """
         self._set_all([(self._slot(key), tensor)])
 
     def set_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
-        """`set_tensor` for several ports, by name, port, or index of an input."""
+        """Set the tensors of several ports, by name, port, or index of an input."""
         if tensors is not None:
             raise self._several_tensors()
         slots = self._recording.inputs
@@ -53,22 +53,22 @@ class RequestTensors(ABC):
         return self._recording.outputs[self._outputs.find(index)].tensor
 
     def set_input_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
-        """As `set_tensor`, for an input by its index. With a tensor alone: of a model with one input."""
+        """Set the tensor of an input by its index, or of the only input."""
         self._set_at(self._inputs, self._recording.inputs, index, tensor)
 
     def set_output_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
-        """As `set_tensor`, for an output by its index. With a tensor alone: of a model with one output."""
+        """Set the tensor of an output by its index, or of the only output."""
         self._set_at(self._outputs, self._recording.outputs, index, tensor)
 
     def set_input_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
-        """As `set_tensor` for several inputs, by index, name or port."""
+        """Set the tensors of several inputs, by index, name or port."""
         if tensors is not None or not isinstance(inputs, Mapping):
             raise self._several_tensors()
         slots = self._recording.inputs
         self._set_all((slots[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
 
     def set_output_tensors(self, outputs: Mapping[PortKey, ov.Tensor]) -> None:
-        """As `set_tensor` for several outputs, by index, name or port."""
+        """Set the tensors of several outputs, by index, name or port."""
         slots = self._recording.outputs
         self._set_all((slots[self._outputs.find(key)], tensor) for key, tensor in outputs.items())
 
@@ -96,10 +96,10 @@ class RequestTensors(ABC):
 
     @abstractmethod
     def _check_idle(self, call: str) -> None:
-        """Raises `InferError` while an inference uses the tensors."""
+        """Raise `InferError` while an inference uses the tensors."""
 
     def _several_tensors(self) -> InputError:
-        # OpenVINO's plugins that have no tensors of parts copy them into one
+        # OpenVINO's own plugins copy them into one tensor
         return InputError(
             f"model '{self._name}': several tensors for one input; expected one tensor with the whole batch"
         )
@@ -129,5 +129,5 @@ class RequestTensors(ABC):
 
 
 def _is_result(key: PortKey) -> bool:
-    """Whether `key` is an output of a model: that of an input goes by the same tensor names as the input."""
+    """Whether `key` is an output of a model. An output that is an input has the same tensor names."""
     return hasattr(key, "get_node") and key.get_node().get_type_name() == "Result"

@@ -1,4 +1,4 @@
-"""What an inference returns: a mapping from output ports to arrays, also by name and by index."""
+"""The results of an inference: a mapping from output ports to arrays, also by name and by index."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Array = npt.NDArray[Any]
 class NoSuchOutput(InputError, KeyError):
     """There is no such output. It is a `KeyError` too, as mappings and programs for OpenVINO expect."""
 
-    __str__ = Exception.__str__  # a KeyError would show the text as a literal
+    __str__ = Exception.__str__  # KeyError would quote the text
 
 
 class Results(Mapping[PortKey, Array]):
-    """As OpenVINO's `OVDict`. Keys are the output ports; a name or an index finds the same arrays."""
+    """Like OpenVINO's `OVDict`: keys are the output ports; names and indices work too."""
 
     def __init__(self, ports: Ports, arrays: list[Array]) -> None:
         self._ports = ports
@@ -43,7 +43,7 @@ class Results(Mapping[PortKey, Array]):
         return tuple(set(port.get_names()) for port in self._ports)
 
     def to_dict(self) -> dict[Port, Array]:
-        """The arrays by port. A plain dictionary finds nothing by name or index."""
+        """The arrays by port, in a plain dictionary."""
         return dict(zip(self._ports, self._arrays, strict=True))
 
     def to_tuple(self) -> tuple[Array, ...]:

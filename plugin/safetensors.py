@@ -1,8 +1,7 @@
 """Weights files in the safetensors format: 8 bytes of little-endian header length, a JSON header, raw data.
 
 The rules are those of the format's own document: the header is at most 100 MB, starts with `{`, and the
-tensors cover the data without holes or overlaps. Every number in a header is checked before it is used, since
-a file from the network is somebody else's word.
+tensors cover the data without holes or overlaps. Headers are untrusted: every number is checked before use.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ ITEM_SIZES: Final = {
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
-# numpy's own limit on dimensions; it also keeps a shape of a million entries from costing a big-integer
-# product.
+# numpy's limit on dimensions; it also avoids a big-integer product over a shape of a million entries
 _MAX_RANK: Final = 64
 _METADATA: Final = "__metadata__"
 
 
 class SafetensorsError(ValueError):
-    """A file is no whole safetensors file; the text does not name it."""
+    """A file is no complete safetensors file; the text does not name the file."""
 
 
-class TensorPlace(msgspec.Struct, frozen=True):
+class TensorRange(msgspec.Struct, frozen=True):
     """One tensor: type as the format calls it, shape, and bytes `offset` to `offset + length` of the file."""
 
     dtype: str
@@ -41,17 +39,17 @@ class TensorPlace(msgspec.Struct, frozen=True):
 
 
 class _TensorRecord(msgspec.Struct, frozen=True):
-    """What a header says of one tensor. `data_offsets` are bytes from the end of the header: begin, end."""
+    """One entry of a header. `data_offsets` are bytes from the end of the header: begin, end."""
 
     dtype: str
     shape: list[int]
     data_offsets: tuple[int, int]
 
 
-def tensor_places(fd: int) -> dict[str, TensorPlace]:
-    """Where each tensor lies, by name; only the header is read.
+def tensor_ranges(fd: int) -> dict[str, TensorRange]:
+    """The range of each tensor in the file, by name; reads only the header.
 
-    Raises `SafetensorsError` with the value when the file is truncated or its header does not hold together.
+    Raises `SafetensorsError` with the value for a truncated file or an inconsistent header.
     """
     file_bytes = os.fstat(fd).st_size
     if file_bytes < _LENGTH_BYTES:
@@ -66,7 +64,7 @@ def tensor_places(fd: int) -> dict[str, TensorPlace]:
     records = _decode_header(os.pread(fd, header_bytes, _LENGTH_BYTES))
     _check_layout(records, data_bytes=file_bytes - start)
     return {
-        name: TensorPlace(record.dtype, tuple(record.shape), start + begin, end - begin)
+        name: TensorRange(record.dtype, tuple(record.shape), start + begin, end - begin)
         for name, record in records.items()
         for begin, end in (record.data_offsets,)
     }
@@ -91,7 +89,7 @@ def _decode_record(name: str, value: msgspec.Raw) -> _TensorRecord:
 
 
 def _check_layout(records: dict[str, _TensorRecord], data_bytes: int) -> None:
-    """Every tensor has the size of its shape, and together they are exactly the data, end to end."""
+    """Check that every tensor has the size of its shape, and that together they cover the data."""
     expected_begin = 0
     for name, record in sorted(records.items(), key=lambda item: item[1].data_offsets):
         begin, end = record.data_offsets

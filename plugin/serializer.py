@@ -1,59 +1,45 @@
-"""Models in memory as programs hand them to the driver: both serialised forms, and weights by descriptor.
+"""Models in memory as the driver takes them: weights by descriptor, or a stream with addresses of constants.
 
-The forms are those that OpenVINO's own NPU plugin writes (see `driver.serialized`).
+OpenVINO's own NPU plugin writes the same stream (see `driver.serialized`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import openvino as ov
 
 from softnpu.driver import GraphSource
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.emulator.blob.weights import const_layers, with_offsets
+from softnpu.emulator.blob.weights import aligned, const_layers, with_offsets
+from softnpu.emulator.common import linux
 from softnpu.emulator.compiler.constants import ConstantNode, written
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.weights_pool import Pool
 
-_HEADER = struct.Struct("<HHI")
 _VERSION = struct.Struct("<HH")
-_SIZE = struct.Struct("<Q")
 _STREAM = struct.Struct("<6Q")
 _RT_INFO = re.compile(rb"\s*+<rt_info>")
 _DATA_END = re.compile(rb'(?:[^">]|"[^"]*")*+>')
 _SIZE_OF = re.compile(rb'\ssize="\d+"')
 
 
-def copying_form(model: ov.Model, version: tuple[int, int], by_index: bool = True) -> bytearray:
-    """Version, 2, size and XML, size and weights: all constants are copied.
+def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0) -> bytearray:
+    """The stream whose constants are addresses: `model` must live until the driver has read it.
 
-    `by_index` says in the model that build flags call arguments by their index, as OpenVINO does.
+    Constants of fewer than `copy_below` bytes lie in the stream. The model says that build flags call
+    arguments by their index, as OpenVINO does.
     """
-    xml, nodes = _written(model, by_index)
-    offsets, size = _packed(nodes)
-    xml = with_offsets(xml, const_layers(xml), [offsets[node.address, node.length] for node in nodes])
-    out = bytearray(_HEADER.pack(*version, 2) + _SIZE.pack(len(xml)) + xml + _SIZE.pack(size))
-    base = len(out)
-    out.extend(bytes(size))
-    for node in nodes:
-        start = base + offsets[node.address, node.length]
-        out[start : start + node.length] = node.view()
-    return out
-
-
-def no_copy_form(
-    model: ov.Model, version: tuple[int, int], by_index: bool = True, copy_below: int = 0
-) -> bytearray:
-    """The stream whose constants are addresses: `model` has to live until the driver has taken it.
-
-    Constants of fewer than `copy_below` bytes lie in the stream.
-    """
-    xml, nodes = _written(model, by_index)
-    inside = [node for node in nodes if node.length < copy_below]
-    offsets, size = _packed(inside)
+    indexed = model.clone()  # shares the constants
+    indexed.set_rt_info(True, "is_new_api")
+    indexed.set_rt_info(True, "use_indices_for_io_metadata")
+    xml, nodes = written(indexed, f"model '{model.get_friendly_name()}'")
+    embedded = [node for node in nodes if node.length < copy_below]
+    constants, offsets = _packed(embedded)
     layers = const_layers(xml)
     parts, last = [], 0
     for node, layer in zip(nodes, layers, strict=True):
@@ -61,7 +47,7 @@ def no_copy_form(
             parts += [xml[last : layer.begin], b"%d" % offsets[node.address, node.length]]
             last = layer.end
             continue
-        end = _DATA_END.match(xml, layer.end + 1)  # behind the quote that ends the offset
+        end = _DATA_END.match(xml, layer.end + 1)  # after the closing quote of the offset
         assert end is not None
         rest = _SIZE_OF.sub(b' size="0"', xml[layer.end : end.end()], count=1)
         info = _RT_INFO.match(xml, end.end())
@@ -70,62 +56,61 @@ def no_copy_form(
         parts.append(info[0] + attribute if info else b"<rt_info>" + attribute + b"</rt_info>")
         last = info.end() if info else end.end()
     xml = b"".join([*parts, xml[last:]])
-    constants = bytearray(size)
-    for node in inside:
-        start = offsets[node.address, node.length]
-        constants[start : start + node.length] = node.view()
-    at = _STREAM.size + _VERSION.size
-    header = _STREAM.pack(_STREAM.size, _VERSION.size, at, size, at + size, len(xml))
+    start = _STREAM.size + _VERSION.size
+    size = len(constants)
+    header = _STREAM.pack(_STREAM.size, _VERSION.size, start, size, start + size, len(xml))
     return bytearray(header + _VERSION.pack(*version) + constants + xml)
 
 
-def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None) -> GraphSource:
+def by_descriptor(
+    model: ov.Model, name: str, pool: Pool | None = None, copy_below: int = 0
+) -> GraphSource:
     """The model for the compiler: constants that OpenVINO maps from a file go as that file's descriptor.
 
-    So do those that are found in `pool`, byte for byte. All others are copied once, into a sealed memory
-    file. Raises `ZeError` if that is not possible, `ModelError` if nothing is found in the pool.
+    Constants that `pool` has, byte for byte, go as its descriptor. All others, and those of fewer than
+    `copy_below` bytes, are copied once into sealed memory. Raises `ZeError` if that fails, `ModelError` if
+    the pool has no constant of the model.
     """
-    xml, nodes = _written(model, by_index=False)
-    pieces = [Piece(node.name, node.address, node.length) for node in nodes]
-    gathered = gather(pieces, "pfnCreate2", None if pool is None else _found(nodes, pool, name))
+    xml, nodes = written(model, f"model '{model.get_friendly_name()}'")
+    ranges = {} if pool is None else _ranges_in(pool, nodes, name)
+    copied = [i for i, node in enumerate(nodes) if 0 < node.length < copy_below and i not in ranges]
+    constants, offsets = _packed([nodes[index] for index in copied])
+    with ExitStack() as stack:
+        if copied:
+            fd = linux.sealed_copy("constants", memoryview(constants))
+            stack.callback(os.close, fd)
+            ranges |= {i: (fd, offsets[nodes[i].address, nodes[i].length]) for i in copied}
+        pieces = [Piece(node.name, node.address, node.length) for node in nodes]
+        gathered = gather(pieces, "pfnCreate2", ranges)
     xml = with_offsets(xml, const_layers(xml), gathered.offsets)
     return GraphSource.from_xml(name, xml, weights=gathered.files)
 
 
-def _found(nodes: Sequence[ConstantNode], pool: Pool, name: str) -> dict[int, tuple[int, int]]:
-    """Descriptor and offset of the constants that a pool has, by their index."""
-    known: dict[int, tuple[int, int]] = {}
+def _ranges_in(pool: Pool, nodes: Sequence[ConstantNode], name: str) -> dict[int, tuple[int, int]]:
+    """Descriptor and offset, by index, of the constants that a pool has."""
+    ranges: dict[int, tuple[int, int]] = {}
     for index, node in enumerate(nodes):
         entry = pool.equal(node.view(), node.name) if node.length else None
         if entry is not None:
-            known[index] = (pool.fds[entry.file], entry.offset)
-    if not known and any(node.length for node in nodes):
+            ranges[index] = (pool.fds[entry.file], entry.offset)
+    if not ranges and any(node.length for node in nodes):
         raise ModelError(
             f"model '{name}': none of its {len(nodes)} constants is in {pool.name}; expected the weights"
             " of this model"
         )
-    return known
+    return ranges
 
 
-def _written(model: ov.Model, by_index: bool) -> tuple[bytes, list[ConstantNode]]:
-    """The XML, and the constants in its order. A clone is written: it shares them with `model`."""
-    if by_index:
-        clone = model.clone()
-        clone.set_rt_info(True, "is_new_api")
-        clone.set_rt_info(True, "use_indices_for_io_metadata")
-        model = clone
-    return written(model, f"model '{model.get_friendly_name()}'")
-
-
-def _packed(nodes: Sequence[ConstantNode]) -> tuple[dict[tuple[int, int], int], int]:
-    """The offset of each constant when they lie one behind the other, and the bytes of all."""
+def _packed(nodes: Sequence[ConstantNode]) -> tuple[bytearray, dict[tuple[int, int], int]]:
+    """Constants in a row, each one once, and the offset of each by its address and length."""
+    data = bytearray()
     offsets: dict[tuple[int, int], int] = {}
-    size = 0
     for node in nodes:
         if (node.address, node.length) not in offsets:
-            offsets[node.address, node.length] = size
-            size += node.length
-    return offsets, size
+            data += bytes(aligned(len(data)) - len(data))
+            offsets[node.address, node.length] = len(data)
+            data += node.view()
+    return data, offsets
 
 
 def _pointer(node: ConstantNode) -> bytes:

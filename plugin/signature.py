@@ -1,7 +1,7 @@
-"""What the user sees of a compiled model: its ports with names, shapes and layouts, and its batch.
+"""The signature of a compiled model: its ports with names, shapes and layouts, and its batch.
 
-The device sees the arguments of the graph (`GraphMeta`). Most ports are one argument, but there are arguments
-that no user sees (states, shapes), and a model whose batch the plugin splits has other shapes on the device.
+The device has the arguments of the graph (`GraphMeta`). Most ports are one argument, but states and shape tensors
+are arguments without a port, and a model whose batch the plugin splits has other shapes on the device.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output: `shape` as `openvino.PartialShape` writes it, `argument` its graph argument.
 
-    `shape_argument` is the argument that tells its shape at each inference, -1 if there is none. `batch_axis`
-    is where a tensor has the samples of a batch that the plugin splits, each `per_sample` long on that axis;
-    -1 for a port that has none.
+    `shape_argument` is the argument with its shape at each inference, -1 without one. `batch_axis` is the axis
+    of the samples of a batch that the plugin splits, each `per_sample` long on that axis; -1 without a batch.
     """
 
     name: str
@@ -32,7 +31,7 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partial_shape(self) -> ov.PartialShape:
-        """The shapes that tensors of the port may have."""
+        """The allowed shapes of the port's tensors."""
         return ov.PartialShape(self.shape)
 
 
@@ -40,7 +39,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of a model, each kind in the order of the model.
 
     `batch` is the model's batch as `openvino.Dimension` writes it, such as `4`, `?` or `1..8`, if the plugin
-    splits it: then the graph has the model for one sample, and ports have the shapes of the model as it was.
+    splits it: the graph then is the model for one sample, and ports have the shapes of the original model.
     """
 
     name: str
@@ -55,11 +54,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature_of(meta: GraphMeta) -> Signature:
-    """The ports of a graph whose arguments are what the user gave."""
-    told = meta.shape_tensors
+    """The signature of a graph whose arguments have the shapes of the model."""
+    shape_arguments = meta.shape_tensors
     states = {index for state in meta.states for index in (state.input, state.output)}
     ports = [
-        (argument.input, _port(index, argument, told.get(index, -1)))
+        (argument.input, _port(index, argument, shape_arguments.get(index, -1)))
         for index, argument in enumerate(meta.arguments)
         if argument.shape_of < 0 and index not in states
     ]

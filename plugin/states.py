@@ -1,7 +1,7 @@
-"""States of an infer request: two buffers for each, of which one is the state and one is written next.
+"""States of an infer request: each has two buffers, the state and the one that is written next.
 
-An inference reads the one and writes the other; when it has succeeded they change places, and nothing was
-copied. An inference that fails or is cancelled leaves the state as it was.
+An inference reads the one and writes the other. When it succeeds they swap, and nothing is copied. An inference
+that fails or is cancelled leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -22,45 +22,42 @@ _PROFILING = "PERF_COUNT"
 
 
 def needs_initial(meta: GraphMeta) -> bool:
-    """Whether a model has states whose initial values a graph of its own computes."""
+    """Whether a model has states whose initial values another graph computes."""
     return any(not state.initial for state in meta.states)
 
 
 def initial_config(config: Mapping[str, str]) -> dict[str, str]:
-    """The configuration with which the compiler makes that graph, given the one of the model.
-
-    It is compiled from the same source, with the same shapes.
-    """
+    """The compiler's configuration for that graph, from the one of the model. Source and shapes are the same."""
     return {**config, _PROFILING: "NO", STATES_INIT: "YES"}
 
 
 def initial_arguments(main: GraphMeta, initial: GraphMeta | None) -> tuple[int, ...]:
     """For each argument of the initial graph the input of the main graph whose memory it uses.
 
-    Raises `NpuError` if the two do not belong together; without an initial graph, if it is needed.
+    Raises `NpuError` if the two do not fit, and for a missing initial graph.
     """
     if initial is None:
         if needs_initial(main):
             name = next(state.variable for state in main.states if not state.initial)
-            raise _foreign(main, f"no graph that computes variable '{name}'")
+            raise _mismatch(main, f"no graph that computes variable '{name}'")
         return ()
     inputs = {argument.name: index for index, argument in enumerate(main.arguments) if argument.input}
     wanted = {state.input for state in main.states if not state.initial}
-    found = []
+    used = []
     for argument in initial.arguments:
         index = inputs.get(argument.name, -1)
         if index < 0 or _memory(main.arguments[index]) != _memory(argument):
-            raise _foreign(main, f"'{argument.name}' is no such input of the model")
+            raise _mismatch(main, f"'{argument.name}' is no such input of the model")
         if argument.input == (index in wanted):
-            raise _foreign(main, f"'{argument.name}' is not what the graph has to compute")
-        found.append(index)
-    if not wanted <= set(found) or len(set(found)) != len(found):
-        raise _foreign(main, f"{len(initial.outputs)} values computed, {len(wanted)} needed")
-    return tuple(found)
+            raise _mismatch(main, f"'{argument.name}' is not what the graph has to compute")
+        used.append(index)
+    if not wanted <= set(used) or len(set(used)) != len(used):
+        raise _mismatch(main, f"{len(initial.outputs)} values computed, {len(wanted)} needed")
+    return tuple(used)
 
 
 class States:
-    """All states of one request. `turn` is 0 or 1: which buffers hold them now."""
+    """All states of one request. `turn` is 0 or 1: the index of the buffers that hold them now."""
 
     def __init__(self, context: Context, graph: Graph, initial: Graph | None) -> None:
         meta = graph.meta
@@ -75,18 +72,18 @@ class States:
         """Whether the initial graph has to run before the next inference."""
         return any(state.pending for state in self.by_name.values())
 
-    def places(self) -> dict[int, Any]:
-        """The memory of all arguments that are states, for an inference now."""
-        places = {}
+    def bindings(self) -> dict[int, Any]:
+        """The memory of all arguments that are states, for the next inference."""
+        bindings = {}
         for state in self.by_name.values():
-            places[state.meta.input] = state.memory[self.turn]
-            places[state.meta.output] = state.memory[1 - self.turn]
-        return places
+            bindings[state.meta.input] = state.memory[self.turn]
+            bindings[state.meta.output] = state.memory[1 - self.turn]
+        return bindings
 
-    def initial_places(self, places: Mapping[int, Any]) -> dict[int, Any]:
-        """The memory of the arguments of the initial graph, for an inference with `places`.
+    def initial_bindings(self, bindings: Mapping[int, Any]) -> dict[int, Any]:
+        """The memory of the arguments of the initial graph, for an inference with `bindings`.
 
-        A state that keeps its value has it computed into the buffer that the inference writes anyway.
+        The value for a state that was not reset goes into the buffer that the inference overwrites.
         """
         kept = {
             state.meta.input: state.memory[1 - self.turn]
@@ -94,31 +91,31 @@ class States:
             if not state.meta.initial and not state.pending
         }
         return {
-            argument: kept.get(index, places[index]) for argument, index in enumerate(self._initial_arguments)
+            argument: kept.get(index, bindings[index]) for argument, index in enumerate(self._initial_arguments)
         }
 
     def swap(self) -> None:
-        """After an inference that succeeded: what it wrote is the state."""
+        """After a successful inference: the written buffers become the states."""
         if self.by_name:
             self.turn = 1 - self.turn
             for state in self.by_name.values():
                 state.pending = False
 
-    def keep(self) -> None:
-        """After an inference that failed: what was computed before it is void."""
+    def roll_back(self) -> None:
+        """After a failed inference: discard computed initial values."""
         for state in self.by_name.values():
             if state.pending:
                 state.reset(self.turn)
 
     def reset(self) -> int:
-        """Initial values for all. Copies 0 bytes."""
+        """Reset all states to their initial values. Copies 0 bytes."""
         for state in self.by_name.values():
             state.reset(self.turn)
         return 0
 
 
 class StateBuffers:
-    """One variable: two buffers in device memory. `pending`: its value comes from the initial graph first."""
+    """One variable: two buffers in device memory. `pending`: the initial graph has to compute its value."""
 
     def __init__(self, context: Context, meta: StateMeta, argument: ArgumentMeta) -> None:
         self.meta = meta
@@ -135,7 +132,7 @@ class StateBuffers:
         return tensor
 
     def reset(self, turn: int) -> int:
-        """The initial value, as far as it is known; zeros until it has been computed. Copies 0 bytes."""
+        """Write the initial value, or zeros if the initial graph computes it. Copies 0 bytes."""
         pattern = self.meta.initial
         self.pending = not pattern
         memory = self.memory[turn]
@@ -146,11 +143,11 @@ class StateBuffers:
         return 0
 
     def set(self, turn: int, tensor: Any) -> int:
-        """Copies a value in; the bytes that were copied. Raises `InputError` if it does not fit."""
+        """Copy a value in; the number of copied bytes. Raises `InputError` if it does not fit."""
         if not hasattr(tensor, "element_type") or not hasattr(tensor, "data"):
-            raise self._mismatch(type(tensor).__name__)
+            raise self._wrong_value(type(tensor).__name__)
         if tensor.element_type != self.type or tuple(tensor.shape) != self.shape:
-            raise self._mismatch(f"{tensor.element_type.to_string()}{list(tensor.shape)}")
+            raise self._wrong_value(f"{tensor.element_type.to_string()}{list(tensor.shape)}")
         target, source = self.tensor(turn).data, tensor.data
         self.pending = False
         if target.ctypes.data == source.ctypes.data and target.strides == source.strides:
@@ -158,16 +155,13 @@ class StateBuffers:
         np.copyto(target, source)
         return int(target.nbytes)
 
-    def _mismatch(self, found: str) -> InputError:
+    def _wrong_value(self, kind: str) -> InputError:
         expected = f"an openvino.Tensor of {self.type.to_string()}{list(self.shape)}"
-        return InputError(f"state '{self.meta.variable}': {found} given; expected {expected}")
+        return InputError(f"state '{self.meta.variable}': {kind} given; expected {expected}")
 
 
 Change = Callable[[str, Callable[[], int]], None]
-"""Carries out a change of the states that is called so, which tells how many bytes it copied.
-
-Raises `InferError` instead while the request is busy.
-"""
+"""Performs a named change of the states, which returns the bytes it copied. `InferError` for a busy request."""
 
 
 class VariableState:
@@ -186,18 +180,18 @@ class VariableState:
 
     @property
     def state(self) -> ov.Tensor:
-        """The state as it is now: a view of device memory, of the shape of the variable.
+        """The current state: a view of device memory, of the shape of the variable.
 
-        It stays the current one until the next inference of the request has ended; the one after that writes
-        into this memory, so keep a copy of what is needed longer. Writing into it changes the state. While an
-        inference runs it is the state from before. An initial value that is computed from the inputs is not
-        known before the first inference: it reads as zeros, and only setting it replaces it.
+        It is current until the next inference of the request has ended; the one after that overwrites this
+        memory, so copy a value that is needed longer. Writing into it changes the state. While an inference
+        runs it is the state from before. An initial value that is computed from inputs reads as zeros before
+        the first inference, and only setting the state replaces it.
         """
         return self._buffers.tensor(self._states.turn)
 
     @state.setter
     def state(self, tensor: ov.Tensor) -> None:
-        """Copies a value in, of exactly this type and shape.
+        """Copy a value in, of exactly this type and shape.
 
         The bytes count as staged. Raises `InputError` for any other tensor, `InferError` while the request is
         busy.
@@ -205,7 +199,7 @@ class VariableState:
         self._change(f"state '{self._name}'", lambda: self._buffers.set(self._states.turn, tensor))
 
     def reset(self) -> None:
-        """Goes back to the initial value. Raises `InferError` while the request is busy."""
+        """Reset to the initial value. Raises `InferError` while the request is busy."""
         self._change(f"reset of state '{self._name}'", lambda: self._buffers.reset(self._states.turn))
 
     def __repr__(self) -> str:
@@ -222,8 +216,8 @@ def _memory(argument: ArgumentMeta) -> tuple[str, tuple[int, ...], int]:
     return argument.element_type, argument.shape, argument.byte_size
 
 
-def _foreign(main: GraphMeta, found: str) -> NpuError:
+def _mismatch(main: GraphMeta, problem: str) -> NpuError:
     return NpuError(
-        f"model '{main.name}', initial values of its states: {found}; expected the graph that {STATES_INIT} "
+        f"model '{main.name}', initial values of its states: {problem}; expected the graph that {STATES_INIT} "
         "makes of the same model. Compile the model again"
     )

@@ -1,4 +1,4 @@
-"""One port of an infer request: its tensor, and where the device finds it."""
+"""One port of an infer request: its tensor, and the memory that the device uses for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Shape = tuple[int, ...]
 class Slot:
     """Device memory for one input or output, and the tensor that the user sees.
 
-    A tensor of the user in device memory replaces the slot's own. A foreign one is copied before or
-    after each inference; how many bytes is returned, to be counted. `moved` says that the device has to be
-    told of another place; whoever tells it sets it back.
+    A tensor of the user in device memory replaces the slot's own. A foreign one is copied before or after
+    each inference; methods return the number of copied bytes, for the count. `rebind` says that command lists
+    refer to other memory; whoever records a new one clears it.
     """
 
     def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:
@@ -34,24 +34,24 @@ class Slot:
         self._type: Any = element_type(port)
         self._foreign = False
         self.port = port
-        self._reserve(_first_shape(self._partial), self._elements_at_first())
+        self._reserve(_initial_shape(self._partial), self._initial_elements())
         self.tensor: Any = self._own
-        self.place: Any = self._raw
-        self.moved = True
+        self.memory: Any = self._raw
+        self.rebind = True
 
     @property
     def shape(self) -> Shape:
-        """The shape of the tensor now."""
+        """The current shape of the tensor."""
         return shape_of(self.tensor)
 
     def set(self, tensor: Any) -> None:
-        """Uses another tensor from now on. Raises `InputError` if it does not fit the port."""
+        """Use another tensor from now on. Raises `InputError` if it does not fit the port."""
         self._check(tensor)
         self._foreign = not self._in_device_memory(tensor)
         if self._foreign:
             self._resize_own(tuple(tensor.shape))
         self.tensor = tensor
-        self._move(self._raw if self._foreign else tensor.data)
+        self._bind(self._raw if self._foreign else tensor.data)
 
     def checked(self, value: Any) -> Any:
         """`value` as a tensor in device memory, or as an array to be copied. Raises `InputError`."""
@@ -61,12 +61,12 @@ class Slot:
         expected = np.dtype(self._type.to_dtype())
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, dtype=expected)
-        if value.dtype != expected or not self._takes(value.shape):
+        if value.dtype != expected or not self._accepts(value.shape):
             raise self._mismatch(f"{value.dtype}{list(value.shape)}", f"{expected}")
         return value
 
     def fill(self, array: npt.NDArray[Any]) -> int:
-        """Copies an array into the tensor; bytes that were copied (0 if it is that memory already)."""
+        """Copy an array into the tensor; the number of copied bytes (0 if it is that memory already)."""
         target = self.tensor.data
         if _same_memory(target, array):
             return 0
@@ -77,10 +77,9 @@ class Slot:
         return int(array.nbytes)
 
     def share(self, array: npt.NDArray[Any]) -> int:
-        """Uses an array from now on: what is in it when an inference starts. Bytes that were copied.
+        """Use an array as the tensor from now on; the number of copied bytes.
 
-        As OpenVINO does it: one that it could not write to, or whose elements do not lie one behind the
-        other, is copied this once.
+        As in OpenVINO, one that is read-only or not contiguous is copied once instead.
         """
         if _same_memory(self.tensor.data, array):
             return 0
@@ -92,14 +91,14 @@ class Slot:
         return int(array.nbytes)
 
     def use_own(self, shape: Sequence[int]) -> None:
-        """Goes back to the slot's own tensor, in this shape."""
+        """Use the slot's own tensor again, in this shape."""
         self._resize_own(tuple(shape))
         self._foreign = False
         self.tensor = self._own
-        self._move(self._raw)
+        self._bind(self._raw)
 
     def stage_in(self) -> int:
-        """Before an inference: brings a foreign tensor into device memory."""
+        """Copy a foreign tensor into device memory before an inference."""
         if not self._foreign:
             return 0
         self._resize_own(self.shape)
@@ -107,33 +106,33 @@ class Slot:
         return int(self.tensor.byte_size)
 
     def stage_out(self) -> int:
-        """After an inference: brings the result into a foreign tensor."""
+        """Copy the result into a foreign tensor after an inference."""
         if not self._foreign:
             return 0
         np.copyto(self.tensor.data, self._own.data)
         return int(self.tensor.byte_size)
 
-    def places(self) -> dict[int, Any]:
-        """Where the device finds the graph's arguments that belong to the port, by their index."""
-        return {self.port.argument: self.place}
+    def bindings(self) -> dict[int, Any]:
+        """The memory of the port's graph arguments, by their index."""
+        return {self.port.argument: self.memory}
 
-    def _elements_at_first(self) -> int:
-        return most_elements(self._partial)
+    def _initial_elements(self) -> int:
+        return max_elements(self._partial)
 
     def _own_tensor(self, elements: int) -> Any:
         """A tensor on the slot's own memory."""
         return ov.Tensor(self._raw, ov.Shape([elements]), self._type)
 
-    def _move(self, place: Any) -> None:
-        self.moved = self.moved or place.ctypes.data != self.place.ctypes.data
-        self.place = place
+    def _bind(self, memory: Any) -> None:
+        self.rebind = self.rebind or memory.ctypes.data != self.memory.ctypes.data
+        self.memory = memory
 
     def _reserve(self, shape: Shape, elements: int) -> None:
-        """Memory for `elements`, and a tensor of `shape` in it."""
+        """Allocate memory for `elements`, and make a tensor of `shape` in it."""
         elements = max(math.prod(shape), elements)
         size = elements * self._type.size
-        memory: Allocation = self._context.alloc_host(max(1, size))
-        self._raw: npt.NDArray[np.uint8] = memory.view(np.uint8, (size,))
+        allocation: Allocation = self._context.alloc_host(max(1, size))
+        self._raw: npt.NDArray[np.uint8] = allocation.view(np.uint8, (size,))
         self._own: Any = self._own_tensor(elements)
         reshape(self._own, shape)
 
@@ -146,29 +145,29 @@ class Slot:
             self._enlarge(shape, 0)
 
     def _enlarge(self, shape: Shape, elements: int) -> None:
-        """Own memory anew, for `elements` at least; what was in it is void."""
+        """Replace own memory by some for `elements` at least. Its content is lost."""
         replaced = self._own
         self._reserve(shape, elements)
         if self.tensor is replaced:
             self.tensor = self._own
         if self.tensor is self._own or self._foreign:
-            self._move(self._raw)
+            self._bind(self._raw)
 
-    def _takes(self, shape: Sequence[int]) -> bool:
+    def _accepts(self, shape: Sequence[int]) -> bool:
         return bool(self._partial.compatible(ov.PartialShape(list(shape))))
 
     def _check(self, tensor: Any) -> None:
         if isinstance(tensor, RemoteTensor):
             tensor.check_usable(self._context, f"{self._kind} '{self.port.name}'", self._kind == "input")
-        if tensor.element_type != self._type or not self._takes(tuple(tensor.shape)):
-            found = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
-            raise self._mismatch(found, self.port.element_type)
+        if tensor.element_type != self._type or not self._accepts(tuple(tensor.shape)):
+            tensor_type = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
+            raise self._mismatch(tensor_type, self.port.element_type)
 
-    def _mismatch(self, found: str, expected_type: str) -> InputError:
-        expected = (
-            f"{expected_type}{list(self._partial.to_shape()) if self._partial.is_static else self._partial}"
+    def _mismatch(self, tensor_type: str, element_type: str) -> InputError:
+        shape = list(self._partial.to_shape()) if self._partial.is_static else self._partial
+        return InputError(
+            f"{self._kind} '{self.port.name}': {tensor_type} given; expected {element_type}{shape}"
         )
-        return InputError(f"{self._kind} '{self.port.name}': {found} given; expected {expected}")
 
     def _in_device_memory(self, tensor: Any) -> bool:
         try:
@@ -178,25 +177,25 @@ class Slot:
         return bool(block.size - offset >= tensor.byte_size)
 
 
-def _first_shape(partial: Any) -> Shape:
-    """As OpenVINO begins: 0 for a dynamic dimension."""
+def _initial_shape(partial: Any) -> Shape:
+    """The shape of a new request's tensor: 0 for a dynamic dimension, as in OpenVINO."""
     if partial.rank.is_dynamic:
         return (0,)
     return tuple(dim.get_length() if dim.is_static else 0 for dim in partial)
 
 
 def reshape(tensor: Any, shape: Sequence[int]) -> None:
-    """Gives a tensor a shape that its memory has room for, past the checks of tensors that have some."""
+    """Give a tensor a shape that its memory has room for, without the checks of `PortTensor`."""
     ov.Tensor.shape.fset(tensor, ov.Shape(shape))
 
 
 def shape_of(tensor: Any) -> Shape:
-    """The shape of a tensor. Its array has it as a tuple; to make one of an `openvino.Shape` takes 20 us."""
+    """The shape of a tensor, from its array: converting an `openvino.Shape` takes 20 us."""
     return tuple(tensor.data.shape)
 
 
-def most_elements(partial: Any) -> int:
-    """The elements of the largest shape; 0 if there is no largest."""
+def max_elements(partial: Any) -> int:
+    """The elements of the largest shape; 0 without an upper bound."""
     if partial.rank.is_dynamic:
         return 0
     sizes = [dim.get_max_length() for dim in partial]

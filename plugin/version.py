@@ -1,4 +1,4 @@
-"""What `Core.get_versions` returns: a record like `openvino.Version`, which cannot be made from Python."""
+"""The result of `Core.get_versions`: a record like `openvino.Version`, which cannot be created from Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Version:
 
 
 def plugin_version() -> Version:
-    """Version of this plugin; the build number also names the OpenVINO that it works with."""
+    """The version of this plugin; the build number includes that of OpenVINO."""
     try:
         number = importlib.metadata.version("softnpu")
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Where constants of a model may be found: a weights file, or the model itself.
+"""Pools of constants, in which those of an exported model are looked up: a weights file, or a model.
 
-A pool knows names and sizes from a header or an XML, not the content: what it gives is compared with the
-digests in the blob by whoever loads it.
+A pool has names and sizes from a header or an XML, not the content: the device compares that with the digests in
+the blob when it loads the model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from softnpu.emulator.compiler.constants import constant_nodes
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, NpuError, translated
-from softnpu.plugin.openvino_runtime import runtime
-from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_places
+from softnpu.plugin.openvino_runtime import read_model
+from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_ranges
 
 _CHUNK = 4 << 20
 _RAW = {".bin", ".data", ".weights", ""}
@@ -34,7 +34,7 @@ _RAW = {".bin", ".data", ".weights", ""}
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of numbers: bytes `offset` to `offset + length` of the file `file` of the pool."""
+    """One constant: bytes `offset` to `offset + length` of the file with index `file`."""
 
     name: str
     file: int
@@ -44,9 +44,9 @@ class Entry:
 
 @dataclass
 class Pool:
-    """Files, whose descriptors belong to the pool, and what is in them. A context manager.
+    """Constants in files, whose descriptors belong to the pool. A context manager.
 
-    `name` is for messages. `raw` says that the file is only bytes: where a constant lies has to be known.
+    `name` is for messages. `raw`: the file has no header, so only recorded offsets locate all constants.
     """
 
     name: str
@@ -58,23 +58,23 @@ class Pool:
     _digests: dict[Entry, bytes] = field(default_factory=dict)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """More arrays in the files of the pool."""
+        """Add constants in the files of the pool."""
         for entry in entries:
             self.entries.append(entry)
             self._by_name[_plain(entry.name)].append(entry)
             self._by_length[entry.length].append(entry)
 
     def named(self, name: str, length: int) -> Entry | None:
-        """The array of this name and size, if there is exactly one."""
-        found = [entry for entry in self._by_name.get(_plain(name), ()) if entry.length == length]
-        return found[0] if len(found) == 1 else None
+        """The constant with this name and size, if there is exactly one."""
+        matches = [entry for entry in self._by_name.get(_plain(name), ()) if entry.length == length]
+        return matches[0] if len(matches) == 1 else None
 
     def with_digest(self, digest: bytes, length: int) -> Entry | None:
-        """An array with this content. Reads those of the same size, once each."""
+        """A constant with this content. Reads those of the same size, once each."""
         return next((each for each in self._by_length.get(length, ()) if self._digest(each) == digest), None)
 
     def equal(self, data: memoryview, name: str) -> Entry | None:
-        """An array with this very content, the one of this name first."""
+        """A constant with exactly this content, preferably with this name."""
         first = self.named(name, len(data))
         others = self._by_length.get(len(data), ())
         candidates = [*([first] if first else []), *others]
@@ -94,11 +94,10 @@ class Pool:
     def _digest(self, entry: Entry) -> bytes:
         if entry not in self._digests:
             hasher = blake3(max_threads=blake3.AUTO)
-            # read, not mapped: pages of weights that are looked at only once should not stay in this process
-            for at in range(entry.offset, entry.offset + entry.length, _CHUNK):
-                hasher.update(
-                    os.pread(self.fds[entry.file], min(_CHUNK, entry.offset + entry.length - at), at)
-                )
+            # read, not mapped, so that the pages do not stay in this process
+            end = entry.offset + entry.length
+            for at in range(entry.offset, end, _CHUNK):
+                hasher.update(os.pread(self.fds[entry.file], min(_CHUNK, end - at), at))
             self._digests[entry] = hasher.digest(CONSTANT_DIGEST)
         return self._digests[entry]
 
@@ -112,12 +111,12 @@ class Pool:
 def pool_of_file(path: Path) -> Pool:
     """The pool of a weights file: safetensors, the .bin of an IR, or a model that OpenVINO reads.
 
-    Raises `ModelError` for a file that cannot be read as what it is.
+    Raises `ModelError` for an unreadable or invalid file.
     """
     if path.suffix == ".xml":
         path = path.with_suffix(".bin")
     elif path.suffix not in {".safetensors", *_RAW}:
-        return pool_of_model(_read(path), f"model {path}")
+        return pool_of_model(read_model(path), f"model {path}")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as failure:
@@ -136,9 +135,9 @@ def pool_of_file(path: Path) -> Pool:
 
 
 def pool_of_model(model: ov.Model, name: str) -> Pool:
-    """The constants of a model in memory: those that are mapped from files by descriptor, copies of others.
+    """The constants of a model in memory: by descriptor if they are mapped from files, else copied.
 
-    Raises `ModelError` for constants that cannot be had.
+    Raises `ModelError` for constants of strings.
     """
     try:
         nodes = [node for node in constant_nodes(model, name) if node.length]
@@ -150,64 +149,64 @@ def pool_of_model(model: ov.Model, name: str) -> Pool:
     pool = Pool(name, [file.fd for file in gathered.files])
     layout = SpaceLayout(sources)
     pool.add(
-        _placed(node.name, place, node.length, layout)
-        for node, place in zip(nodes, gathered.offsets, strict=True)
+        _entry_at(node.name, offset, node.length, layout)
+        for node, offset in zip(nodes, gathered.offsets, strict=True)
     )
     return pool
 
 
 def pool_of_source(source: GraphSource) -> Pool:
-    """The constants of a model on its way to the compiler."""
+    """The constants of a model that is being compiled."""
     xml = os.pread(source.xml_fd, source.xml_length, 0)
     layout = SpaceLayout(source.sources)
     pool = Pool(f"model '{source.name}'", [os.dup(file.fd) for file in source.weights])
     pool.add(
-        _placed(unescape(layer.name.decode(errors="replace")), layer.offset, layer.size, layout)
+        _entry_at(unescape(layer.name.decode(errors="replace")), layer.offset, layer.size, layout)
         for layer in const_layers(xml)
         if layer.size and layout.holds(layer.offset, layer.size)
     )
     return pool
 
 
-def _placed(name: str, place: int, length: int, layout: SpaceLayout) -> Entry:
-    """An array at `place` of a weights space."""
-    index = max(number for number, start in enumerate(layout.starts) if start <= place)
-    return Entry(name, index, place - layout.starts[index] + layout.sources[index].offset, length)
+def _entry_at(name: str, offset: int, length: int, layout: SpaceLayout) -> Entry:
+    """A constant at `offset` in a weights space."""
+    index = max(number for number, start in enumerate(layout.starts) if start <= offset)
+    return Entry(name, index, offset - layout.starts[index] + layout.sources[index].offset, length)
 
 
 def files_for(pool: Pool, entries: Iterable[Entry]) -> tuple[list[WeightFile], list[int]]:
-    """Ranges of the pool's files that hold some arrays, and the offset of each in their weights space."""
-    chosen = list(entries)
+    """Ranges of the pool's files with these constants, and the offset of each in their weights space."""
+    entries = list(entries)
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for entry in chosen:
+    for entry in entries:
         begins[entry.file] = min(entry.offset, begins.get(entry.file, entry.offset))
         ends[entry.file] = max(entry.offset + entry.length, ends.get(entry.file, 0))
-    files = [WeightFile(pool.fds[each], begins[each], ends[each] - begins[each]) for each in begins]
+    files = [WeightFile(pool.fds[file], begins[file], ends[file] - begins[file]) for file in begins]
     starts = SpaceLayout([WeightSource(offset=file.offset, length=file.length) for file in files]).starts
     start_of = dict(zip(begins, starts, strict=True))
-    return files, [start_of[entry.file] + entry.offset - begins[entry.file] for entry in chosen]
+    return files, [start_of[entry.file] + entry.offset - begins[entry.file] for entry in entries]
 
 
 def _plain(name: str) -> str:
-    """A name without what OpenVINO's PyTorch frontend and its compression put around it."""
+    """A name without the prefixes and suffixes of OpenVINO's PyTorch frontend and compression."""
     return name.removeprefix("self.").removeprefix("__module.").removesuffix("_compressed")
 
 
 def _tensors(fd: int, path: Path) -> list[Entry]:
     try:
-        places = tensor_places(fd)
+        tensors = tensor_ranges(fd)
     except SafetensorsError as failure:
         raise ModelError(f"weights {path}: {failure}; expected a whole safetensors file") from failure
     return [
-        Entry(name, 0, place.offset, place.length)
-        for name, place in places.items()
-        if place.length and not place.offset % ITEM_SIZES[place.dtype]
+        Entry(name, 0, tensor.offset, tensor.length)
+        for name, tensor in tensors.items()
+        if tensor.length and not tensor.offset % ITEM_SIZES[tensor.dtype]
     ]
 
 
 def _layers(fd: int, xml: Path) -> list[Entry]:
-    """The constants of the IR beside a .bin, if there is one; they may not reach beyond the file."""
+    """The constants of the IR that a .bin belongs to, if it exists; those beyond the file are left out."""
     try:
         text = xml.read_bytes()
     except OSError:
@@ -219,14 +218,3 @@ def _layers(fd: int, xml: Path) -> list[Entry]:
         if layer.size and layer.offset + layer.size <= size
     ]
 
-
-def _read(path: Path) -> ov.Model:
-    if not path.exists():
-        raise ModelError(f"weights {path}: no such file; expected weights, or a model that OpenVINO reads")
-    try:
-        return runtime().read_model(path)
-    except RuntimeError as failure:
-        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-        raise ModelError(
-            f"weights {path}: OpenVINO cannot read it: {lines[-1] if lines else ''}"
-        ) from failure

@@ -1,4 +1,4 @@
-"""The weights of a model exported without them: where they were, in WEIGHTS_PATH, or in the model."""
+"""The weights of a model that was exported without them: at their origin, in WEIGHTS_PATH, or in the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEXT_STEP = "Give the weights that it was compiled with: WEIGHTS_PATH, or the m
 
 @dataclass(frozen=True)
 class Located:
-    """Weights for the driver, and where the constants lie in them."""
+    """Weights for the driver, and the offsets of the constants in them."""
 
     files: Sequence[WeightFile]
     placement: Placement
@@ -37,28 +37,28 @@ def locate(
     name: str,
     stack: ExitStack,
 ) -> Located:
-    """Where the constants outside of a blob lie; descriptors live as long as `stack`.
+    """Locate the constants outside of a blob; descriptors live as long as `stack`.
 
-    `path` is WEIGHTS_PATH, empty for none. Their content is not looked at, unless a name is not found. Raises
-    `BlobError` that names the first constant without a place, `ModelError` for a file that cannot be read.
+    `path` is WEIGHTS_PATH, empty for none. Content is read only for a constant whose name is unknown. Raises
+    `BlobError` with the first constant that is missing, `ModelError` for a file that cannot be read.
     """
     pools = [stack.enter_context(pool_of_file(Path(path)))] if path else []
     if model is not None:
         pools.append(stack.enter_context(pool_of_model(model, f"model '{model.get_friendly_name()}'")))
-    recorded = origin is not None and len(origin.places) == len(constants) and bool(origin.places)
+    recorded = origin is not None and len(origin.offsets) == len(constants) and bool(origin.offsets)
     in_files = origin is not None and all(source.path for source in origin.sources)
     if origin is not None and origin.model and not pools and not (recorded and in_files):
         pools.append(stack.enter_context(pool_of_file(Path(origin.model))))
         recorded = False
     if origin is not None and recorded and (not pools or (path and pools[0].raw)):
-        sources = _opened(origin.sources, pools[0] if pools else None, name, stack)
-        return _as_recorded(constants, sources, origin.places, name)
+        sources = _open_sources(origin.sources, pools[0] if pools else None, name, stack)
+        return _at_offsets(constants, sources, origin.offsets, name)
     if not pools:
         raise BlobError(
             f"{name}: exported without its weights, {sum(c.length for c in constants)} bytes in"
             f" {len(constants)} constants, and the model was in no file. {_NEXT_STEP}"
         )
-    return _as_found(constants, pools, name)
+    return _by_name_or_digest(constants, pools, name)
 
 
 def locate_in(
@@ -68,21 +68,21 @@ def locate_in(
     name: str,
     stack: ExitStack,
 ) -> Located:
-    """Where the constants lie in the weights of a model on its way to the compiler.
+    """Locate the constants in the weights of a model that is being compiled.
 
-    It is the very model that was compiled, so they are where they were then. Raises `BlobError`.
+    It is the model of the exported file, so recorded offsets are valid. Raises `BlobError`.
     """
-    if origin is not None and origin.places and len(origin.places) == len(constants):
-        return Located(source.weights, Placement(offsets=origin.places))
-    return _as_found(constants, [stack.enter_context(pool_of_source(source))], name)
+    if origin is not None and origin.offsets and len(origin.offsets) == len(constants):
+        return Located(source.weights, Placement(offsets=origin.offsets))
+    return _by_name_or_digest(constants, [stack.enter_context(pool_of_source(source))], name)
 
 
-# ---------------------------------------------------------------- where they were
+# ---------------------------------------------------------------- at recorded offsets
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A source as it is now: the recorded range of a file, and what messages call it."""
+    """An opened source: the recorded range of a file, and its name for messages."""
 
     name: str
     fd: int
@@ -90,15 +90,15 @@ class _Source:
     length: int
 
 
-def _opened(
-    sources: Sequence[OriginSource], instead: Pool | None, name: str, stack: ExitStack
+def _open_sources(
+    sources: Sequence[OriginSource], replacement: Pool | None, name: str, stack: ExitStack
 ) -> list[_Source]:
-    """The recorded sources; the largest one is the file of `instead`, if that is given."""
+    """Open the recorded sources; the file of `replacement` takes the place of the largest one."""
     largest = max(range(len(sources)), key=lambda index: sources[index].length)
     opened = []
     for index, source in enumerate(sources):
-        if instead is not None and index == largest:
-            opened.append(_Source(instead.name, instead.fds[0], source.offset, source.length))
+        if replacement is not None and index == largest:
+            opened.append(_Source(replacement.name, replacement.fds[0], source.offset, source.length))
             continue
         try:
             if not source.path:
@@ -112,31 +112,31 @@ def _opened(
     return opened
 
 
-def _as_recorded(
-    constants: Sequence[ConstantReference], sources: list[_Source], places: Sequence[int], name: str
+def _at_offsets(
+    constants: Sequence[ConstantReference], sources: list[_Source], offsets: Sequence[int], name: str
 ) -> Located:
     layout = SpaceLayout([WeightSource(offset=each.offset, length=each.length) for each in sources])
     sizes = [os.fstat(source.fd).st_size for source in sources]
-    for constant, place in zip(constants, places, strict=True):
-        index = max((n for n, start in enumerate(layout.starts) if start <= place), default=0)
-        source, at = sources[index], place - layout.starts[index] + sources[index].offset
+    for constant, offset in zip(constants, offsets, strict=True):
+        index = max((n for n, start in enumerate(layout.starts) if start <= offset), default=0)
+        source, at = sources[index], offset - layout.starts[index] + sources[index].offset
         if at + constant.length > sizes[index]:
             raise BlobError(
                 f"{name}: {source.name}: constant '{constant.name}': {sizes[index]} bytes; expected"
                 f" {constant.length} at {at}. {_NEXT_STEP}"
             )
     files = [WeightFile(each.fd, each.offset, each.length) for each in sources]
-    if len(files) == 1:  # behind the last constant it may be shorter than it was
+    if len(files) == 1:  # it may have been truncated after the last constant
         files[0] = replace(files[0], length=min(files[0].length, sizes[0] - files[0].offset))
-    return Located(files, Placement(offsets=tuple(places)))
+    return Located(files, Placement(offsets=tuple(offsets)))
 
 
-# ---------------------------------------------------------------- wherever they are
+# ---------------------------------------------------------------- by name or digest
 
 
-def _as_found(constants: Sequence[ConstantReference], pools: Sequence[Pool], name: str) -> Located:
+def _by_name_or_digest(constants: Sequence[ConstantReference], pools: Sequence[Pool], name: str) -> Located:
     pool = _joined(pools)
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for constant in constants:
         entry = pool.named(constant.name, constant.length) or pool.with_digest(
             constant.digest, constant.length
@@ -146,13 +146,13 @@ def _as_found(constants: Sequence[ConstantReference], pools: Sequence[Pool], nam
                 f"{name}: constant '{constant.name}' of {constant.length} bytes, blake3"
                 f" {constant.digest.hex()}: not in {pool.name}. {_NEXT_STEP}"
             )
-        found.append(entry)
-    files, offsets = files_for(pool, found)
+        entries.append(entry)
+    files, offsets = files_for(pool, entries)
     return Located(files, Placement(offsets=tuple(offsets)))
 
 
 def _joined(pools: Sequence[Pool]) -> Pool:
-    """One pool that has what all have; descriptors stay those of the pools."""
+    """One pool with the constants of all, which keep their descriptors."""
     if len(pools) == 1:
         return pools[0]
     joined = Pool(" or ".join(pool.name for pool in pools))

@@ -1,4 +1,4 @@
-"""Whether what a file says of a batch fits its graph: a file comes from anywhere."""
+"""Check the batch that an untrusted file describes against its graph."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin.signature import PortSpec, Signature
 
 
-def misfit(signature: Signature, meta: GraphMeta) -> str:
-    """What of the batch does not fit the graph, for people; empty if it fits, and for no batch.
+def batch_mismatch(signature: Signature, meta: GraphMeta) -> str:
+    """Why the batch does not fit the graph, as text; empty if it does, and without a batch.
 
-    The arguments of all ports are there.
+    The graph must have the arguments of all ports.
     """
     batched = [port for port in signature.ports if port.batch_axis >= 0]
     if not signature.batch:
@@ -21,12 +21,10 @@ def misfit(signature: Signature, meta: GraphMeta) -> str:
     unbatched = next((port for port in signature.outputs if port.batch_axis < 0), None)
     if unbatched is not None:
         return f"output '{unbatched.name}' has no batch"
-    wrong = next((port for port in batched if not _fits(port, meta)), None)
-    return (
-        ""
-        if wrong is None
-        else f"'{wrong.name}' is no batch of what the graph has as argument {wrong.argument}"
-    )
+    port = next((port for port in batched if not _fits(port, meta)), None)
+    if port is None:
+        return ""
+    return f"'{port.name}' is no batch of what the graph has as argument {port.argument}"
 
 
 def _fits(port: PortSpec, meta: GraphMeta) -> bool:

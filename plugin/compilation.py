@@ -1,0 +1,162 @@
+"""`Core.compile_model` step by step: the model as descriptors, its batch, CACHE_DIR, the compiler, the device."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import openvino as ov
+
+from softnpu.driver import Context, Graph, GraphSource
+from softnpu.driver.cache_options import cache_options_from_environment
+from softnpu.driver.graph_creation import compile_source
+from softnpu.plugin import exporting, log, model_source
+from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
+from softnpu.plugin.compiled_model import CompiledModel
+from softnpu.plugin.dynamic_bounds import Shapes, with_bounds
+from softnpu.plugin.errors import BlobError, CompileError, translated
+from softnpu.plugin.exporting import Provenance
+from softnpu.plugin.importing import import_cached
+from softnpu.plugin.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
+from softnpu.plugin.model_source import SourceOptions
+from softnpu.plugin.properties import PROPERTIES, ModelProperties
+from softnpu.plugin.states import initial_config, needs_initial
+
+Progress = Callable[[str, float], None]
+
+
+def compile_model(
+    context: Context,
+    model: ov.Model | str | Path,
+    properties: ModelProperties,
+    *,
+    weights: Path | None = None,
+    shapes: Shapes | None = None,
+    progress: Progress | None = None,
+) -> CompiledModel:
+    """Compile a model and load it onto the device of `context`.
+
+    Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
+    """
+    bounded, static_shapes = with_bounds(model, weights, shapes)
+    opened = model_source.open_model(bounded, weights, SourceOptions.of(properties))
+    source = opened.source
+    logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
+    subject = f"compile model '{source.name}' for {properties.device_name}"
+    with source, translated(subject, CompileError), ExitStack() as claim:
+        plan = plan_batch(source, opened.read, properties, static_shapes)
+        if plan.message:
+            logger.info("model '%s': %s", source.name, plan.message)
+        config = plan.for_compiler(properties.for_compiler())
+        cache = ModelCache.of(properties, logger)
+        entry = None
+        if cache is not None:
+            # the key has the requested shapes: with one sample for the compiler different batches are equal
+            key = cache.key(source, properties, config, static_shapes)
+            entry = _CacheEntry(cache, key, context, source, properties)
+            cached = entry.load_or_claim(claim)
+            if cached is not None:
+                logger.info("model '%s': imported from CACHE_DIR", source.name)
+                return cached
+        path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
+        provenance = Provenance(model_source.origins(source), model=path)
+        compiled = _Compiler(context, source, properties, plan, config, progress).run(provenance)
+        if entry is not None and compiled.is_for_its_device:
+            entry.store(compiled)
+    _log(compiled, properties, logger)
+    return compiled
+
+
+def _log(compiled: CompiledModel, properties: ModelProperties, logger: logging.Logger) -> None:
+    name = compiled.meta.name
+    times = (compiled.compile_ms, compiled.load_ms)
+    logger.info(
+        "model '%s': compiled for %s in %.1f ms, loaded in %.1f ms", name, properties.device_name, *times
+    )
+    for line in compiled.build_log.splitlines():
+        logger.info("model '%s', compiler: %s", name, line)
+    for key in sorted(properties.explicit):
+        logger.debug("model '%s', property %s: %s", name, key, PROPERTIES[key].text(properties[key]))
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """One run of the compiler, with a second one for computed initial values of states."""
+
+    context: Context
+    source: GraphSource
+    properties: ModelProperties
+    plan: BatchPlan
+    config: Mapping[str, str]
+    progress: Progress | None
+
+    def run(self, provenance: Provenance) -> CompiledModel:
+        """Compile, and load unless NPU_DEFER_WEIGHTS_LOAD."""
+        graph = self._graph(self.config)
+        try:
+            initial = self._graph(initial_config(self.config)) if needs_initial(graph.meta) else None
+            compiled = CompiledModel(
+                self.context,
+                graph,
+                self.properties.with_values({BATCH_MODE: self.plan.mode}),
+                self.plan.signature(graph.meta),
+                initial,
+                provenance,
+            )
+            if compiled.is_for_its_device and not self.properties["NPU_DEFER_WEIGHTS_LOAD"]:
+                graph.initialize()
+        except BaseException:
+            graph.destroy()
+            raise
+        return compiled
+
+    def _graph(self, config: Mapping[str, str]) -> Graph:
+        return compile_source(
+            self.context,
+            self.source,
+            config=config,
+            shapes=self.plan.shapes,
+            flags=self.properties.for_graph(),
+            cache=cache_options_from_environment(os.environ),
+            progress=self.progress,
+        )
+
+
+@dataclass(frozen=True)
+class _CacheEntry:
+    """The entry of one model in CACHE_DIR."""
+
+    cache: ModelCache
+    key: str
+    context: Context
+    source: GraphSource
+    properties: ModelProperties
+
+    def load_or_claim(self, claim: ExitStack) -> CompiledModel | None:
+        """Import the entry. Without one, `claim` gets the right to compile it, and None is returned."""
+        cached = self.cache.load(self.key, self._import)
+        if cached is None:
+            claim.enter_context(self.cache.claimed(self.key))
+            cached = self.cache.load(self.key, self._import)  # another process may have compiled it meanwhile
+        return cached
+
+    def store(self, compiled: CompiledModel) -> None:
+        """Export a compiled model into the cache, if that is possible."""
+        model = replace(
+            compiled.exportable(),
+            weightless=keeps_no_weights(self.properties),
+            raw=False,
+            extra={KEY_TEXT: self.key},
+        )
+        self.cache.store(self.key, partial(exporting.export_entry, model))
+
+    def _import(self, path: Path) -> CompiledModel:
+        compiled = import_cached(self.context, path, self.properties, self.source)
+        if compiled.extra.pop(KEY_TEXT, "") != self.key:
+            raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
+        return compiled
