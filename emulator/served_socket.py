@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import socket
@@ -13,6 +12,8 @@ import msgspec
 
 from softnpu.emulator import access
 from softnpu.emulator.common import failpoints, file_ownership
+from softnpu.emulator.common.file_claim import FileClaim
+from softnpu.emulator.common.process_identity import ProcessIdentity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -65,40 +66,24 @@ class DaemonLock:
     """The lock of one socket path, held as long as a daemon serves it. Whoever holds it owns the path."""
 
     def __init__(self, path: Path) -> None:
-        self._path = endpoint.lock_path(path)
-        self._fd = self._acquire(path)
+        claim = FileClaim.acquire(endpoint.lock_path(path), open_file=_open_lock_file)
+        if claim is None:
+            raise _already_served(path)
+        self._claim = claim
 
     def record(self, status: str) -> None:
-        """Writes who holds the lock."""
-        record = DaemonRecord(
-            pid=os.getpid(),
-            start_time=endpoint.process_start_time(os.getpid()),
-            boot_id=endpoint.boot_id(),
-            status=status,
-        )
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, msgspec.json.encode(record) + b"\n", 0)
+        """Write who holds the lock."""
+        record = DaemonRecord(**ProcessIdentity.current()._asdict(), status=status)
+        os.ftruncate(self._claim.fd, 0)
+        os.pwrite(self._claim.fd, msgspec.json.encode(record) + b"\n", 0)
 
     def release(self) -> None:
-        """Removes the lock file while it is still locked, so nobody can meet a stale one."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        """Give the path up for the next daemon."""
+        self._claim.release()
 
-    def _acquire(self, path: Path) -> int:
-        while True:
-            fd = file_ownership.open_own(self._path, os.O_RDWR, "lock file")
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                raise _already_served(path) from None
-            # the last holder may have unlinked the file between our open and our lock
-            try:
-                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
-                    return fd
-            except FileNotFoundError:
-                log.debug("%s went away while it was locked", self._path)
-            os.close(fd)
+
+def _open_lock_file(path: Path) -> int:
+    return file_ownership.open_own(path, os.O_RDWR, "lock file")
 
 
 def _listen(path: Path) -> socket.socket:

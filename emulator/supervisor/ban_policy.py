@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from softnpu.emulator.interface import endpoint
+from softnpu.emulator.common import process_identity
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 
 WINDOW_S = 60.0
@@ -25,8 +25,8 @@ _HINT = "find out why its commands hang or crash; the daemon's log names each of
 def identity(pid: int, session: int) -> str:
     """Who a session is: its process, so that a new session is no fresh start; else the session."""
     try:
-        return f"process {pid}.{endpoint.process_start_time(pid)}"
-    except (OSError, IndexError, ValueError):
+        return f"process {pid}.{process_identity.start_time(pid)}"
+    except OSError:
         return f"session {session}"
 
 
