@@ -1,7 +1,7 @@
 """An opened exported model: a range of a descriptor.
 
-A path, an open file and bytes that are mapped from a file become that file's descriptor; bytes in memory become
-one sealed copy. No weights are read.
+A path, an open file and bytes that are mapped from a file become that file's descriptor; bytes in memory
+become one sealed copy. No weights are read.
 """
 
 from __future__ import annotations

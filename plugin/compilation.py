@@ -1,4 +1,4 @@
-"""`Core.compile_model` step by step: the model as descriptors, its batch, CACHE_DIR, the compiler, the device."""
+"""`Core.compile_model` step by step: descriptors of the model, its batch, CACHE_DIR, the compiler."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _CacheEntry:
 
     def load_or_claim(self, claim: ExitStack) -> CompiledModel | None:
         """Import the entry. Without one, `claim` gets the right to compile it, and None is returned."""
-        cached = self.cache.load(self.key, self._import)
+        cached: CompiledModel | None = self.cache.load(self.key, self._import)
         if cached is None:
             claim.enter_context(self.cache.claimed(self.key))
             cached = self.cache.load(self.key, self._import)  # another process may have compiled it meanwhile

@@ -119,7 +119,10 @@ class CompiledModel:
         return self._properties[record.name] if reader is None else reader(self)
 
     def set_property(self, properties: PropertyPairs) -> None:
-        """Set WORKLOAD_TYPE, which can change after compiling. Raises `PropertyError` for other properties."""
+        """Set WORKLOAD_TYPE, which can change after compiling.
+
+        Raises `PropertyError` for other properties.
+        """
         values = parse(property_pairs(properties))
         for name in values:
             if find_at(Level.MODEL, name).access_at(Level.MODEL) is Access.RO:
@@ -144,8 +147,8 @@ class CompiledModel:
         """Raise `NpuError`: only the device knows the layers that run; profiles show them (PERF_COUNT)."""
         raise NpuError(
             f"model '{self.meta.name}', get_runtime_model: the compiled model is a blob, no openvino.Model; "
-            "expected use of its ports (inputs, outputs), or of PERF_COUNT and get_profiling_info, which show "
-            "its layers"
+            "expected use of its ports (inputs, outputs), or of PERF_COUNT and get_profiling_info, which "
+            "show its layers"
         )
 
     def release_memory(self) -> None:

@@ -1,4 +1,4 @@
-"""The devices that this process uses: one session, and one context for each device, shared by every `Core`."""
+"""The devices that this process uses: one session, one context for each device, shared by every `Core`."""
 
 from __future__ import annotations
 
@@ -125,6 +125,5 @@ def _find(subject: str, number: str, driver: Driver) -> int:
             return device.info.index
     known = ", ".join(f"{device.info.index} (platform {device.info.platform})" for device in devices)
     raise PropertyError(
-        f"{subject}: no such device; expected one of {known}."
-        " NPU_PLATFORM compiles for an absent platform"
+        f"{subject}: no such device; expected one of {known}. NPU_PLATFORM compiles for an absent platform"
     )

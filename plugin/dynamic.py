@@ -1,4 +1,4 @@
-"""Inferences with dynamic shapes: the device gets them before each one, and repeats one with too little memory."""
+"""Inferences with dynamic shapes: the device reads them before each one; too little memory repeats one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class DynamicSlot(Slot):
         """Raises `InputError` if the tensor of an input has a shape outside the bounds."""
         shape = self.shape
         if shape != self._checked:
-            if not self._takes(shape):
+            if not self._accepts(shape):
                 self._check(self.tensor)
             self._checked = shape
 
@@ -130,7 +130,7 @@ class DynamicSlot(Slot):
         super()._enlarge(shape, max(elements, min(twice, self._max_elements or twice)))
 
     def _in_device_memory(self, tensor: Any) -> bool:
-        """Whether a tensor is used in place: an output must have all the memory that the device might write to."""
+        """Whether a tensor is used in place: an output needs all memory that the device might write to."""
         if self._kind == "input":
             return super()._in_device_memory(tensor)
         try:

@@ -12,7 +12,10 @@ from softnpu.driver import ZeError, ZeResult
 
 
 class NpuError(RuntimeError):
-    """Base of all errors of the plugin. The text names object, value, what was expected, and the next step."""
+    """Base of all errors of the plugin.
+
+    The text names object, value, what was expected, and the next step.
+    """
 
 
 class ModelError(NpuError):

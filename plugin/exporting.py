@@ -52,8 +52,8 @@ class Exportable:
     """A compiled model for export. `properties` are those of its compilation, as texts.
 
     `initial` is the graph that computes initial values of its states, if it has one. `sources` have its
-    constants, `model` is its file. `weightless` leaves the constants out, `raw` the metadata; `extra` is added
-    to the metadata.
+    constants, `model` is its file. `weightless` leaves the constants out, `raw` the metadata; `extra` is
+    added to the metadata.
     """
 
     graph: Graph
@@ -70,8 +70,8 @@ class Exportable:
 def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
     """Write the model to `target`, a binary stream or a path; without a target, return a stream.
 
-    An existing file is replaced after a complete write, and is unchanged after an error. A stream is rewound at
-    the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
+    An existing file is replaced after a complete write, and is unchanged after an error. A stream is rewound
+    at the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
     """
     name = model.graph.meta.name
     with translated(f"model '{name}', export", NpuError):

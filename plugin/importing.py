@@ -74,7 +74,8 @@ def import_cached(
 ) -> CompiledModel:
     """Load an entry of a cache; `source` is its model, and has the weights if the entry has none.
 
-    Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or is another user's.
+    Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or is another
+    user's.
     """
     with (
         BlobFile.open_entry(path) as file,

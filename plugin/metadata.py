@@ -6,11 +6,11 @@
     trailer, the last 64 bytes    metadata length u64 | file length u64 | major u16 | minor u16 | reserved 4 |
                                   blake3 of metadata and trailer with this field zero, 32 bytes | "SNPUMETA"
 
-A reader starts from the end of the file and need not understand blobs. The metadata has the digest of each blob's
-header, which has the digests of all sections, so a change of any byte is detected.
+A reader starts from the end of the file and need not understand blobs. The metadata has the digest of each
+blob's header, which has the digests of all sections, so a change of any byte is detected.
 
-A reader accepts its own major and a minor up to its own: fields that older metadata lacks have defaults. A new
-field here or in `Signature` takes a higher `MINOR`, and a file of that version in tests/plugin/data.
+A reader accepts its own major and a minor up to its own: fields that older metadata lacks have defaults. A
+new field here or in `Signature` takes a higher `MINOR`, and a file of that version in tests/plugin/data.
 
     1.0    versions, ports, properties, blobs, requirements
     1.1    batch and dynamic shapes of ports, further blobs, weights outside of the file, texts of programs
@@ -76,8 +76,9 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """The description of an exported model.
 
     `openvino`, `plugin` and `compiler` are versions, `properties` those of the compilation, as texts.
-    `requirements` is RUNTIME_REQUIREMENTS. `embedded` are the canonical offsets of constants that the compiled
-    blob contains. `weights` is None when the file has all weights. `extra` has texts of programs by name.
+    `requirements` is RUNTIME_REQUIREMENTS. `embedded` are the canonical offsets of constants that the
+    compiled blob contains. `weights` is None when the file has all weights. `extra` has texts of programs by
+    name.
     """
 
     openvino: str

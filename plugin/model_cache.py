@@ -1,20 +1,18 @@
 """CACHE_DIR: exported models in a directory, imported in place of compiling the same model again.
 
-    KEY.blob        an exported model; replaced only by renaming, so it is whole or not there
-    KEY.lock        held by the process that compiles for KEY; the kernel drops it however that ends
-    ID.digest       the digest of a file of weights, so that large ones are read once and not at every start
+    KEY.blob        an exported model; replaced only by renaming, so it is complete or absent
+    KEY.lock        the claim of the process that compiles for KEY, see `emulator.common.file_claim`
+    ID.digest       the digest of a file of weights, so that large ones are not read at every start
 
-Others may write into the directory. What they say there is not believed: entries and notes count only if this
-user or root owns them and nobody else may write them, and what is written takes the place of a name, without
-looking what it is.
+Other users may be able to write into the directory. Their files are not trusted: this user or root must own
+an entry or a digest, and nobody else may write it. New files replace a name, whatever it is.
 
-A cache can only save time: whatever goes wrong (a damaged entry, a full or read-only disk, no locks) is told
-in the log, and the model is compiled.
+A cache only saves time: every failure (a damaged entry, a full or read-only disk, no locks) is logged, and
+the model is compiled.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
@@ -31,7 +29,8 @@ from softnpu.driver import GraphSource, WeightFile
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.weights import SpaceLayout
 from softnpu.emulator.common import file_ownership, linux
-from softnpu.emulator.compiler import cache_files, cache_key
+from softnpu.emulator.common.file_claim import FileClaim
+from softnpu.emulator.compiler import cache_key
 from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
@@ -39,18 +38,16 @@ from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties
 from softnpu.plugin.version import plugin_version
 
 KEY_TEXT: Final = "softnpu.cache_key"
-"""The name under which an entry tells its own key: a file with another one is not what was asked for."""
+"""The name of an entry's own key in its metadata: a file with another key is not used."""
 
 _CHUNK: Final = 8 << 20
 _WAIT_S: Final = 120.0
-_SETTLED_NS: Final = (
-    2_000_000_000  # a file that was changed just now may change again with the same time stamp
-)
-_LEFT_OVER_S: Final = 3600.0
+_SETTLED_NS: Final = 2_000_000_000  # a file that changed just now may change again with the same time stamp
+_STALE_S: Final = 3600.0
 
 
 class _KeyParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that makes a compiled model what it is."""
+    """Everything that determines a compiled model."""
 
     name: str
     content: bytes
@@ -71,7 +68,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class ModelCache:
-    """The models in one directory. `log` is told what happens to entries."""
+    """The models in one directory. Events go to `log`."""
 
     def __init__(self, folder: Path, log: logging.Logger) -> None:
         self._folder = folder
@@ -79,7 +76,7 @@ class ModelCache:
 
     @classmethod
     def of(cls, properties: ModelProperties, log: logging.Logger) -> ModelCache | None:
-        """The cache that CACHE_DIR asks for; None without one, and when the directory cannot be used."""
+        """The cache in CACHE_DIR; None without one, and when the directory cannot be used."""
         if not properties["CACHE_DIR"]:
             return None
         folder = Path(properties["CACHE_DIR"]).absolute()
@@ -97,7 +94,7 @@ class ModelCache:
         config: Mapping[str, str],
         shapes: Mapping[str, Sequence[int]] | None,
     ) -> str:
-        """The name of the entry of a model: its content, and everything else that changes the result."""
+        """The name of the entry of a model: a digest of its content and everything else that matters."""
         parts = _KeyParts(
             name=source.name,
             content=self._content(source),
@@ -110,27 +107,30 @@ class ModelCache:
         return blake3(_encoder.encode(parts)).hexdigest()
 
     def path(self, key: str) -> Path:
-        """Where the entry of a key lies, if it is there."""
+        """The path of the entry of a key, which need not exist."""
         return self._folder / f"{key}.blob"
 
     @contextmanager
     def claimed(self, key: str) -> Iterator[None]:
-        """Held by one process for a key at a time, while it makes the entry; others wait here.
+        """Claim the right to make the entry of a key, after waiting for another process that has it.
 
-        Who has waited too long goes on without: two that write the same entry do no harm.
+        After a timeout, or without usable locks, it continues without a claim: two writers of one entry are
+        harmless.
         """
-        lock = self._folder / f"{key}.lock"
-        fd = self._locked(lock)
         try:
+            claim = FileClaim.acquire(self._folder / f"{key}.lock", _WAIT_S)
+        except OSError:
+            yield  # nothing can be written here, or another user could make us wait
+            return
+        if claim is None:
+            self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
             yield
-        finally:
-            if fd is not None:
-                with suppress(OSError):
-                    lock.unlink()  # before it is unlocked: who waits sees that the name is gone
-                os.close(fd)
+            return
+        with claim:
+            yield
 
     def load(self, key: str, load: Callable[[Path], Any]) -> Any:
-        """What `load` makes of the entry of a key; None if there is none, or a bad one, which goes."""
+        """The result of `load` for the entry of a key; None without one. A bad one is removed."""
         path = self.path(key)
         if not os.path.lexists(path):
             return None
@@ -139,14 +139,14 @@ class ModelCache:
         except DeviceLostError:
             raise
         except (NpuError, OSError) as failure:
-            # as text: a record with the failure itself would keep all alive that its traceback refers to
+            # as text, because a traceback would keep objects alive
             self._log.warning("CACHE_DIR: bad entry %s: %s; the model is compiled", path, str(failure))
             with suppress(OSError):
                 path.unlink()
             return None
 
     def store(self, key: str, export: Callable[[Path], object]) -> None:
-        """Has `export` write the entry of a key; told in the log if that is not possible."""
+        """Have `export` write the entry of a key; a failure is logged."""
         self._sweep()
         path = self.path(key)
         try:
@@ -155,38 +155,17 @@ class ModelCache:
             raise
         except (NpuError, OSError) as failure:
             reason = failure.strerror if isinstance(failure, OSError) else None
-            told = reason or str(failure)
-            self._log.warning("CACHE_DIR %s: the model is not stored: %s", self._folder, told)
+            self._log.warning(
+                "CACHE_DIR %s: the model is not stored: %s", self._folder, reason or str(failure)
+            )
         else:
             self._log.info("CACHE_DIR: stored %s", path)
 
     # ------------------------------------------------------------
 
-    def _locked(self, lock: Path) -> int | None:
-        deadline = time.monotonic() + _WAIT_S
-        while True:
-            try:
-                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError:
-                return None  # nothing can be written here: an entry may still be read
-            try:
-                if file_ownership.distrust(fd):
-                    os.close(fd)
-                    return None  # its owner could make us wait
-                if not cache_files.lock_before(fd, fcntl.LOCK_EX, deadline):
-                    self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
-                    os.close(fd)
-                    return None
-                if cache_files.names(fd, lock):
-                    return fd
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
-
     def _sweep(self) -> None:
-        """Removes what processes left that were killed while they wrote."""
-        oldest = time.time() - _LEFT_OVER_S
+        """Remove temporary files of processes that were killed while writing."""
+        oldest = time.time() - _STALE_S
         with suppress(OSError):
             for path in (*self._folder.glob(".*.blob.*"), *self._folder.glob(".*.digest.*")):
                 if path.lstat().st_mtime < oldest:
@@ -197,11 +176,11 @@ class ModelCache:
         layout = SpaceLayout(source.sources)
         for start, file in zip(layout.starts, source.weights, strict=True):
             hasher.update(start.to_bytes(8, "little") + file.length.to_bytes(8, "little"))
-            hasher.update(self._remembered(file))
+            hasher.update(self._weights_digest(file))
         return hasher.digest()
 
-    def _remembered(self, file: WeightFile) -> bytes:
-        """The digest of weights; of a file that did not change since, the one that was noted then."""
+    def _weights_digest(self, file: WeightFile) -> bytes:
+        """The digest of weights; that of an unchanged file is read from a digest file."""
         info = os.fstat(file.fd)
         if linux.has_seals(file.fd, linux.SEALS_IMMUTABLE):
             return _digest(file)
@@ -209,57 +188,57 @@ class ModelCache:
             f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}"
             f":{file.offset}:{file.length}"
         ).encode()
-        note = self._folder / f"{blake3(identity).hexdigest(16)}.digest"
+        digest_file = self._folder / f"{blake3(identity).hexdigest(16)}.digest"
         with suppress(OSError):
-            found = _read_note(note)
-            if len(found) == 64 and blake3(identity + found[:32]).digest() == found[32:]:
-                return found[:32]
+            content = _read_digest_file(digest_file)
+            if len(content) == 64 and blake3(identity + content[:32]).digest() == content[32:]:
+                return content[:32]
         settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED_NS
         digest = _digest(file)
         if settled:
             with suppress(OSError):
-                _write_note(note, digest + blake3(identity + digest).digest())
+                _write_digest_file(digest_file, digest + blake3(identity + digest).digest())
         return digest
 
 
 def keeps_no_weights(properties: ModelProperties) -> bool:
-    """Whether entries are to be small, or quick to load."""
+    """Whether entries are small (CACHE_MODE=OPTIMIZE_SIZE) instead of quick to load."""
     return bool(properties["CACHE_MODE"] == CacheMode.OPTIMIZE_SIZE)
 
 
 def _caching_properties(properties: ModelProperties) -> dict[str, str]:
     """The values of CACHING_PROPERTIES, as text."""
-    told: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in properties["CACHING_PROPERTIES"]:
         record = PROPERTIES.get(name)
         if record is None:
             raise PropertyError(f"property CACHING_PROPERTIES: {name} is no property")
         if record.access is Access.RW:
-            told[name] = record.text(properties[name])
-    # those that can only be read tell of device, driver and compiler: they are parts of the key by themselves
-    return told
+            values[name] = record.text(properties[name])
+    # read-only ones are about device, driver and compiler, which are parts of the key anyway
+    return values
 
 
-def _read_note(path: Path) -> bytes:
+def _read_digest_file(path: Path) -> bytes:
     with open(file_ownership.open_trusted(path), "rb") as file:
         return file.read(65)
 
 
-def _write_note(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _write_digest_file(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, content)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(fd)
 
 
 def _digest(file: WeightFile) -> bytes:
-    """Of a range of a file, which is read and not mapped: its pages should not stay in this process."""
+    """The digest of a range of a file. It is read, not mapped, so that no pages stay in this process."""
     hasher = blake3(max_threads=blake3.AUTO)
     end = file.offset + file.length
     for at in range(file.offset, end, _CHUNK):

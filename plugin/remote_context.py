@@ -65,7 +65,10 @@ class RemoteContext:
         return RemoteTensor(self, layout, obtain(subject, self._context, merged, layout.byte_size), merged)
 
     def create_host_tensor(self, type: Any, shape: Any) -> ov.Tensor:
-        """Create an `openvino.Tensor` in device memory: requests use it in place. Raises as `create_tensor`."""
+        """Create an `openvino.Tensor` in device memory: requests use it in place.
+
+        Raises as `create_tensor`.
+        """
         subject = f"host tensor on {self._name}"
         self.check_alive(subject)
         layout = layout_of(subject, type, shape)
@@ -91,7 +94,7 @@ class RemoteContext:
         return self._index
 
     def check_alive(self, subject: str) -> None:
-        """Raise `DeviceLostError` when the session has ended, or belongs to the parent of a forked process."""
+        """Raise `DeviceLostError` when the session has ended, or belongs to the parent of a fork."""
         if self._pid != os.getpid():
             raise DeviceLostError(
                 f"{subject}: made by process {self._pid}, used in its forked child {os.getpid()}; expected a "
@@ -100,8 +103,8 @@ class RemoteContext:
             )
         if self._context.destroyed or self._context.connection.is_lost():
             raise DeviceLostError(
-                f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a context "
-                "of the session that is open. Make a new one with create_context"
+                f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a "
+                "context of the session that is open. Make a new one with create_context"
             )
 
     def __repr__(self) -> str:
@@ -113,7 +116,7 @@ def remote_context_of(context: Context, subject: str) -> RemoteContext:
     devices = devices_of(context)
     if devices is None:
         raise DeviceLostError(
-            f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a model of the "
-            "session that is open. Compile it again"
+            f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a model of "
+            "the session that is open. Compile it again"
         )
     return RemoteContext(devices, context.device.info.index)

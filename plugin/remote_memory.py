@@ -49,7 +49,9 @@ def layout_of(subject: str, element_type: Any, shape: Any) -> TensorLayout:
             f"{subject}: element type {element_type!r}; expected an openvino.Type such as f32"
         ) from None
     if kind.is_dynamic() or kind == ov.Type.string:
-        raise InputError(f"{subject}: element type {kind.to_string()} has no size; expected a type of numbers")
+        raise InputError(
+            f"{subject}: element type {kind.to_string()} has no size; expected a type of numbers"
+        )
     try:
         dimensions = ov.Shape(list(shape) if isinstance(shape, Iterable) else shape)
     except (TypeError, RuntimeError):
@@ -129,7 +131,9 @@ def _from_file(subject: str, context: Context, properties: RemoteProperties, siz
     path, offset = properties.file.path, properties.file.offset_in_bytes
     subject = f"{subject}, file {path}"
     if properties.tensor_type not in (None, TensorType.INPUT):
-        raise PropertyError(f"{subject}: TENSOR_TYPE {properties.tensor_type}; expected INPUT for MMAPED_FILE")
+        raise PropertyError(
+            f"{subject}: TENSOR_TYPE {properties.tensor_type}; expected INPUT for MMAPED_FILE"
+        )
     try:
         with open(path, "rb") as file:
             left = max(0, os.fstat(file.fileno()).st_size - offset)

@@ -91,8 +91,8 @@ def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
         for name, value in {**sources, "TENSOR_TYPE": properties.tensor_type}.items():
             if value is not None:
                 raise PropertyError(
-                    f"{subject}, property {name}: given without MEM_TYPE; expected one of {', '.join(MemType)} "
-                    "too"
+                    f"{subject}, property {name}: given without MEM_TYPE; expected one of "
+                    f"{', '.join(MemType)} too"
                 )
         mem_type = MemType.L0_INTERNAL_BUF
     needed, description = _REQUIRED.get(mem_type, ("", ""))
@@ -105,7 +105,9 @@ def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
                 f"expected {needed or 'none'}"
             )
     default = TensorType.INPUT if mem_type is MemType.MMAPED_FILE else TensorType.BINDED
-    return msgspec.structs.replace(properties, mem_type=mem_type, tensor_type=properties.tensor_type or default)
+    return msgspec.structs.replace(
+        properties, mem_type=mem_type, tensor_type=properties.tensor_type or default
+    )
 
 
 def _near(name: object) -> str:

@@ -1,4 +1,4 @@
-"""Remote tensors through `multiprocessing`: it sends the descriptor, and the other process maps the same memory.
+"""Remote tensors through `multiprocessing`: the receiver of their descriptor maps the same memory.
 
 The start methods spawn and forkserver work, and so do queues and pipes.
 """

@@ -35,9 +35,9 @@ class TensorContext(Protocol):
 class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     """Created by `RemoteContext.create_tensor`.
 
-    Device memory is host-visible, so it is an `openvino.Tensor` too: `data` is a view of it, and `copy_to` and
-    `copy_from` take tensors of both kinds. The memory lives as long as something refers to it: this object, an
-    array from `data`, an infer request, an inference in flight, another process.
+    Device memory is host-visible, so it is an `openvino.Tensor` too: `data` is a view of it, and `copy_to`
+    and `copy_from` take tensors of both kinds. The memory lives as long as something refers to it: this
+    object, an array from `data`, an infer request, an inference in flight, another process.
     """
 
     def __init__(

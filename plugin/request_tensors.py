@@ -27,7 +27,7 @@ class RequestTensors(ABC):
         return self._slot(key).tensor
 
     def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
-        """Use `tensor` for a port from now on. Memory of this device is used in place, other memory is copied.
+        """Use `tensor` for a port from now on: memory of this device in place, other memory by copies.
 
         A name of both an input and an output means the input, as in OpenVINO.
         Raises `InputError` for a wrong shape or element type.

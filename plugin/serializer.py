@@ -62,9 +62,7 @@ def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0)
     return bytearray(header + _VERSION.pack(*version) + constants + xml)
 
 
-def by_descriptor(
-    model: ov.Model, name: str, pool: Pool | None = None, copy_below: int = 0
-) -> GraphSource:
+def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_below: int = 0) -> GraphSource:
     """The model for the compiler: constants that OpenVINO maps from a file go as that file's descriptor.
 
     Constants that `pool` has, byte for byte, go as its descriptor. All others, and those of fewer than

@@ -1,7 +1,8 @@
 """The signature of a compiled model: its ports with names, shapes and layouts, and its batch.
 
-The device has the arguments of the graph (`GraphMeta`). Most ports are one argument, but states and shape tensors
-are arguments without a port, and a model whose batch the plugin splits has other shapes on the device.
+The device has the arguments of the graph (`GraphMeta`). Most ports are one argument, but states and shape
+tensors are arguments without a port, and a model whose batch the plugin splits has other shapes on the
+device.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output: `shape` as `openvino.PartialShape` writes it, `argument` its graph argument.
 
-    `shape_argument` is the argument with its shape at each inference, -1 without one. `batch_axis` is the axis
-    of the samples of a batch that the plugin splits, each `per_sample` long on that axis; -1 without a batch.
+    `shape_argument` is the argument with its shape at each inference, -1 without one. `batch_axis` is the
+    axis of the samples of a batch that the plugin splits, each `per_sample` long on that axis; -1 without a
+    batch.
     """
 
     name: str

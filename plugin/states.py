@@ -1,7 +1,7 @@
 """States of an infer request: each has two buffers, the state and the one that is written next.
 
-An inference reads the one and writes the other. When it succeeds they swap, and nothing is copied. An inference
-that fails or is cancelled leaves the state unchanged.
+An inference reads the one and writes the other. When it succeeds they swap, and nothing is copied. An
+inference that fails or is cancelled leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def needs_initial(meta: GraphMeta) -> bool:
 
 
 def initial_config(config: Mapping[str, str]) -> dict[str, str]:
-    """The compiler's configuration for that graph, from the one of the model. Source and shapes are the same."""
+    """The compiler's configuration for that graph, from the one of the model.
+
+    Source and shapes are the same.
+    """
     return {**config, _PROFILING: "NO", STATES_INIT: "YES"}
 
 
@@ -91,7 +94,8 @@ class States:
             if not state.meta.initial and not state.pending
         }
         return {
-            argument: kept.get(index, bindings[index]) for argument, index in enumerate(self._initial_arguments)
+            argument: kept.get(index, bindings[index])
+            for argument, index in enumerate(self._initial_arguments)
         }
 
     def swap(self) -> None:
@@ -161,7 +165,10 @@ class StateBuffers:
 
 
 Change = Callable[[str, Callable[[], int]], None]
-"""Performs a named change of the states, which returns the bytes it copied. `InferError` for a busy request."""
+"""Performs a named change of the states, which returns the bytes it copied.
+
+`InferError` for a busy request.
+"""
 
 
 class VariableState:
@@ -218,6 +225,6 @@ def _memory(argument: ArgumentMeta) -> tuple[str, tuple[int, ...], int]:
 
 def _mismatch(main: GraphMeta, problem: str) -> NpuError:
     return NpuError(
-        f"model '{main.name}', initial values of its states: {problem}; expected the graph that {STATES_INIT} "
-        "makes of the same model. Compile the model again"
+        f"model '{main.name}', initial values of its states: {problem}; expected the graph that "
+        f"{STATES_INIT} makes of the same model. Compile the model again"
     )

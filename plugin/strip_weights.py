@@ -16,7 +16,7 @@ from softnpu.emulator.blob.container import BlobReader, ConstantReference, Secti
 from softnpu.emulator.blob.weights import aligned
 
 _MAX_EMBEDDED = 16 << 20
-"""Constants of more bytes in all stay in the file, even if the compiler embedded them: they would be copied."""
+"""Constants of more bytes in all stay in the file, because embedded ones are copied."""
 
 
 @dataclass(frozen=True)

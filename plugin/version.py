@@ -1,4 +1,4 @@
-"""The result of `Core.get_versions`: a record like `openvino.Version`, which cannot be created from Python."""
+"""The result of `Core.get_versions`: a record like `openvino.Version`, which Python cannot create."""
 
 from __future__ import annotations
 

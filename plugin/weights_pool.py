@@ -1,7 +1,7 @@
 """Pools of constants, in which those of an exported model are looked up: a weights file, or a model.
 
-A pool has names and sizes from a header or an XML, not the content: the device compares that with the digests in
-the blob when it loads the model.
+A pool has names and sizes from a header or an XML, not the content: the device compares that with the digests
+in the blob when it loads the model.
 """
 
 from __future__ import annotations
@@ -217,4 +217,3 @@ def _layers(fd: int, xml: Path) -> list[Entry]:
         for layer in const_layers(text)
         if layer.size and layer.offset + layer.size <= size
     ]
-

@@ -1,4 +1,4 @@
-"""The weights of a model that was exported without them: at their origin, in WEIGHTS_PATH, or in the model."""
+"""The weights of a model exported without them: at their origin, in WEIGHTS_PATH, or in the model."""
 
 from __future__ import annotations
 

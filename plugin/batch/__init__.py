@@ -1,5 +1,5 @@
 """Batches that the plugin splits: the device has the model for one sample, and executes it for each.
 
-`looks` and `axes` find where the batch may be, `tracking` with its rules proves that samples do not meet,
-`plan` decides, `slots` and `execution` carry it out.
+`input_scan` and `axes` find candidates for the axis of the batch, `tracking` and its rules prove that samples
+are independent, `plan` decides, `slots` and `execution` run batches.
 """

@@ -1,4 +1,4 @@
-"""Where the batch of a model may be: by layouts, by a dynamic dimension, by convention."""
+"""Candidates for the axis of a model's batch: by layouts, by a dynamic dimension, by convention."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enum import Enum
 import openvino as ov
 from openvino import layout_helpers
 
-from softnpu.plugin.batch.input_scan import InputLook
+from softnpu.plugin.batch.input_scan import InputInfo
 from softnpu.plugin.batch.tracking import NotSplittable
 
 _ONE = ov.Dimension(1)
 
 
 class Evidence(Enum):
-    """What speaks for an axis."""
+    """The reason for an axis."""
 
     LAYOUT = "its layout"
     DYNAMIC = "its dynamic dimension"
@@ -32,30 +32,30 @@ class Candidate:
     evidence: Evidence
 
 
-def candidates(looks: Sequence[InputLook], explicit: bool) -> list[Candidate]:
-    """What may be the batch, the likeliest first; none when the model has no batch.
+def candidates(inputs: Sequence[InputInfo], explicit: bool) -> list[Candidate]:
+    """Possible batches, the most likely first; none when the model has no batch.
 
-    `explicit`: the user asks for it, so that a dynamic dimension anywhere is worth a try. Raises
-    `NotSplittable` for layouts that contradict each other and for dynamic ranks.
+    `explicit`: the user requests a split, so that a dynamic dimension on any axis counts. Raises
+    `NotSplittable` for contradictory layouts and for dynamic ranks.
     """
-    if any(look.shape.rank.is_dynamic for look in looks):
-        if explicit or any(_named(look) is not None for look in looks):
+    if any(entry.shape.rank.is_dynamic for entry in inputs):
+        if explicit or any(_named(entry) is not None for entry in inputs):
             raise NotSplittable("an input has a dynamic rank", mixes=False)
         return []
-    named = [_named(look) for look in looks]
+    named = [_named(entry) for entry in inputs]
     if any(axis is not None for axis in named):
-        return list(_by_layout(looks, named))
-    if any(look.shape.is_dynamic for look in looks):
-        return list(_by_dynamic_dimension(looks, explicit))
-    return list(_by_convention(looks))
+        return list(_by_layout(inputs, named))
+    if any(entry.shape.is_dynamic for entry in inputs):
+        return list(_by_dynamic_dimension(inputs, explicit))
+    return list(_by_convention(inputs))
 
 
-def only_batch_is_dynamic(looks: Sequence[InputLook], candidate: Candidate) -> None:
-    """Raises `NotSplittable` when another dimension is dynamic as well: samples would differ in shape."""
-    for look, batch in zip(looks, candidate.axes, strict=True):
-        for axis, dimension in enumerate(look.shape):
+def only_batch_is_dynamic(inputs: Sequence[InputInfo], candidate: Candidate) -> None:
+    """Raise `NotSplittable` when another dimension is dynamic too: samples would differ in shape."""
+    for entry, batch in zip(inputs, candidate.axes, strict=True):
+        for axis, dimension in enumerate(entry.shape):
             if dimension.is_dynamic and axis != batch:
-                raise NotSplittable(f"axis {axis} of input '{look.name}' is dynamic too", mixes=False)
+                raise NotSplittable(f"axis {axis} of input '{entry.name}' is dynamic too", mixes=False)
 
 
 def batch_axis(layout: ov.Layout, shape: ov.PartialShape) -> int | None:
@@ -66,48 +66,52 @@ def batch_axis(layout: ov.Layout, shape: ov.PartialShape) -> int | None:
     return int(index if index >= 0 or shape.rank.is_dynamic else index + len(shape))
 
 
-def _named(look: InputLook) -> int | None:
-    return batch_axis(look.layout, look.shape)
+def _named(entry: InputInfo) -> int | None:
+    return batch_axis(entry.layout, entry.shape)
 
 
-def _by_layout(looks: Sequence[InputLook], named: Sequence[int | None]) -> Iterator[Candidate]:
-    sizes = {look.name: look.shape[axis] for look, axis in zip(looks, named, strict=True) if axis is not None}
+def _by_layout(inputs: Sequence[InputInfo], named: Sequence[int | None]) -> Iterator[Candidate]:
+    sizes = {
+        entry.name: entry.shape[axis] for entry, axis in zip(inputs, named, strict=True) if axis is not None
+    }
     size = next(iter(sizes.values()))
     if any(other != size for other in sizes.values()):
-        found = ", ".join(f"{dimension} of '{name}'" for name, dimension in sizes.items())
-        raise NotSplittable(f"by their layouts inputs have different batches: {found}", mixes=False)
+        batches = ", ".join(f"{dimension} of '{name}'" for name, dimension in sizes.items())
+        raise NotSplittable(f"by their layouts inputs have different batches: {batches}", mixes=False)
     if size == _ONE:
         return
-    # without a layout of its own, the same dimension in front is the same batch, if that can be right
+    # an input without a layout but with the same first dimension probably has the batch too
     also = tuple(
-        0 if axis is None and look.layout.empty and len(look.shape) and look.shape[0] == size else axis
-        for look, axis in zip(looks, named, strict=True)
+        0 if axis is None and entry.layout.empty and len(entry.shape) and entry.shape[0] == size else axis
+        for entry, axis in zip(inputs, named, strict=True)
     )
     if also != tuple(named):
         yield Candidate(also, size, Evidence.LAYOUT)
     yield Candidate(tuple(named), size, Evidence.LAYOUT)
 
 
-def _by_dynamic_dimension(looks: Sequence[InputLook], explicit: bool) -> Iterator[Candidate]:
-    sizes = [look.shape[0] for look in looks if len(look.shape) and look.shape[0].is_dynamic]
+def _by_dynamic_dimension(inputs: Sequence[InputInfo], explicit: bool) -> Iterator[Candidate]:
+    sizes = [entry.shape[0] for entry in inputs if len(entry.shape) and entry.shape[0].is_dynamic]
     if sizes:
-        axes = tuple(0 if len(look.shape) and look.shape[0].is_dynamic else None for look in looks)
+        axes = tuple(0 if len(entry.shape) and entry.shape[0].is_dynamic else None for entry in inputs)
         if any(size != sizes[0] for size in sizes):
-            found = ", ".join(map(str, sizes))
-            raise NotSplittable(f"the first dimensions of inputs have different bounds: {found}", mixes=False)
+            bounds = ", ".join(map(str, sizes))
+            raise NotSplittable(
+                f"the first dimensions of inputs have different bounds: {bounds}", mixes=False
+            )
         yield Candidate(axes, sizes[0], Evidence.DYNAMIC)
     elif explicit:
-        found_axes = tuple(
-            next((axis for axis, dimension in enumerate(look.shape) if dimension.is_dynamic), None)
-            for look in looks
+        axes = tuple(
+            next((axis for axis, dimension in enumerate(entry.shape) if dimension.is_dynamic), None)
+            for entry in inputs
         )
-        sizes = [look.shape[axis] for look, axis in zip(looks, found_axes, strict=True) if axis is not None]
-        yield Candidate(found_axes, sizes[0], Evidence.DYNAMIC)
+        sizes = [entry.shape[axis] for entry, axis in zip(inputs, axes, strict=True) if axis is not None]
+        yield Candidate(axes, sizes[0], Evidence.DYNAMIC)
 
 
-def _by_convention(looks: Sequence[InputLook]) -> Iterator[Candidate]:
-    sizes = [look.shape[0] for look in looks if len(look.shape) > 1 and look.shape[0] != _ONE]
+def _by_convention(inputs: Sequence[InputInfo]) -> Iterator[Candidate]:
+    sizes = [entry.shape[0] for entry in inputs if len(entry.shape) > 1 and entry.shape[0] != _ONE]
     for at, size in enumerate(sizes):
         if size not in sizes[:at]:
-            axes = tuple(0 if len(look.shape) > 1 and look.shape[0] == size else None for look in looks)
+            axes = tuple(0 if len(entry.shape) > 1 and entry.shape[0] == size else None for entry in inputs)
             yield Candidate(axes, size, Evidence.FIRST)

@@ -1,50 +1,51 @@
-"""Inferences of a batch: the graph, which has one sample, is executed for each, in one command list.
+"""Inferences of a batch: one command list executes the graph, which is for one sample, for each of them.
 
-Samples are used where they lie in the tensors, one behind the other. With other dimensions before the batch
-each is a strided view instead, which the device copies on its way.
+Samples are used in place in the tensors. With other dimensions before the batch each is a strided view
+instead, which the device copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softnpu.driver import CommandList
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.emulator.interface.commands import MAX_BUFFER
 from softnpu.plugin.batch.slots import BatchSlot
 from softnpu.plugin.errors import InputError
+from softnpu.plugin.executable import Executable
 from softnpu.plugin.profiling import Profiler
 from softnpu.plugin.recording import Recording
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Slot
 
-if TYPE_CHECKING:
-    from softnpu.plugin.executable import Executable
-
 PROFILED_SAMPLES = 8
-"""Profiles that are kept of one inference; a larger batch is told from its last ones."""
+"""Profiles that are kept of one inference; those of a larger batch are extrapolated."""
 _COMMAND, _ARGUMENT = 64, 40
-"""Bytes of a command that executes a graph, and of each of its arguments, at most."""
+"""Upper bounds for the bytes of a command that executes a graph, and of each of its arguments."""
 
 
 class BatchRecording(Recording):
-    """A recording whose list has one execution a sample. It is made anew when their number changes."""
+    """A recording with one execution for each sample. A change of their number records the list again."""
 
     def __init__(self, executable: Executable) -> None:
         super().__init__(executable)
         self._name = executable.signature.name
-        self._most = MAX_BUFFER // (_COMMAND + _ARGUMENT * len(executable.meta.arguments))
+        self._max_samples = MAX_BUFFER // (_COMMAND + _ARGUMENT * len(executable.meta.arguments))
         self._batched = [(at, slot) for at, slot in enumerate(self.inputs) if isinstance(slot, BatchSlot)]
         self._results = [slot for slot in self.outputs if isinstance(slot, BatchSlot)]
         self._count = 0
 
-    def check_inputs(self, given: Mapping[int, Any]) -> None:
-        """Raises `InputError` if the batches of all inputs would differ with those `given`, by index."""
-        self._samples({at: tuple(given[at].shape) for at in given})
+    def check_inputs(self, values: Mapping[int, Any]) -> None:
+        """Raise `InputError` if the batches of all inputs would differ with `values`, by index."""
+        self._samples({index: tuple(value.shape) for index, value in values.items()})
 
     def prepare(self) -> CommandList:
-        """As ever, for as many samples as inputs have. Raises `InputError` before anything has an effect."""
+        """As `Recording.prepare`, for as many samples as the inputs have.
+
+        Raises `InputError` before any effect.
+        """
         count = self._samples({})
         for slot in self._results:
             if not slot.is_own and slot.shape != slot.shape_for(count):
@@ -60,18 +61,18 @@ class BatchRecording(Recording):
             self._count = count
         return super().prepare()
 
-    def _samples(self, given: Mapping[int, tuple[int, ...]]) -> int:
-        counts = {slot.name: slot.samples_in(given.get(at, slot.shape)) for at, slot in self._batched}
+    def _samples(self, shapes: Mapping[int, tuple[int, ...]]) -> int:
+        counts = {slot.name: slot.samples_in(shapes.get(index, slot.shape)) for index, slot in self._batched}
         count = next(iter(counts.values()))
         if any(other != count for other in counts.values()):
             axes = {slot.name: slot.port.batch_axis for _, slot in self._batched}
-            found = ", ".join(f"{number} of {name} (axis {axes[name]})" for name, number in counts.items())
+            samples = ", ".join(f"{number} of {name} (axis {axes[name]})" for name, number in counts.items())
             raise InputError(
-                f"model '{self._name}', batch: {found}; expected the same number of samples in all inputs"
+                f"model '{self._name}', batch: {samples}; expected the same number of samples in all inputs"
             )
-        if count > self._most:
+        if count > self._max_samples:
             raise InputError(
-                f"model '{self._name}', batch: {count} samples; expected at most {self._most}, for which"
+                f"model '{self._name}', batch: {count} samples; expected at most {self._max_samples}, whose"
                 " commands fit into one command buffer. Infer in parts"
             )
         return count
@@ -84,8 +85,8 @@ class BatchRecording(Recording):
         return Profiler(self._executable.graph, PROFILED_SAMPLES)
 
     def _record(self) -> CommandList:
-        steps = [
-            {slot.port.argument: slot.part(sample) if isinstance(slot, BatchSlot) else slot.place
+        bindings = [
+            {slot.port.argument: slot.part(sample) if isinstance(slot, BatchSlot) else slot.memory
              for slot in self.slots}
             for sample in range(self._count)
         ]  # fmt: skip
@@ -93,7 +94,7 @@ class BatchRecording(Recording):
         if self.profiler is not None:
             self.profiler.executions = self._count
             queries = self.profiler.queries
-        commands = self._executable.record(steps, queries)
+        commands = self._executable.record(bindings, queries)
         for slot in self.slots:
-            slot.moved = False
+            slot.rebind = False
         return commands

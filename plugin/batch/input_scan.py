@@ -1,7 +1,7 @@
-"""A quick look at the inputs of a model, without OpenVINO when it is an IR: shapes, layouts, names.
+"""A quick scan of the inputs of a model, for an IR without OpenVINO: shapes, layouts, names.
 
-Most models have no batch, and must not pay for one: the XML of YOLOv8n (1 MB) is looked through in about a
-millisecond, where reading it takes thirty.
+Most models have no batch, and should not take longer for it: scanning the XML of YOLOv8n (1 MB) takes about a
+millisecond, reading the model thirty.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _COMMA = re.compile(r"(?<!\\),")
 
 
 @dataclass(frozen=True)
-class InputLook:
-    """What a batch is recognised by, of one input. `names` finds it: tensor names, then the friendly name."""
+class InputInfo:
+    """One input: its tensor names followed by the friendly name, its shape, and its layout."""
 
     names: tuple[str, ...]
     shape: ov.PartialShape
@@ -38,57 +38,59 @@ class InputLook:
 
     @property
     def name(self) -> str:
-        """How messages and the compiler call it."""
+        """The name for messages and for the compiler."""
         return self.names[0]
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """The inputs, and whether there is an operation whose definition has a batch."""
+    """The inputs of a model, and whether it has an operation whose definition has a batch."""
 
-    inputs: tuple[InputLook, ...]
+    inputs: tuple[InputInfo, ...]
     has_batch_layer: bool
 
     def shaped(self, shapes: Mapping[str, Sequence[int]] | None) -> ModelInputs:
-        """With the shapes that inputs are to be given; names of no input are the compiler's to refuse."""
+        """The inputs with these shapes. The compiler refuses unknown names later."""
         if not shapes:
             return self
-        return replace(self, inputs=tuple(_shaped(look, shapes) for look in self.inputs))
+        return replace(self, inputs=tuple(_shaped(entry, shapes) for entry in self.inputs))
 
 
-def look_at_xml(fd: int, length: int) -> ModelInputs | None:
-    """The inputs of an IR in a descriptor; None when it takes OpenVINO to tell."""
+def scan_xml(fd: int, length: int) -> ModelInputs | None:
+    """The inputs of an IR in a descriptor; None when OpenVINO has to read it."""
     if not length:
         return None
     with mmap.mmap(fd, length, prot=mmap.PROT_READ) as xml:
         # bodies of loops have parameters of their own
         if xml.find(b"body>") >= 0 or xml.find(b"<body") >= 0:
             return None
-        looks = []
+        inputs = []
         at = xml.find(_PARAMETER)
         while at >= 0:
             begin, end = xml.rfind(b"<layer", 0, at), xml.find(b"</layer>", at)
-            look = _parameter(xml[begin:end]) if 0 <= begin < end else None
-            if look is None:
+            entry = _parameter(xml[begin:end]) if 0 <= begin < end else None
+            if entry is None:
                 return None
-            looks.append(look)
+            inputs.append(entry)
             at = xml.find(_PARAMETER, end)
-        if not looks:
+        if not inputs:
             return None
-        may_matter = any(len(look.shape) and look.shape[0] != ov.Dimension(1) for look in looks)
-        return ModelInputs(tuple(looks), may_matter and _BATCH_LAYER.search(xml) is not None)
+        may_be_batched = any(len(entry.shape) and entry.shape[0] != ov.Dimension(1) for entry in inputs)
+        return ModelInputs(tuple(inputs), may_be_batched and _BATCH_LAYER.search(xml) is not None)
 
 
-def look_at_model(model: ov.Model) -> ModelInputs:
+def scan_model(model: ov.Model) -> ModelInputs:
     """The inputs of a model in memory."""
-    looks = [
-        InputLook((*sorted(port.names), port.node.friendly_name), port.partial_shape, port.node.layout)
+    inputs = [
+        InputInfo((*sorted(port.names), port.node.friendly_name), port.partial_shape, port.node.layout)
         for port in model.inputs
     ]
-    return ModelInputs(tuple(looks), any(op.get_type_name() in BATCH_BY_DEFINITION for op in model.get_ops()))
+    return ModelInputs(
+        tuple(inputs), any(op.get_type_name() in BATCH_BY_DEFINITION for op in model.get_ops())
+    )
 
 
-def _parameter(layer: bytes) -> InputLook | None:
+def _parameter(layer: bytes) -> InputInfo | None:
     shape, name = _SHAPE.search(layer), _NAME.search(layer)
     if shape is None or name is None:
         return None
@@ -100,20 +102,19 @@ def _parameter(layer: bytes) -> InputLook | None:
         return None
     if partial.rank.is_dynamic:
         return None
-    told = ov.Layout(_text(layout[1])) if layout else ov.Layout()
-    friendly = _text(name[1])
-    return InputLook((*sorted(tensor.replace("\\,", ",") for tensor in tensors), friendly), partial, told)
+    names_in_order = (*sorted(tensor.replace("\\,", ",") for tensor in tensors), _text(name[1]))
+    return InputInfo(names_in_order, partial, ov.Layout(_text(layout[1])) if layout else ov.Layout())
 
 
 def _text(data: bytes) -> str:
     return unescape(data.decode())
 
 
-def _shaped(look: InputLook, shapes: Mapping[str, Sequence[int]]) -> InputLook:
-    for name in look.names:
+def _shaped(entry: InputInfo, shapes: Mapping[str, Sequence[int]]) -> InputInfo:
+    for name in entry.names:
         if name in shapes:
             try:
-                return replace(look, shape=ov.PartialShape(list(shapes[name])))
+                return replace(entry, shape=ov.PartialShape(list(shapes[name])))
             except (RuntimeError, TypeError, ValueError):
-                return look
-    return look
+                return entry
+    return entry

@@ -1,6 +1,6 @@
-"""What is known of a tensor while the samples of a batch are followed through a model.
+"""The lattice of states of a tensor, for the data-flow analysis in `tracking`.
 
-Everything is seen at two batches, 1 and `PROBE`: shapes that differ between the two show where samples lie.
+Every operation is compared at two batches, 1 and `PROBE`: the axis on which shapes differ has the samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import openvino as ov
 from openvino._pyopenvino import TensorVector
 
 PROBE = 97
-"""The other batch: a prime that hardly any dimension of a real model is a multiple of."""
+"""The other batch: a prime that divides hardly any dimension of a real model."""
 
 Shape = tuple[int, ...]
 _SMALL = 4096
@@ -26,15 +26,14 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class Uniform:
-    """The same for every sample and for every batch: constants, inputs that samples share, what is made of
-    them."""
+    """The same for every sample and every batch: constants, shared inputs, and results of only these."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Numbers that depend on how many samples there are, not on what is in them: shapes and their parts.
+    """Numbers that depend on the number of samples, not on their content: shapes and their parts.
 
-    `mask` says which elements do; None: any may.
+    `mask` marks the elements that do; None: any may.
     """
 
     mask: npt.NDArray[np.bool_] | None
@@ -42,14 +41,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Samples:
-    """Sample i is the i-th of equal parts of `axis`, and depends on sample i of the inputs only."""
+    """Sample i is the i-th of equal parts of `axis`, and depends only on sample i of the inputs."""
 
     axis: int
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Samples that know of each other. Harmless as long as nobody reads it."""
+    """A value that depends on several samples. Harmless as long as no operation reads it."""
 
     why: str
 
@@ -58,15 +57,15 @@ State = Uniform | Sizes | Samples | Mixed
 
 
 class Mixing(Exception):
-    """An operation makes results of one sample depend on others; the text says how."""
+    """An operation makes the result of one sample depend on others; the text says how."""
 
 
 class Unknown(Exception):
-    """Nothing is known of how an operation treats samples."""
+    """It is not known how an operation treats samples."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ShapePair:
     """The shape of one tensor at both batches."""
 
     one: Shape
@@ -78,7 +77,7 @@ class Seen:
 
     @cached_property
     def growing(self) -> int | None:
-        """The only axis that is `PROBE` times as long with `PROBE` samples; None if there is no such one."""
+        """The only axis that is `PROBE` times as long with `PROBE` samples; None without such an axis."""
         if len(self.one) != len(self.many):
             return None
         differ = [
@@ -89,14 +88,14 @@ class Seen:
         return differ[0]
 
     def before(self, axis: int) -> int:
-        """The product of the dimensions in front of an axis."""
+        """The product of the dimensions before an axis."""
         return math.prod(self.one[:axis])
 
 
 class Operation:
-    """One operation at both batches, with the states of its inputs. What rules look at.
+    """One operation at both batches, with the states of its inputs: the argument of rules.
 
-    `one` and `many` are the same `openvino.Node` of two clones of the model.
+    `one` and `many` are the same `openvino.Node` in two clones of the model.
     """
 
     def __init__(self, one: Any, many: Any, states: Sequence[State]) -> None:
@@ -104,9 +103,11 @@ class Operation:
         self.kind: str = one.get_type_name()
         self.name: str = one.get_friendly_name()
         self.states = list(states)
-        self.inputs = [Seen(_shape(a), _shape(b)) for a, b in zip(one.inputs(), many.inputs(), strict=True)]
+        self.inputs = [
+            ShapePair(_shape(a), _shape(b)) for a, b in zip(one.inputs(), many.inputs(), strict=True)
+        ]
         self.outputs = [
-            Seen(_shape(a), _shape(b)) for a, b in zip(one.outputs(), many.outputs(), strict=True)
+            ShapePair(_shape(a), _shape(b)) for a, b in zip(one.outputs(), many.outputs(), strict=True)
         ]
 
     @cached_property
@@ -125,19 +126,19 @@ class Operation:
         return state.axis if isinstance(state, Samples) else None
 
     def only_samples_in(self, *allowed: int) -> None:
-        """Raises `Mixing` when another input holds samples or depends on their number."""
+        """Raise `Mixing` when another input holds samples or depends on their number."""
         for index, state in enumerate(self.states):
             if index not in allowed and not isinstance(state, Uniform):
                 raise Mixing(f"its input {index} depends on the batch")
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
-        """The value of a small input that is always the same: a constant, or computed of such; else None."""
+        """The value of a small input that is a constant or computed from constants; else None."""
         if index >= len(self.states) or not isinstance(self.states[index], Uniform):
             return None
         return _value(self.node.input_value(index), _DEPTH)
 
     def axes(self, index: int, rank: int) -> list[int]:
-        """A constant input as axes of a tensor of `rank` dimensions. Raises `Unknown` if it is none."""
+        """A constant input as axes of a tensor with `rank` dimensions. Raises `Unknown` for another input."""
         value = self.constant(index)
         if value is None:
             raise Unknown(f"its input {index} is not a constant")
@@ -149,7 +150,7 @@ class Operation:
 
 
 def _value(port: Any, depth: int) -> npt.NDArray[Any] | None:
-    """What a port always computes, if it takes no input of the model; shapes are known."""
+    """The value of a port that depends on no input of the model but their shapes; else None."""
     node = port.get_node()
     kind = node.get_type_name()
     if kind == "Constant":
@@ -176,7 +177,7 @@ def tensor(value: npt.NDArray[Any], kind: Any) -> ov.Tensor:
 
 
 def evaluated(node: Any, inputs: Sequence[ov.Tensor]) -> list[npt.NDArray[Any] | None]:
-    """The outputs that an operation with static shapes computes; None each if OpenVINO cannot tell."""
+    """The outputs of an operation with static shapes; None for each that OpenVINO cannot evaluate."""
     outputs = TensorVector(
         [ov.Tensor(port.get_element_type(), ov.Shape(port.get_shape())) for port in node.outputs()]
     )

@@ -1,4 +1,4 @@
-"""Layers of neural networks: where their definition has the batch. See `rules`."""
+"""Rules for layers of neural networks, whose definition has a batch. See `rules`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ BATCH_BY_DEFINITION = frozenset(
      "BatchNormInference", "GroupNormalization", "DepthToSpace", "SpaceToDepth", "GridSample", "LSTMSequence",
      "GRUSequence", "RNNSequence", "LSTMCell", "GRUCell", "RNNCell")
 )  # fmt: skip
-"""Types whose definition says that axis 0 of their first input is the batch: samples that arrive there are a
-batch, whatever the model says of them."""
+"""Types whose definition says that axis 0 of their first input is the batch, whatever layouts say."""
 
 _SPATIAL_MODES = {"nearest", "linear", "linear_onnx", "cubic"}
 _IDENTITY_COORDINATES = {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"}
@@ -24,26 +23,26 @@ def _matmul(operation: Operation) -> list[State]:
     states = operation.states
     if left.rank < 2 or right.rank < 2:
         return [Samples(_vector_matmul(operation))]
-    found = set()
+    axes = set()
     for index, axis in operation.samples:
         rank = operation.inputs[index].rank
         flip = bool(operation.attributes["transpose_b" if index else "transpose_a"])
         row, column = (rank - 1, rank - 2) if flip else (rank - 2, rank - 1)
         if axis < rank - 2:
-            found.add(out.rank - rank + axis)
+            axes.add(out.rank - rank + axis)
             continue
         kept = column if index else row
         if axis != kept:
             raise Mixing("it sums over the samples")
-        found.add(out.rank - 1 if index else out.rank - 2)
-    if len(found) != 1:
+        axes.add(out.rank - 1 if index else out.rank - 2)
+    if len(axes) != 1:
         raise Mixing("it multiplies samples of one input with those of the other")
-    axis = found.pop()
+    axis = axes.pop()
     if axis < out.rank - 2:
-        for state, seen in zip(states, (left, right), strict=True):
-            here = axis - (out.rank - seen.rank)
+        for state, shape in zip(states, (left, right), strict=True):
+            here = axis - (out.rank - shape.rank)
             if not isinstance(state, Samples | Uniform) or (
-                isinstance(state, Uniform) and here >= 0 and seen.one[here] != 1
+                isinstance(state, Uniform) and here >= 0 and shape.one[here] != 1
             ):
                 raise Mixing("one of its inputs has another value for each position on the axis of the batch")
     elif not any(isinstance(state, Uniform) for state in states):
@@ -52,7 +51,7 @@ def _matmul(operation: Operation) -> list[State]:
 
 
 def _vector_matmul(operation: Operation) -> int:
-    """With a vector on the right, samples anywhere but in the summed axis of the left."""
+    """The axis of the samples after a product with a vector: any but the summed axis of the left input."""
     operation.only_samples_in(0)
     axis, rank = operation.axis_of(0), operation.inputs[0].rank
     if axis is None or rank < 2:
@@ -93,7 +92,7 @@ def _grid_sample(operation: Operation) -> list[State]:
 
 
 def _first_axis(operation: Operation, *inputs: int) -> None:
-    """Raises unless exactly these inputs hold samples, on axis 0."""
+    """Raise `Mixing` unless exactly these inputs hold samples, on axis 0."""
     operation.only_samples_in(*inputs)
     for index in inputs:
         axis = operation.axis_of(index)
@@ -127,25 +126,25 @@ def _attention(operation: Operation) -> list[State]:
 
 @rule("Interpolate")
 def _interpolate(operation: Operation) -> list[State]:
-    axis, seen, told = operation.axis_of(0), operation.inputs[0], operation.attributes
+    axis, shape, attributes = operation.axis_of(0), operation.inputs[0], operation.attributes
     version = operation.node.get_type_info().version_id
     if axis is None or len(operation.samples) != 1 or version not in {"opset4", "opset11"}:
         raise Unknown("it is of an old kind, or its sizes depend on the samples")
-    by_scales = told["shape_calculation_mode"] == "scales"
+    by_scales = attributes["shape_calculation_mode"] == "scales"
     scales_at, axes_at = (2 if by_scales else 1, 3) if version == "opset4" else (1, 2)
-    axes = operation.axes(axes_at, seen.rank) if len(operation.states) > axes_at else list(range(seen.rank))
-    if any(_pad_of(told, name, axis) for name in ("pads_begin", "pads_end")):
+    axes = operation.axes(axes_at, shape.rank) if len(operation.states) > axes_at else list(range(shape.rank))
+    if any(_pad_of(attributes, name, axis) for name in ("pads_begin", "pads_end")):
         raise Mixing(f"it pads axis {axis}, which is that of the batch")
     if axis not in axes:
         return [Samples(axis)]
-    # resized by 1: every element stays what it is, if coordinates are whole numbers then
+    # resized by 1: elements do not change if coordinates are whole numbers
     scales = operation.constant(scales_at)
-    resized = seen.one[axis] != operation.outputs[0].one[axis]
+    resized = shape.one[axis] != operation.outputs[0].one[axis]
     if resized or (by_scales and (scales is None or float(scales[axes.index(axis)]) != 1.0)):
         raise Mixing(f"it resizes axis {axis}, which is that of the batch")
     if (
-        told["mode"] not in _SPATIAL_MODES
-        or told["coordinate_transformation_mode"] not in _IDENTITY_COORDINATES
+        attributes["mode"] not in _SPATIAL_MODES
+        or attributes["coordinate_transformation_mode"] not in _IDENTITY_COORDINATES
     ):
         raise Unknown("it resizes the axis of the batch, if only by 1")
     return [Samples(axis)]

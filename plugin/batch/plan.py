@@ -1,7 +1,7 @@
-"""Who splits a batch, the plugin or the compiler: decided when a model is compiled, by NPU_BATCH_MODE.
+"""Decide at compilation, by NPU_BATCH_MODE, whether the plugin or the compiler handles a batch.
 
-AUTO has the plugin do it only if it is proven that samples do not meet (`tracking`); otherwise the compiler
-takes the batch as it is. An explicit mode is honoured, or refused with the reason.
+AUTO selects the plugin only if samples are proven independent (`tracking`); otherwise the compiler takes the
+whole batch. An explicit mode is honoured, or refused with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from softnpu.driver import GraphSource
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.compiler.options import STRIDES_FOR
 from softnpu.plugin.batch.axes import Candidate, Evidence, batch_axis, candidates, only_batch_is_dynamic
-from softnpu.plugin.batch.input_scan import ModelInputs, look_at_model, look_at_xml
+from softnpu.plugin.batch.input_scan import ModelInputs, scan_model, scan_xml
 from softnpu.plugin.batch.tracking import NotSplittable, Tracked, track, with_dimension
 from softnpu.plugin.errors import CompileError
 from softnpu.plugin.properties import ModelProperties
@@ -34,7 +34,7 @@ Shapes = Mapping[str, Sequence[int]]
 class BatchedPort:
     """One port of a model that the plugin splits. `axis` is None for an input that all samples share.
 
-    `sample` is the shape of one sample, so `sample[axis]` is how long it is on the axis of the batch.
+    `sample` is the shape of one sample, so `sample[axis]` is its length on the axis of the batch.
     """
 
     axis: int | None
@@ -42,7 +42,7 @@ class BatchedPort:
 
     @property
     def needs_strides(self) -> bool:
-        """Whether the elements of one sample do not lie together."""
+        """Whether one sample is not contiguous."""
         return self.axis is not None and math.prod(self.sample[: self.axis]) != 1
 
 
@@ -62,10 +62,10 @@ class Split:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What `compile_model` does about the batch.
+    """The decision for one model.
 
-    `mode` is what NPU_BATCH_MODE of the compiled model tells, `message` what the log does (empty: there is no
-    batch), `shapes` and `strides_for` go to the compiler.
+    `mode` is NPU_BATCH_MODE of the compiled model, `message` is for the log (empty without a batch), `shapes`
+    and `strides_for` are for the compiler.
     """
 
     mode: str
@@ -75,60 +75,60 @@ class BatchPlan:
     split: Split | None = field(default=None, repr=False)
 
     def for_compiler(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The compiler's configuration. As the real plugin does, it says COMPILER once this is decided."""
-        told = dict(config)
+        """The compiler's configuration. Like the real plugin's it says COMPILER once a batch is decided."""
+        decided = dict(config)
         if self.split is not None or (self.mode == COMPILER and self.message):
-            told[BATCH_MODE] = COMPILER
+            decided[BATCH_MODE] = COMPILER
         if self.strides_for:
-            given = [told[STRIDES_FOR]] if told.get(STRIDES_FOR) else []
-            told[STRIDES_FOR] = ",".join([*given, *self.strides_for])
-        return told
+            requested = [decided[STRIDES_FOR]] if decided.get(STRIDES_FOR) else []
+            decided[STRIDES_FOR] = ",".join([*requested, *self.strides_for])
+        return decided
 
     def signature(self, meta: GraphMeta) -> Signature | None:
-        """The ports as the user sees them, if the plugin splits the batch."""
+        """The ports with the batch, if the plugin splits it."""
         if self.split is None:
             return None
-        seen = signature_of(meta)
+        sample = signature_of(meta)
         ports = [
             _port(port, split, self.split.size)
-            for port, split in zip(seen.ports, self.split.ports, strict=True)
+            for port, split in zip(sample.ports, self.split.ports, strict=True)
         ]
-        count = len(seen.inputs)
+        count = len(sample.inputs)
         return msgspec.structs.replace(
-            seen, inputs=tuple(ports[:count]), outputs=tuple(ports[count:]), batch=str(self.split.size)
+            sample, inputs=tuple(ports[:count]), outputs=tuple(ports[count:]), batch=str(self.split.size)
         )
 
 
 def plan_batch(
     source: GraphSource, read: Callable[[], ov.Model], properties: ModelProperties, shapes: Shapes | None
 ) -> BatchPlan:
-    """Decides for the model in `source`, which `read` reads if a quick look at its XML does not do.
+    """Decide for the model in `source`; `read` reads it if a scan of its XML is not enough.
 
-    `shapes` are those that inputs are to be given. Raises `CompileError` if PLUGIN is asked for and cannot
-    be had.
+    `shapes` are new shapes for inputs. Raises `CompileError` if PLUGIN is requested and impossible.
     """
     name, mode = source.name, str(properties[BATCH_MODE])
     if mode == AUTO and properties["NPU_DYNAMIC_SHAPE_TO_STATIC"]:
-        return BatchPlan(AUTO, shapes=shapes)  # what is dynamic becomes static as a whole
-    look = look_at_xml(source.xml_fd, source.xml_length)
+        return BatchPlan(AUTO, shapes=shapes)  # all dynamic dimensions become static
+    scanned = scan_xml(source.xml_fd, source.xml_length)
+    scanned = None if scanned is None else scanned.shaped(shapes)
     if mode == COMPILER:
-        size = (
-            "" if look is None or _has_none(look.shaped(shapes), False) else _size(look.shaped(shapes), False)
-        )
+        has_batch = scanned is not None and not _has_none(scanned, explicit=False)
+        size = _size(scanned, explicit=False) if scanned is not None and has_batch else ""
         message = f"batch {size} handled by the compiler, as {BATCH_MODE} asks" if size else ""
         return BatchPlan(COMPILER, message, shapes)
-    if look is not None and _has_none(look.shaped(shapes), mode == PLUGIN):
-        return _unsplit(look.shaped(shapes), mode, shapes)
+    explicit = mode == PLUGIN
+    if scanned is not None and _has_none(scanned, explicit):
+        return _unsplit(scanned, mode, shapes)
     model = read()
-    look = look_at_model(model).shaped(shapes)
-    if _has_none(look, mode == PLUGIN):
-        return _unsplit(look, mode, shapes)
+    scanned = scan_model(model).shaped(shapes)
+    if _has_none(scanned, explicit):
+        return _unsplit(scanned, mode, shapes)
     try:
-        found, tracked = _found(model, look, mode == PLUGIN)
-        return _plugin_plan(look, found, tracked, shapes)
+        candidate, tracked = _first_splittable(model, scanned, explicit)
+        return _plugin_plan(scanned, candidate, tracked, shapes)
     except NotSplittable as reason:
-        size = _size(look, mode == PLUGIN)
-        if mode == PLUGIN:
+        size = _size(scanned, explicit)
+        if explicit:
             raise CompileError(
                 f"model '{name}', property {BATCH_MODE}: PLUGIN cannot split its batch of {size}: {reason};"
                 " expected samples that are independent of each other. Use AUTO or COMPILER"
@@ -137,42 +137,42 @@ def plan_batch(
         return BatchPlan(COMPILER, message, shapes)
 
 
-def _unsplit(look: ModelInputs, mode: str, shapes: Shapes | None) -> BatchPlan:
-    """The plan for a model that has no batch, as far as its inputs tell."""
-    if mode == PLUGIN or not candidates(look.inputs, explicit=False):
+def _unsplit(scanned: ModelInputs, mode: str, shapes: Shapes | None) -> BatchPlan:
+    """The plan for a model without a batch, by its inputs."""
+    if mode == PLUGIN or not candidates(scanned.inputs, explicit=False):
         return BatchPlan(mode, shapes=shapes)
-    size = _size(look, explicit=False)
+    size = _size(scanned, explicit=False)
     message = f"first dimension {size} left to the compiler because no layout says that it is a batch"
     return BatchPlan(COMPILER, message, shapes)
 
 
-def _has_none(look: ModelInputs, explicit: bool) -> bool:
-    """Whether the model has no batch, as far as its inputs tell."""
+def _has_none(scanned: ModelInputs, explicit: bool) -> bool:
+    """Whether the model has no batch, by its inputs."""
     try:
-        found = candidates(look.inputs, explicit)
+        possible = candidates(scanned.inputs, explicit)
     except NotSplittable:
         return False
-    return not any(_worth_a_try(candidate, look.has_batch_layer, explicit) for candidate in found)
+    return not any(_is_plausible(candidate, scanned.has_batch_layer, explicit) for candidate in possible)
 
 
-def _worth_a_try(candidate: Candidate, has_batch_layer: bool, explicit: bool) -> bool:
-    # a static first dimension alone may be anything: rows of a matrix are no samples
+def _is_plausible(candidate: Candidate, has_batch_layer: bool, explicit: bool) -> bool:
+    # a static first dimension alone is no evidence: rows of a matrix are no samples
     return explicit or has_batch_layer or candidate.evidence is not Evidence.FIRST
 
 
-def _found(model: ov.Model, look: ModelInputs, explicit: bool) -> tuple[Candidate, Tracked]:
+def _first_splittable(model: ov.Model, scanned: ModelInputs, explicit: bool) -> tuple[Candidate, Tracked]:
     """The first candidate that can be split. Raises `NotSplittable` with the reason of the first."""
     refusal: NotSplittable | None = None
-    for candidate in candidates(look.inputs, explicit):
-        if not _worth_a_try(candidate, look.has_batch_layer, explicit):
+    for candidate in candidates(scanned.inputs, explicit):
+        if not _is_plausible(candidate, scanned.has_batch_layer, explicit):
             continue
         try:
-            only_batch_is_dynamic(look.inputs, candidate)
+            only_batch_is_dynamic(scanned.inputs, candidate)
             if model.get_variables():
                 raise NotSplittable("it has states, which belong to one sample each", mixes=True)
-            # a layout is the user's word for the axis; that samples do not meet on it has to be seen
+            # a layout names the axis; whether samples are independent on it has to be proven
             trusting = explicit and candidate.evidence is Evidence.LAYOUT
-            tracked = track(_shaped(model, look), candidate.axes, trusting)
+            tracked = track(_shaped(model, scanned), candidate.axes, trusting)
             _check_layouts(model, tracked)
             if not explicit and candidate.size.is_dynamic and tracked.narrowing:
                 raise NotSplittable(
@@ -191,24 +191,25 @@ def _found(model: ov.Model, look: ModelInputs, explicit: bool) -> tuple[Candidat
 
 
 def _check_layouts(model: ov.Model, tracked: Tracked) -> None:
-    """Raises `NotSplittable` if an output has its samples elsewhere than its layout says."""
+    """Raise `NotSplittable` if the samples of an output are not on the axis that its layout names."""
     for index, (port, (axis, _)) in enumerate(zip(model.outputs, tracked.outputs, strict=True)):
-        told = batch_axis(port.node.layout, port.partial_shape)
-        if told is not None and told != axis:
+        named = batch_axis(port.node.layout, port.partial_shape)
+        if named is not None and named != axis:
             raise NotSplittable(
-                f"output {index} has its samples on axis {axis}, and on axis {told} by its layout", mixes=True
+                f"output {index} has its samples on axis {axis}, and on axis {named} by its layout",
+                mixes=True,
             )
 
 
 def _plugin_plan(
-    look: ModelInputs, candidate: Candidate, tracked: Tracked, shapes: Shapes | None
+    scanned: ModelInputs, candidate: Candidate, tracked: Tracked, shapes: Shapes | None
 ) -> BatchPlan:
     one = ov.Dimension(1)
     inputs = tuple(
         BatchedPort(
-            axis, tuple((given.shape if axis is None else with_dimension(given.shape, axis, one)).to_shape())
+            axis, tuple((entry.shape if axis is None else with_dimension(entry.shape, axis, one)).to_shape())
         )
-        for given, axis in zip(look.inputs, candidate.axes, strict=True)
+        for entry, axis in zip(scanned.inputs, candidate.axes, strict=True)
     )
     split = Split(
         candidate.size, inputs, tuple(BatchedPort(axis, sample) for axis, sample in tracked.outputs)
@@ -217,17 +218,16 @@ def _plugin_plan(
     for index, port in enumerate(split.ports):
         if port.needs_strides:
             if len(port.sample) > _STRIDE_DIMS:
-                what = (
-                    f"input '{look.inputs[index].name}'"
-                    if index < len(inputs)
-                    else f"output {index - len(inputs)}"
+                is_input = index < len(inputs)
+                name = (
+                    f"input '{scanned.inputs[index].name}'" if is_input else f"output {index - len(inputs)}"
                 )
                 raise NotSplittable(
-                    f"a sample of {what} is not contiguous, and it has more than {_STRIDE_DIMS} dimensions",
+                    f"a sample of {name} is not contiguous, and it has more than {_STRIDE_DIMS} dimensions",
                     mixes=False,
                 )
             strided.append(str(index))
-    axes = [f"axis {port.axis} of '{given.name}'" for given, port in zip(look.inputs, inputs, strict=True)
+    axes = [f"axis {port.axis} of '{entry.name}'" for entry, port in zip(scanned.inputs, inputs, strict=True)
             if port.axis is not None]  # fmt: skip
     axes += [f"axis {port.axis} of output {index}" for index, port in enumerate(split.outputs)]
     message = (
@@ -235,20 +235,20 @@ def _plugin_plan(
     )
     if tracked.trusted:
         message += f"; trusting the layouts that samples are independent in {', '.join(tracked.trusted)}"
-    given_shapes = dict(shapes or {})
-    for given, port in zip(look.inputs, inputs, strict=True):
+    new_shapes = dict(shapes or {})
+    for entry, port in zip(scanned.inputs, inputs, strict=True):
         if port.axis is not None:
-            asked = next((name for name in given.names if name in given_shapes), given.name)
-            given_shapes[asked] = port.sample
-    return BatchPlan(PLUGIN, message, given_shapes, tuple(strided), split)
+            name = next((name for name in entry.names if name in new_shapes), entry.name)
+            new_shapes[name] = port.sample
+    return BatchPlan(PLUGIN, message, new_shapes, tuple(strided), split)
 
 
-def _shaped(model: ov.Model, look: ModelInputs) -> ov.Model:
-    """The model with the shapes of the look; a clone if they are others."""
+def _shaped(model: ov.Model, scanned: ModelInputs) -> ov.Model:
+    """The model with the scanned shapes; a clone if they differ."""
     changed = {
-        index: given.shape
-        for index, (given, port) in enumerate(zip(look.inputs, model.inputs, strict=True))
-        if given.shape != port.partial_shape
+        index: entry.shape
+        for index, (entry, port) in enumerate(zip(scanned.inputs, model.inputs, strict=True))
+        if entry.shape != port.partial_shape
     }
     if not changed:
         return model
@@ -256,13 +256,13 @@ def _shaped(model: ov.Model, look: ModelInputs) -> ov.Model:
     try:
         clone.reshape(changed)
     except RuntimeError as failure:
-        raise NotSplittable("it cannot be given the shapes that were asked for", mixes=False) from failure
+        raise NotSplittable("it cannot be reshaped to the requested shapes", mixes=False) from failure
     return clone
 
 
-def _size(look: ModelInputs, explicit: bool) -> str:
+def _size(scanned: ModelInputs, explicit: bool) -> str:
     try:
-        return str(candidates(look.inputs, explicit)[0].size)
+        return str(candidates(scanned.inputs, explicit)[0].size)
     except NotSplittable:
         return "unknown size"
 

@@ -1,8 +1,8 @@
-"""Operations that keep samples apart: for each type, when they do, and where samples lie afterwards.
+"""Rules for operation types: when they keep samples independent, and on which axis the results have them.
 
-A rule returns the states of the outputs, raises `Mixing` when samples meet, `Unknown` when it cannot tell.
-It is asked only when at least one input holds samples. What a rule says is compared with the shapes at both
-batches afterwards. A type without a rule is unknown.
+A rule returns the states of the outputs, or raises `Mixing` when samples influence each other and `Unknown`
+when it cannot decide. At least one input holds samples. The result is compared with the shapes at both
+batches. A type without a rule is unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def readable(operation: Operation) -> None:
-    """Raises `Mixing` when an input is mixed already."""
+    """Raise `Mixing` when an input is mixed already."""
     for state in operation.states:
         if isinstance(state, Mixed):
             raise Mixing(state.why)
@@ -84,11 +84,11 @@ def aligned(operation: Operation, indices: range, rank: int) -> int:
         raise Mixing("its inputs have their samples on different axes")
     axis = axes.pop()
     for index in indices:
-        state, seen = operation.states[index], operation.inputs[index]
+        state, shape = operation.states[index], operation.inputs[index]
         if isinstance(state, Sizes):
             raise Mixing(f"its input {index} depends on how many samples there are")
-        here = axis - (rank - seen.rank)
-        if isinstance(state, Uniform) and here >= 0 and seen.one[here] != 1:
+        here = axis - (rank - shape.rank)
+        if isinstance(state, Uniform) and here >= 0 and shape.one[here] != 1:
             raise Mixing(f"its input {index} has another value for each position on the axis of the batch")
     return axis
 
@@ -106,16 +106,14 @@ def _prelu(operation: Operation) -> list[State]:
 
 @rule("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def _reshape(operation: Operation) -> list[State]:
-    axis, inside, outside = operation.axis_of(0), operation.inputs[0], operation.outputs[0]
+    axis, before, after = operation.axis_of(0), operation.inputs[0], operation.outputs[0]
     if axis is None or any(isinstance(state, Samples) for state in operation.states[1:]):
         raise Mixing("its pattern depends on what is in the samples")
-    found = outside.growing
-    # sample i is the same run of elements before and after exactly if as much lies in front of its axis
-    if found is None or inside.before(axis) != outside.before(found):
-        raise Mixing(
-            f"its shape becomes {list(outside.one)} with one sample, {list(outside.many)} with {PROBE}"
-        )
-    return [Samples(found)]
+    new_axis = after.growing
+    # sample i is the same run of elements before and after exactly if the dimensions before its axis agree
+    if new_axis is None or before.before(axis) != after.before(new_axis):
+        raise Mixing(f"its shape becomes {list(after.one)} with one sample, {list(after.many)} with {PROBE}")
+    return [Samples(new_axis)]
 
 
 @rule("Transpose")

@@ -1,4 +1,4 @@
-"""Shapes as numbers: which elements of a shape computation depend on how many samples there are."""
+"""Shapes as values: the elements of a shape computation that depend on the number of samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softnpu.plugin.batch.lattice import Operation, Samples, Sizes, State, Unifo
 
 Mask = npt.NDArray[np.bool_]
 
-# they only move elements: what they make of a mask is the mask of what they make
+# they only move elements, so applied to a mask they return the mask of the result
 _MOVING = frozenset(
     ("Gather", "Concat", "StridedSlice", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split",
      "VariadicSplit", "Convert")
@@ -24,14 +24,14 @@ _ALL = Sizes(None)
 
 def shape_of(operation: Operation) -> State:
     """The state of a tensor's shape."""
-    seen, state = operation.inputs[0], operation.states[0]
-    if len(seen.one) != len(seen.many) or (seen.one == (-1,) and not isinstance(state, Uniform)):
+    shape, state = operation.inputs[0], operation.states[0]
+    if len(shape.one) != len(shape.many) or (shape.one == (-1,) and not isinstance(state, Uniform)):
         return _ALL
-    return _state(np.array([one != many for one, many in zip(seen.one, seen.many, strict=True)], bool))
+    return _state(np.array([one != many for one, many in zip(shape.one, shape.many, strict=True)], bool))
 
 
 def computed(operation: Operation) -> list[State]:
-    """The states of the outputs of an operation whose inputs are the same for all samples, or sizes."""
+    """The states of the outputs of an operation whose inputs are uniform or sizes."""
     if operation.kind in _ELEMENTWISE:
         return [_elementwise(operation)]
     if operation.kind in _MOVING:
@@ -40,21 +40,21 @@ def computed(operation: Operation) -> list[State]:
 
 
 def repeated(operation: Operation) -> State | None:
-    """Broadcast and Tile of something uniform to one copy a sample: equal samples. None for anything else."""
+    """The state after Broadcast or Tile of a uniform tensor to one copy for each sample; None otherwise."""
     axis = operation.outputs[0].growing
     if not isinstance(operation.states[0], Uniform) or axis is None:
         return None
-    seen = operation.inputs[0]
+    shape = operation.inputs[0]
     if operation.kind == "Broadcast":
-        # the axis must be one that is stretched, not one that is there already
+        # the axis must be stretched, not present already
         mapping = operation.constant(2)
-        here = axis - (operation.outputs[0].rank - seen.rank)
+        here = axis - (operation.outputs[0].rank - shape.rank)
         if operation.attributes.get("mode") == "explicit":
             if mapping is None:
                 return None
             at = [int(value) for value in mapping.reshape(-1)]
             here = at.index(axis) if axis in at else -1
-        if here >= 0 and seen.one[here] != 1:
+        if here >= 0 and shape.one[here] != 1:
             return None
     return Samples(axis)
 
@@ -86,10 +86,10 @@ def _moved(operation: Operation) -> list[State]:
 
 
 def _mask(operation: Operation, index: int) -> Mask | None:
-    state, seen = operation.states[index], operation.inputs[index]
+    state, shape = operation.states[index], operation.inputs[index]
     if isinstance(state, Sizes):
         return state.mask
-    return np.zeros(seen.one, bool) if seen.one == seen.many and -1 not in seen.one else None
+    return np.zeros(shape.one, bool) if shape.one == shape.many and -1 not in shape.one else None
 
 
 def _state(mask: Mask) -> State:

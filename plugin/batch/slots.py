@@ -1,4 +1,4 @@
-"""Ports with a batch: tensors of any number of samples, and where the device finds each sample in them."""
+"""Ports with a batch: tensors with any number of samples, and the memory of each sample."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from softnpu.plugin.dynamic_tensors import EAGER_BYTES, FIRST_BYTES, PortTensor
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.executable import Strided
 from softnpu.plugin.signature import PortSpec
-from softnpu.plugin.tensors import Shape, Slot, most_elements
+from softnpu.plugin.tensors import Shape, Slot, max_elements
 
 
 class BatchSlot(Slot):
-    """A slot whose tensor has samples side by side on `port.batch_axis`, as many as the user likes.
+    """A slot whose tensor has any number of samples, side by side on `port.batch_axis`.
 
-    The default tensor has the batch of the model; none if that is dynamic.
+    The default tensor has the batch of the model, or no samples if that is dynamic.
     """
 
     def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:
         dims = list(port.partial_shape)
         self._is_static = dims[port.batch_axis].is_static
         if self._is_static:
-            # a batch that the model has is where a request begins, not a bound: the device does not know it
+            # a static batch is the default of a request, not a bound: the device does not know it
             dims[port.batch_axis] = ov.Dimension(-1)
         self._accepted: Any = ov.PartialShape(dims)
         self.name = f"{'input' if is_input else 'output'} '{port.name}'"
@@ -34,11 +34,14 @@ class BatchSlot(Slot):
 
     @property
     def is_own(self) -> bool:
-        """Whether the tensor is the slot's, and not one that the user has set."""
+        """Whether the tensor is the slot's, not one that the user has set."""
         return self.tensor is self._own
 
     def samples_in(self, shape: Sequence[int]) -> int:
-        """How many samples a tensor of this shape has. Raises `InputError` for none and for parts of one."""
+        """The number of samples of a tensor with this shape.
+
+        Raises `InputError` for none and for a fraction.
+        """
         length, per_sample = shape[self.port.batch_axis], self.port.per_sample
         if length < per_sample or length % per_sample:
             raise InputError(
@@ -55,16 +58,16 @@ class BatchSlot(Slot):
         return tuple(shape)
 
     def part(self, sample: int) -> Any:
-        """Where the device finds one sample of the tensor: an address, and strides if it is in pieces."""
+        """The memory of one sample: an address, with strides if it is not contiguous."""
         shape, axis = self.shape, self.port.batch_axis
         inner = math.prod(shape[axis + 1 :])
-        address = self.place.ctypes.data + sample * self.port.per_sample * inner * int(self._type.size)
+        address = self.memory.ctypes.data + sample * self.port.per_sample * inner * int(self._type.size)
         if math.prod(shape[:axis]) == 1:
             return address
         strides = [math.prod(shape[at + 1 :]) for at in range(len(shape))]
         return Strided(address, tuple(reversed(strides)))
 
-    def _takes(self, shape: Sequence[int]) -> bool:
+    def _accepts(self, shape: Sequence[int]) -> bool:
         return len(shape) == len(self._accepted) and bool(
             self._accepted.compatible(ov.PartialShape(list(shape)))
         )
@@ -74,16 +77,17 @@ class BatchSlot(Slot):
         self.samples_in(tuple(tensor.shape))
 
     def checked(self, value: Any) -> Any:
-        found = super().checked(value)
-        self.samples_in(tuple(found.shape))
-        return found
+        accepted = super().checked(value)
+        self.samples_in(tuple(accepted.shape))
+        return accepted
 
-    def _elements_at_first(self) -> int:
+    def _initial_elements(self) -> int:
         if self._is_static:
             return 0
-        most, size = most_elements(self._partial), int(self._type.size)
-        first = max(FIRST_BYTES // size, math.prod(self.shape_for(1)))
-        return most if 0 < most * size <= EAGER_BYTES else first
+        limit, size = max_elements(self._partial), int(self._type.size)
+        if 0 < limit * size <= EAGER_BYTES:
+            return limit
+        return max(FIRST_BYTES // size, math.prod(self.shape_for(1)))
 
     def _own_tensor(self, elements: int) -> Any:
         tensor = PortTensor(self._raw, ov.Shape([elements]), self._type)
@@ -91,5 +95,5 @@ class BatchSlot(Slot):
         tensor.partial = self._accepted
         return tensor
 
-    def _mismatch(self, found: str, expected_type: str) -> InputError:
-        return InputError(f"{self.name}: {found} given; expected {expected_type}{self._accepted}")
+    def _mismatch(self, tensor_type: str, element_type: str) -> InputError:
+        return InputError(f"{self.name}: {tensor_type} given; expected {element_type}{self._accepted}")

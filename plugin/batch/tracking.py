@@ -1,15 +1,14 @@
-"""Follows the samples of a batch through a model, and proves that none of them meets another.
+"""Data-flow analysis of a batch: a proof that the samples of a model are independent.
 
 A model may be split if its result for a batch is the results of its samples, side by side. Shapes alone do
-not show that: a softmax over the batch keeps every shape. So each operation is asked (`rules`): an operation
-type that nobody has thought about, like one that mixes, ends the proof.
+not show that: a softmax over the batch keeps every shape. So each operation needs a rule (`rules`); one that
+mixes samples, or has no rule, ends the proof.
 
-The proof, by induction over the operations in order. What is known of a tensor (`lattice`) holds for the
-parameters, which are samples side by side on the axis that was named, or shared. A rule gives what holds for
-the results of an operation if the states of its inputs hold, and the shapes at batches 1 and 97, a prime,
-confirm where the samples lie. What depends on the number of samples may say how large a tensor is, but never
-becomes a value that results are computed of. So each result is, sample by sample, what the model computes for
-one sample.
+The proof is an induction over the operations in order. The states (`lattice`) hold for the parameters, which
+are shared, or have samples side by side on their axis. A rule derives the states of an operation's results
+from those of its inputs, and the shapes at batches 1 and 97, a prime, confirm the axis of the samples. A
+number that depends on the number of samples may be the size of a tensor, but never a value from which results
+are computed. So each result is, sample by sample, the model's result for one sample.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.plugin.batch import layer_rules, sizes
 from softnpu.plugin.batch.lattice import (
     PROBE,
@@ -39,9 +39,9 @@ _RANDOM = frozenset(("RandomUniform", "Multinomial"))
 
 
 class NotSplittable(Exception):
-    """The model cannot be split into samples; the text is the reason, for people.
+    """The model cannot be split into samples; the text is the reason.
 
-    `mixes` tells samples that meet from operations of which nothing is known.
+    `mixes`: samples depend on each other; otherwise an operation is unknown or the shapes do not allow it.
     """
 
     def __init__(self, reason: str, mixes: bool) -> None:
@@ -51,11 +51,11 @@ class NotSplittable(Exception):
 
 @dataclass(frozen=True)
 class Tracked:
-    """Where samples come out: for each output its axis, and its shape for one sample.
+    """For each output the axis of the samples, and its shape for one sample.
 
-    `batch_layer` is the first operation whose definition has the batch where the samples were; `trusted` are
-    operations of which nothing is known but that their shapes follow the batch. `narrowing` is the first one
-    that computes other numbers where shapes are dynamic, see `_narrows`.
+    `batch_layer` is the first operation whose definition has the batch on the axis of the samples; `trusted`
+    are unknown operations whose shapes follow the batch. `narrowing` is the first one that computes other
+    numbers with dynamic shapes, see `_narrows`.
     """
 
     outputs: tuple[tuple[int, Shape], ...]
@@ -65,10 +65,10 @@ class Tracked:
 
 
 def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False) -> Tracked:
-    """Follows samples from the `inputs` (axis of each, None: shared) to all outputs.
+    """Follow samples from the `inputs` (axis of each, None: shared) to all outputs.
 
-    The model has no other dynamic dimensions. `trusting`: operations of an unknown type pass if their shapes
-    follow the batch. Raises `NotSplittable`.
+    The model has no other dynamic dimensions. `trusting` accepts operations of an unknown type if their
+    shapes follow the batch. Raises `NotSplittable`.
     """
     one, many = (_reshaped(model, inputs, batch) for batch in (1, PROBE))
     known: dict[tuple[str, int], State] = {}
@@ -99,8 +99,8 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
 def _narrows(node: Any) -> bool:
     """Whether an operation converts real numbers to 8 bits.
 
-    What lies outside of their range wraps around in OpenVINO's CPU runtime if the shape is static, and is
-    cut off at the ends if it is dynamic (2026.4).
+    In OpenVINO's CPU runtime (2026.4) values out of range wrap around with a static shape, and saturate with
+    a dynamic one.
     """
     if node.get_type_name() not in {"Convert", "ConvertLike"}:
         return False
@@ -109,7 +109,7 @@ def _narrows(node: Any) -> bool:
 
 
 def _states(operation: Operation, trusted: list[str] | None) -> list[State]:
-    """What holds for the outputs of an operation; unknown types go into `trusted` if there is such a list."""
+    """The states of the outputs of an operation; unknown types are added to `trusted` if that is a list."""
     if operation.kind in _RANDOM:
         raise NotSplittable(
             f"operation '{operation.name}' ({operation.kind}) draws random numbers", mixes=True
@@ -130,13 +130,15 @@ def _states(operation: Operation, trusted: list[str] | None) -> list[State]:
         if trusted is None:
             raise _refusal(operation, str(unknown), mixes=False) from None
         trusted.append(f"'{operation.name}' ({operation.kind})")
-        states = [Mixed("") if seen.growing is None else Samples(seen.growing) for seen in operation.outputs]
+        states = [
+            Mixed("") if shape.growing is None else Samples(shape.growing) for shape in operation.outputs
+        ]
         if any(isinstance(state, Mixed) for state in states):
             raise _refusal(operation, f"{unknown}, and its shape does not follow the batch", True) from None
-    for state, seen in zip(states, operation.outputs, strict=True):
-        if isinstance(state, Samples) and seen.growing != state.axis:
-            found = f"its shape is {list(seen.one)} for one sample, {list(seen.many)} for {PROBE}"
-            raise _refusal(operation, found, mixes=True)
+    for state, shape in zip(states, operation.outputs, strict=True):
+        if isinstance(state, Samples) and shape.growing != state.axis:
+            shapes = f"its shape is {list(shape.one)} for one sample, {list(shape.many)} for {PROBE}"
+            raise _refusal(operation, shapes, mixes=True)
     return states
 
 
@@ -169,16 +171,15 @@ def _key(value: Any) -> tuple[str, int]:
 def _pairs(one: ov.Model, many: ov.Model) -> list[tuple[Any, Any]]:
     """The same operations of two clones, in order.
 
-    Reshaping may add operations, and neither ids nor names are the same in two clones: what they are and what
-    they read is compared.
+    Reshaping may add operations, and ids and names differ between clones, so types and inputs are compared.
     """
     pairs = list(zip(one.get_ordered_ops(), many.get_ordered_ops(), strict=False))
-    places = [{pair[side].get_name(): at for at, pair in enumerate(pairs)} for side in (0, 1)]
+    positions = [{pair[side].get_name(): at for at, pair in enumerate(pairs)} for side in (0, 1)]
     for pair in pairs:
         kinds = {node.get_type_name() for node in pair}
         reads = [
-            [(place.get(name), port) for name, port in map(_key, node.input_values())]
-            for node, place in zip(pair, places, strict=True)
+            [(position.get(name), port) for name, port in map(_key, node.input_values())]
+            for node, position in zip(pair, positions, strict=True)
         ]
         if len(kinds) != 1 or reads[0] != reads[1] or any(at is None for at, _ in reads[0]):
             raise NotSplittable("its structure depends on the batch", mixes=False)
@@ -196,9 +197,8 @@ def _reshaped(model: ov.Model, inputs: Sequence[int | None], batch: int) -> ov.M
     try:
         clone.reshape(shapes)
     except RuntimeError as failure:
-        lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-        reason = lines[-1] if lines else "no reason given"
-        raise NotSplittable(f"it cannot be given a batch of {batch}: {reason}", mixes=True) from failure
+        reason = openvino_errors.reason(failure)
+        raise NotSplittable(f"it cannot be reshaped to a batch of {batch}: {reason}", mixes=True) from failure
     return clone
 
 

@@ -1,4 +1,4 @@
-"""The properties of the NPU plugin: one record each, how they are read, and what setting one does.
+"""The properties of the NPU plugin: one record each, their readers, and their effect.
 
 `docs/plugin.md` has the table; a test keeps it equal to the records.
 """
@@ -12,7 +12,7 @@ from softnpu.plugin.properties.record import Access, Level, Property, Use
 from softnpu.plugin.properties.settings import Settings, in_effect
 from softnpu.plugin.properties.table import PROPERTIES, find, find_at, parse
 
-# what a program knows as `openvino.properties`: names of properties, and `hint`, `device`, `log`, ...
+# the content of `openvino.properties`: names of properties, and `hint`, `device`, `log`, ...
 __getattr__, __dir__ = fall_back(__name__, _openvino_properties)
 share_submodules(__name__, _openvino_properties)
 

@@ -1,4 +1,4 @@
-"""Properties of compiling: what the compiler gets, and what decides where its result comes from."""
+"""Properties of compilation, caching, export and import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openvino.properties.intel_npu import CompilerType
 
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES_MAX
-from softnpu.plugin.properties.kinds import INT_MAX, Place, Switch, Text, Whole, choice, words
+from softnpu.plugin.properties.kinds import INT_MAX, PathKind, Switch, Text, Whole, choice, words
 from softnpu.plugin.properties.record import Property, Use
 
 COMPILE_PROPERTIES = (
@@ -69,8 +69,7 @@ COMPILE_PROPERTIES = (
         use=Use.COMPILER,
         cached=True,
         doc="platform to compile for, which need not be that of the device: the model can then be"
-        " exported, and"
-        " run on a device of its platform",
+        " exported, and run on a device of its platform",
     ),
     Property(
         name="NPU_TILES",
@@ -169,8 +168,8 @@ COMPILE_PROPERTIES = (
         use=Use.PLUGIN,
         cached=True,
         doc="who splits a batch. PLUGIN: the device has the model for one sample and executes it for each,"
-        " with"
-        " tensors of any batch; refused with the reason if it cannot be split. COMPILER: the batch as it is."
+        " with tensors of any batch; refused with the reason if it cannot be split. COMPILER: the batch as it"
+        " is."
         " AUTO: PLUGIN if it is proven that samples are independent, else COMPILER; a compiled model with a"
         " batch tells which",
     ),
@@ -209,12 +208,11 @@ COMPILE_PROPERTIES = (
     ),
     Property(
         name="CACHE_DIR",
-        kind=Place(),
+        kind=PathKind(),
         default="",
         use=Use.PLUGIN,
         doc="directory of exported models: the same model is imported from there in place of being"
-        " compiled. The"
-        " driver's cache is bypassed then",
+        " compiled. The driver's cache is bypassed then",
     ),
     Property(
         name="CACHE_MODE",
@@ -243,18 +241,15 @@ COMPILE_PROPERTIES = (
         default=False,
         use=Use.PLUGIN,
         doc="`import_model` takes the driver's blob at the begin of a file, and ignores metadata behind"
-        " it: ports"
-        " are those of the graph",
+        " it: ports are those of the graph",
     ),
     Property(
         name="WEIGHTS_PATH",
-        kind=Place(),
+        kind=PathKind(),
         default="",
         use=Use.PLUGIN,
         doc="file of weights, the .bin of an IR or safetensors: for an exported model without them; and"
-        " for a model"
-        " that is compiled, the constants of which are taken from there as they are found, by name or"
-        " content",
+        " for a compilation, which takes constants with the same bytes from there by descriptor",
     ),
     Property(
         name="NPU_USE_BASE_MODEL_SERIALIZER",
@@ -262,8 +257,7 @@ COMPILE_PROPERTIES = (
         default=False,
         use=Use.PLUGIN,
         doc="a model in memory goes to the compiler with copies of all its weights. NO: by their address,"
-        " so that"
-        " those that are mapped from a file are not copied. The default is that of the better way",
+        " so that those that are mapped from a file are not copied. The default is that of the better way",
     ),
     Property(
         name="NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD",

@@ -1,4 +1,4 @@
-"""The properties of one compiled model: what holds for it, and what compiler and queue get of them."""
+"""The properties of one compiled model, and the values for its compiler and its queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRIORITIES = {"LOW": "low", "MEDIUM": "normal", "HIGH": "high"}
 
 
 class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """What properties say about the command queue of a compiled model."""
+    """The properties of a compiled model's command queue."""
 
     priority: str = "normal"
     turbo: bool = False
@@ -31,22 +31,22 @@ class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ModelProperties:
-    """Values in effect of all RW properties, and the names of those that somebody gave a value.
+    """Values in effect of all RW properties, and the names of those that were set explicitly.
 
-    `device_name` is `NPU` or `NPU.N`, `info` what the daemon says of that device, or the like of the platform
-    that is compiled for.
+    `device_name` is `NPU` or `NPU.N`, `info` the daemon's record of that device, with another platform under
+    NPU_PLATFORM.
     """
 
     device_name: str
     info: DeviceInfo
     values: Mapping[str, Any]
-    given: frozenset[str]
+    explicit: frozenset[str]
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
     def check(self) -> None:
-        """Raises `PropertyError` for values that do not go together."""
+        """Raise `PropertyError` for contradictory values."""
         check_tiles(self.values)
         if self["NPU_TILES"] > self.info.tiles:
             raise PropertyError(
@@ -55,20 +55,20 @@ class ModelProperties:
             )
 
     def for_compiler(self) -> dict[str, str]:
-        """What the compiler gets: the values that were given, as text."""
-        names = [name for name in self.given if PROPERTIES[name].use is Use.COMPILER]
+        """The explicit values for the compiler, as texts."""
+        names = [name for name in self.explicit if PROPERTIES[name].use is Use.COMPILER]
         config = {name: PROPERTIES[name].text(self.values[name]) for name in sorted(names)}
         if self["NPU_TILES"] <= 0:
             config.pop("NPU_TILES", None)
         return config
 
     def for_graph(self) -> GraphFlag:
-        """The flags with which the graph is created."""
+        """The flags for the graph."""
         bypassed = self["NPU_BYPASS_UMD_CACHING"] or self["CACHE_DIR"]  # one cache is enough
         return GraphFlag.DISABLE_CACHING if bypassed else GraphFlag.NONE
 
     def for_queue(self) -> QueueProperties:
-        """What the command queue gets."""
+        """The properties of the command queue."""
         return QueueProperties(
             priority=_PRIORITIES[PROPERTIES["MODEL_PRIORITY"].text(self["MODEL_PRIORITY"])],
             turbo=self["NPU_TURBO"],
@@ -76,32 +76,31 @@ class ModelProperties:
         )
 
     def of_compilation(self) -> dict[str, str]:
-        """Those that made the compiled model what it is, as texts: for a file of it."""
+        """The properties that determine the compiled model, as texts for an exported file."""
         records = [record for record in PROPERTIES.values() if record.cached and record.access is Access.RW]
         return {record.name: record.text(self.values[record.name]) for record in records}
 
     def compiled_as(self, meta: GraphMeta) -> ModelProperties:
-        """These properties for a graph: how it was compiled comes from the graph, what hints leave open
-        from the tables."""
+        """These properties for a graph: with its recorded values, and numbers of the tables for hints."""
         recorded = {
             name: accept(PROPERTIES[name], text) for name, text in meta.config.items() if name in PROPERTIES
         }
         known = replace(self, values={**self.values, **recorded, "NPU_PLATFORM": meta.platform})
         hint = HINTS[meta.platform].of(known["PERFORMANCE_HINT"])
         hinted = {"NPU_TILES": known._hinted_tiles(hint.tiles), "NPU_DMA_ENGINES": hint.dma_engines}
-        settled = {name: known[name] if known[name] > 0 else number for name, number in hinted.items()}
-        return replace(known, values={**known.values, **settled})
+        numbers = {name: known[name] if known[name] > 0 else number for name, number in hinted.items()}
+        return replace(known, values={**known.values, **numbers})
 
     def with_values(self, values: Mapping[str, Any]) -> ModelProperties:
-        """These properties with others in place of some."""
-        return replace(self, values={**self.values, **values}, given=self.given | values.keys())
+        """These properties with some values replaced."""
+        return replace(self, values={**self.values, **values}, explicit=self.explicit | values.keys())
 
     def optimal_requests(self) -> int:
-        """Infer requests that keep the device busy, by the table and PERFORMANCE_HINT_NUM_REQUESTS."""
+        """The requests that keep the device busy, by the table and PERFORMANCE_HINT_NUM_REQUESTS."""
         number = HINTS[self.info.platform].of(self["PERFORMANCE_HINT"]).requests
-        asked: int = self["PERFORMANCE_HINT_NUM_REQUESTS"]
-        if asked and "PERFORMANCE_HINT_NUM_REQUESTS" in self.given:
-            return min(number, asked)
+        limit: int = self["PERFORMANCE_HINT_NUM_REQUESTS"]
+        if limit and "PERFORMANCE_HINT_NUM_REQUESTS" in self.explicit:
+            return min(number, limit)
         return number
 
     def _hinted_tiles(self, tiles: int) -> int:
@@ -113,10 +112,9 @@ class ModelProperties:
 
 
 def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
-    """What is compiled for: `device`, or one of the platform that NPU_PLATFORM names, which need not be
-    there.
+    """The device to compile for: `device`, or one of the platform in NPU_PLATFORM, which may be absent.
 
-    A platform that nobody knows is left to the compiler, which refuses it with those that it has.
+    An unknown platform has no effect here: the compiler refuses it with a list of its platforms.
     """
     platform = str(values.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
     if platform == device.platform or platform not in HINTS:
@@ -125,7 +123,7 @@ def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
 
 
 def check_tiles(values: Mapping[str, Any]) -> None:
-    """Raises `PropertyError` when more tiles are asked for than there may be."""
+    """Raise `PropertyError` when NPU_TILES exceeds NPU_MAX_TILES."""
     if values["NPU_TILES"] > values["NPU_MAX_TILES"]:
         raise PropertyError(
             f"property NPU_TILES: value {values['NPU_TILES']}; expected at most {values['NPU_MAX_TILES']},"

@@ -1,7 +1,7 @@
-"""What a performance hint means on each platform: tiles, DMA engines, infer requests.
+"""The performance hints of each platform: tiles, DMA engines, infer requests.
 
-3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them; it follows their spirit: a
-device of few tiles gives all to one inference that should be quick, and keeps two for each of many.
+3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them and is derived: a device with few
+tiles uses all for one inference under LATENCY, and two for each under THROUGHPUT.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DMA_ENGINES_MAX = 2
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """Tiles (DPU groups), DMA engines, and infer requests that keep the device busy."""
+    """The number of tiles (DPU groups), of DMA engines, and of infer requests that keeps the device busy."""
 
     tiles: int
     dma_engines: int
@@ -23,7 +23,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The hints of one platform, which has `tiles` in all."""
+    """The hints of one platform with `tiles` in all."""
 
     tiles: int
     throughput: Hint

@@ -1,6 +1,6 @@
-"""Kinds of property values: what is accepted from a user, what is given back, how the compiler spells it.
+"""Kinds of property values: accepted values, the stored type, the text for the compiler.
 
-A value comes as an OpenVINO object, as text, or as a Python value. It is kept as the type that OpenVINO's
+A value is set as an OpenVINO object, as text, or as a Python value. It is stored as the type that OpenVINO's
 Python API returns for the property.
 """
 
@@ -19,26 +19,26 @@ INT_MAX = 2**31 - 1
 
 
 class NotAllowed(ValueError):
-    """A value that a kind does not accept. Its text replaces the allowed values in the message, if given."""
+    """A value that a kind does not accept. Its text, if any, replaces the allowed values in the message."""
 
 
 class Kind:
-    """Base. `type` is the Python type of a value, `allowed` says in words what is accepted."""
+    """Base. `type` is the Python type of a stored value, `allowed` describes accepted ones."""
 
     type: type
     allowed: str
 
     def accept(self, value: Any) -> Any:
-        """`value` as it is kept. Raises `NotAllowed`."""
+        """Convert `value` to the stored type. Raises `NotAllowed`."""
         raise NotImplementedError
 
     def text(self, value: Any) -> str:
-        """A kept value as OpenVINO writes it."""
+        """A stored value as OpenVINO writes it."""
         return str(value)
 
 
 def plain(value: Any) -> Any:
-    """`value` out of OpenVINO's wrapper (`ov.properties.hint.model_priority(...)[1]`) or numpy's."""
+    """Unwrap a value of OpenVINO (`ov.properties.hint.model_priority(...)[1]`) or numpy."""
     if isinstance(value, OVAny):
         return value.value
     return value.item() if isinstance(value, np.generic) else value
@@ -93,7 +93,7 @@ def _any_text(_: str) -> None:
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """Text. `check` raises `NotAllowed` with what it expected."""
+    """Text. `check` raises `NotAllowed` with the allowed values."""
 
     allowed: str = "text"
     check: Callable[[str], object] = _any_text
@@ -107,7 +107,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Place(Kind):
+class PathKind(Kind):
     """A path, as text or as a path object; empty for none."""
 
     allowed: str = "a path, or empty"
@@ -182,8 +182,8 @@ class Names(Kind):
 
 
 @dataclass(frozen=True)
-class Fact(Kind):
-    """What can only be read."""
+class ReadOnly(Kind):
+    """A value that cannot be set."""
 
     type: type
     allowed: str = "nothing: it can only be read"

@@ -13,15 +13,15 @@ DEFAULTS: Final = {LEVEL: "1", OVERRIDE: "efficiency"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """All parameters with the values that `text` gives them. Raises `NotAllowed` with what was expected."""
-    given: dict[str, str] = {}
+    """Parse the parameters; missing ones have their defaults. Raises `NotAllowed` with the allowed ones."""
+    values: dict[str, str] = {}
     for part in text.split():
         name, _, value = part.partition("=")
         if name not in ALLOWED:
             raise NotAllowed(f"{' or '.join(f'{known}=...' for known in ALLOWED)}, separated by blanks")
         if value not in ALLOWED[name]:
             raise NotAllowed(f"{name}={'|'.join(ALLOWED[name])}")
-        if name in given:
+        if name in values:
             raise NotAllowed(f"{name} once")
-        given[name] = value
-    return DEFAULTS | given
+        values[name] = value
+    return DEFAULTS | values

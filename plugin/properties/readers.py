@@ -1,4 +1,4 @@
-"""How the properties that tell of a device and of the plugin are found."""
+"""The values of read-only properties of a device and of the plugin."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 
 @dataclass(frozen=True)
 class DeviceView:
-    """What a property is read from: a device, and the values that hold on it.
+    """The source of property values: a device, and the properties in effect on it.
 
-    `context` connects to the device; it is asked only when it is needed. `requirements` are those of a model,
-    for the question whether it can run.
+    `context` connects to the device, when it is first called. `requirements` are those of a model, for
+    COMPATIBILITY_CHECK.
     """
 
     device: Device
@@ -48,7 +48,7 @@ def access_of(level: Level) -> dict[str, str]:
 
 
 def _names(access: Access) -> list[str]:
-    return [name for name, found in access_of(Level.CORE).items() if found == access.value]
+    return [name for name, text in access_of(Level.CORE).items() if text == access.value]
 
 
 def _ids(view: DeviceView) -> list[str]:
@@ -58,8 +58,8 @@ def _ids(view: DeviceView) -> list[str]:
 
 def _gops(view: DeviceView) -> dict[Any, float]:
     """As the real plugin computes it from the device's properties."""
-    known = view.device.get_properties()
-    gops = known.core_clock_rate / 1e3 * known.num_slices * known.physical_eu_simd_width
+    device = view.device.get_properties()
+    gops = device.core_clock_rate / 1e3 * device.num_slices * device.physical_eu_simd_width
     return {ov.Type.f32: 0.0, ov.Type.u8: gops, ov.Type.i8: gops, ov.Type.f16: gops / 2}
 
 
@@ -69,8 +69,8 @@ def _compiler_version(view: DeviceView) -> int:
 
 
 def _pci(view: DeviceView) -> Any:
-    place = view.device.pci_get_properties_ext()
-    return PCIInfo(place.domain, place.bus, place.device, place.function)
+    address = view.device.pci_get_properties_ext()
+    return PCIInfo(address.domain, address.bus, address.device, address.function)
 
 
 def _allocated(view: DeviceView) -> int:
@@ -79,15 +79,15 @@ def _allocated(view: DeviceView) -> int:
 
 
 def host_of(device: Device) -> Host:
-    """What a device has, for the check of requirements."""
+    """The host of a device, for the check of requirements."""
     return Host(device.info.platform, cpu_capabilities)
 
 
 def _compatibility(view: DeviceView) -> Any:
     if not view.requirements:
         return CompatibilityCheck.NOT_APPLICABLE
-    found = check(view.requirements, host_of(view.device))
-    return CompatibilityCheck.SUPPORTED if found else CompatibilityCheck.UNSUPPORTED
+    supported = check(view.requirements, host_of(view.device))
+    return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED
 
 
 READERS: dict[str, Callable[[DeviceView], Any]] = {

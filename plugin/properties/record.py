@@ -25,9 +25,9 @@ class Level(enum.Flag):
 
 
 class Use(enum.Enum):
-    """What a property acts on."""
+    """The component that a property acts on."""
 
-    TELLS = "tells"
+    REPORTED = "reported"
     COMPILER = "compiler"
     QUEUE = "queue"
     PLUGIN = "plugin"
@@ -36,11 +36,10 @@ class Use(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """One property. `doc` says what it does here, also when that is nothing.
+    """One property. `doc` describes its effect here, or says that it has none.
 
-    `default` is None where it depends on the device or the table. `live`: a compiled model can be given
-    another value. `cached`: it changes what a compiled model is, so it is part of the key of OpenVINO's
-    cache.
+    `default` is None where it depends on the device or the table. `live`: it can be set on a compiled model.
+    `cached`: it changes the compiled model, so it is part of the key of OpenVINO's cache.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Property:
     aliases: tuple[str, ...] = ()
 
     def access_at(self, level: Level) -> Access:
-        """`Access` for somebody at `level`: a compiled model is fixed, but for what is live."""
+        """The access at `level`: on a compiled model only live properties can be set."""
         return self.access if level is Level.CORE or self.live else Access.RO
 
     def text(self, value: Any) -> str:

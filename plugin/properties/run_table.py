@@ -74,8 +74,7 @@ RUN_PROPERTIES = (
         default=False,
         use=Use.PLUGIN,
         doc="the device loads the model when its first request is created, not when it is compiled or"
-        " imported; the"
-        " weights of an import are compared with their digests only then",
+        " imported; the weights of an import are compared with their digests only then",
     ),
     Property(
         name="NPU_DISABLE_IDLE_MEMORY_PRUNING",

@@ -1,4 +1,4 @@
-"""What was set with `Core.set_property`: for all devices, or for one. The later call wins."""
+"""The values of `Core.set_property`, for all devices or for one. The later call wins."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Settings:
                 for name in values:
                     own.pop(name, None)
 
-    def given(self, device: int | None) -> dict[str, Any]:
-        """What was set for the device, or for all (None)."""
+    def of(self, device: int | None) -> dict[str, Any]:
+        """The values for a device, or for all (None)."""
         with self._lock:
             return self._all | (self._by_device.get(device, {}) if device is not None else {})
 
 
-def in_effect(given: Mapping[str, Any], info: DeviceInfo) -> dict[str, Any]:
-    """Values of all RW properties on a device: those of `given`, defaults for the rest."""
-    values = {**static_defaults(), "NPU_MAX_TILES": -1, "NPU_STEPPING": -1, **given}
+def in_effect(explicit: Mapping[str, Any], info: DeviceInfo) -> dict[str, Any]:
+    """Values of all RW properties on a device: explicit ones, else defaults."""
+    values = {**static_defaults(), "NPU_MAX_TILES": -1, "NPU_STEPPING": -1, **explicit}
     if values["NPU_MAX_TILES"] <= 0:
         values["NPU_MAX_TILES"] = info.tiles
     if values["NPU_STEPPING"] < 0:
@@ -51,7 +51,7 @@ def in_effect(given: Mapping[str, Any], info: DeviceInfo) -> dict[str, Any]:
 
 
 def static_defaults() -> dict[str, Any]:
-    """The defaults that depend on no device."""
+    """The defaults that do not depend on a device."""
     values: dict[str, Any] = {
         record.name: record.default for record in PROPERTIES.values() if record.access is Access.RW
     }

@@ -1,4 +1,4 @@
-"""All properties, found by name."""
+"""All properties by name."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _BY_ANY_NAME = PROPERTIES | {alias: record for record in PROPERTIES.values() for
 
 
 def at(level: Level) -> list[Property]:
-    """The properties that can be read at `level`."""
+    """The properties of `level`."""
     return [record for record in PROPERTIES.values() if level in record.level]
 
 
 def cached_names() -> list[str]:
-    """The properties that change what a compiled model is."""
+    """The properties that change a compiled model."""
     return sorted(record.name for record in PROPERTIES.values() if record.cached)
 
 
 def find(name: Any) -> Property:
-    """The property of this name. Raises `PropertyError` with names that are close to an unknown one."""
+    """The property with this name. Raises `PropertyError` with similar names for an unknown one."""
     if not isinstance(name, str):
         raise PropertyError(f"property {name!r}: {type(name).__name__} given; expected its name as text")
     record = _BY_ANY_NAME.get(str(name))
@@ -65,7 +65,7 @@ def find(name: Any) -> Property:
 
 
 def find_at(level: Level, name: Any) -> Property:
-    """As `find`, for reading at `level`; `PropertyError` says where it can be read instead."""
+    """The property with this name at `level`. Raises `PropertyError`, which names the other level."""
     record = find(name)
     if level not in record.level:
         here, there = ("the core", "CompiledModel.get_property(name)")
@@ -78,20 +78,23 @@ def find_at(level: Level, name: Any) -> Property:
 
 
 def accept(record: Property, value: Any) -> Any:
-    """`value` as the property keeps it. Raises `PropertyError` for RO and for a value that is not allowed."""
+    """Convert `value` to the stored type.
+
+    Raises `PropertyError` for a read-only property or an invalid value.
+    """
     if record.access is Access.RO:
         raise PropertyError(f"property {record.name}: set to {value!r}; expected no value, it is read-only")
-    found = plain(value)
+    unwrapped = plain(value)
     try:
-        return record.kind.accept(found)
+        return record.kind.accept(unwrapped)
     except NotAllowed as reason:
         raise PropertyError(
-            f"property {record.name}: value {found!r}; expected {str(reason) or record.kind.allowed}"
+            f"property {record.name}: value {unwrapped!r}; expected {str(reason) or record.kind.allowed}"
         ) from None
 
 
 def parse(pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Values by property name, all checked. Raises `PropertyError`, also for two values of one property."""
+    """Checked values by property name. Raises `PropertyError`, also for two values of one property."""
     values: dict[str, Any] = {}
     for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
         record = find(name)

@@ -21,7 +21,7 @@ from typing import Any
 from softnpu.plugin.core import Core
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.torch.compiled_module import CompiledModule
-from softnpu.plugin.torch.form import KEY, Form
+from softnpu.plugin.torch.module_signature import KEY, ModuleSignature
 from softnpu.plugin.torch.tracing import Dynamic, torch_or_refuse, trace
 
 __all__ = ["CompiledModule", "compile", "load"]
@@ -37,24 +37,24 @@ def compile(  # noqa: A001 - as torch calls it
     dynamic: Dynamic | None = None,
     core: Core | None = None,
 ) -> CompiledModule:
-    """Traces a module and compiles it for the device.
+    """Trace a module and compile it for the device.
 
     `example_inputs` is a tensor, a tuple or list of the positional arguments, or a mapping of arguments by
     name; `example_kwargs` are further arguments by name. Tensors may lie in tuples, lists, dicts and
-    dataclasses. Other values (numbers, texts, None) become part of the trace: calls have to give the same.
+    dataclasses. Other values (numbers, texts, None) become part of the trace: calls must have the same.
 
-    `dynamic` leaves dimensions open: for each tensor (`x`, or `batch.ids` in a container) the bounds of its
+    `dynamic` makes dimensions dynamic: for each tensor (`x`, or `batch.ids` in a container) the bounds of its
     axes, as MAX, (MIN, MAX), or None for no bound. All others are those of the example.
 
-    The module is traced in eval mode and without gradients, and is afterwards as it was. The trace refers to
-    its weights; they are copied once, into sealed memory that the compiler and the device map. Raises
-    `ModelError` for a module that cannot be traced, and what `Core.compile_model` raises.
+    The module is traced in eval mode and without gradients, and keeps its own modes. The trace refers to its
+    weights; they are copied once, into sealed memory that the compiler and the device map. Raises
+    `ModelError` for a module that cannot be traced, and the errors of `Core.compile_model`.
     """
     torch_or_refuse()
     args, kwargs = _arguments(example_inputs)
     traced = trace(module, args, {**kwargs, **(example_kwargs or {})}, dynamic or {})
     compiled = (core or Core()).compile_model(traced.model, device, config)
-    return CompiledModule(compiled, traced.form, traced.classes)
+    return CompiledModule(compiled, traced.signature, traced.classes)
 
 
 def load(
@@ -65,11 +65,10 @@ def load(
     classes: Iterable[type] = (),
     core: Core | None = None,
 ) -> CompiledModule:
-    """The module that `CompiledModule.save` wrote; torch is not needed. The file goes to the device by
-    descriptor: its weights do not pass through this process.
+    """Load a module that `CompiledModule.save` wrote, without torch. The device maps the weights.
 
-    Dataclasses and named tuples that the module returned come back as named tuples with the same names, or as
-    those of `classes`. Raises `ModelError` for a file of something else, and what `Core.import_model` raises.
+    Dataclasses and named tuples in results become named tuples with the same names, or those of `classes`.
+    Raises `ModelError` for another file, and the errors of `Core.import_model`.
     """
     compiled = (core or Core()).import_model(Path(path), device, config)
     text = compiled.extra.get(KEY)
@@ -78,13 +77,13 @@ def load(
             f"{path}: a compiled model without the record of a torch module; expected what"
             " CompiledModule.save wrote. Core.import_model takes this one"
         )
-    form = Form.decode(text, str(path))
-    return CompiledModule(compiled, form, {kind.__qualname__: kind for kind in classes})
+    signature = ModuleSignature.decode(text, str(path))
+    return CompiledModule(compiled, signature, {kind.__qualname__: kind for kind in classes})
 
 
-def _arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if isinstance(given, Mapping):
-        return (), given
-    if isinstance(given, tuple | list):
-        return tuple(given), {}
-    return (given,), {}
+def _arguments(examples: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(examples, Mapping):
+        return (), examples
+    if isinstance(examples, tuple | list):
+        return tuple(examples), {}
+    return (examples,), {}

@@ -1,4 +1,4 @@
-"""A module of torch on the device: called like the module, and saved to run where torch is not installed."""
+"""A module of torch on the device: called like the module, and saved for processes without torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.ports import Port
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.torch import values
-from softnpu.plugin.torch.form import KEY, Form
+from softnpu.plugin.torch.module_signature import KEY, ModuleSignature
 from softnpu.plugin.torch.structure import build, indices_in
 
 
 class CompiledModule:
-    """Takes the arguments of the module and returns what it returns; safe for many threads.
+    """Has the arguments and results of the module; safe for many threads.
 
     Tensors may be of torch or of numpy. Those in device memory (see `new_input`) are read in place, others
-    are copied once. What it returns is of torch if a tensor of torch was given, else of numpy, and is a copy.
+    are copied once. Results are copies, of torch if any argument was a tensor of torch, else of numpy.
     """
 
-    def __init__(self, compiled: CompiledModel, form: Form, classes: Mapping[str, type]) -> None:
+    def __init__(
+        self, compiled: CompiledModel, signature: ModuleSignature, classes: Mapping[str, type]
+    ) -> None:
         self._compiled = compiled
-        self._form = form
-        compiled.extra[KEY] = form.encode()
+        self._signature = signature
+        self._name = signature.name
+        compiled.extra[KEY] = signature.encode()
         self._classes = dict(classes)
         self._inputs = [_spec(port) for port in compiled.inputs]
         self._outputs = [_spec(port) for port in compiled.outputs]
@@ -43,11 +46,11 @@ class CompiledModule:
 
     @property
     def input_names(self) -> list[str]:
-        """The tensors among the arguments, by their paths: `x`, or `batch.ids` inside of a container."""
+        """The paths of the tensors among the arguments: `x`, or `batch.ids` in a container."""
         return [spec.name for spec in self._inputs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One inference. Raises `InputError` for arguments unlike those with which the module was traced."""
+        """Run one inference. Raises `InputError` for arguments that differ from those of the trace."""
         of_torch = False
 
         def take(value: Any, path: str) -> tuple[Any, str]:
@@ -55,10 +58,10 @@ class CompiledModule:
             of_torch = of_torch or values.is_torch(value)
             return value, path
 
-        given = self._form.bind(args, kwargs, take)
+        arguments = self._signature.bind(args, kwargs, take)
         tensors = {
             index: values.to_device(value, path, self._inputs[index])
-            for index, (value, path) in given.items()
+            for index, (value, path) in arguments.items()
         }
         request = self._request()
         try:
@@ -70,42 +73,41 @@ class CompiledModule:
             self._idle.append(request)
 
     def new_input(self, name: str, shape: Sequence[int] | None = None) -> Any:
-        """An uninitialised tensor in device memory for an input: what is written into it is not copied again.
+        """Create an uninitialised tensor in device memory for an input, which is used in place.
 
-        It is of torch where torch has been imported, else of numpy. A `shape` is needed where the input has
-        none of its own. Raises `InputError`.
+        It is of torch if torch has been imported, else of numpy. A dynamic input needs a `shape`. Raises
+        `InputError`.
         """
         spec = next((spec for spec in self._inputs if name in (spec.name, *spec.names)), None)
         if spec is None:
-            raise InputError(
-                f"module '{self._form.name}': no input {name!r}; expected {' or '.join(self.input_names)}"
-            )
+            expected = " or ".join(self.input_names)
+            raise InputError(f"module '{self._name}': no input {name!r}; expected {expected}")
         partial = spec.partial_shape
         if shape is None and partial.is_dynamic:
             raise InputError(f"input '{name}': no shape given; expected one within {partial}")
-        chosen = tuple(partial.to_shape() if shape is None else shape)
+        dimensions = tuple(partial.to_shape() if shape is None else shape)
         kind = values.dtype_of(spec)
-        size = int(np.prod(chosen)) * kind.itemsize
-        array = self._compiled.context.alloc_host(max(1, size)).view(kind, chosen)
+        size = int(np.prod(dimensions)) * kind.itemsize
+        array = self._compiled.context.alloc_host(max(1, size)).view(kind, dimensions)
         return values.shared(array, spec)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the compiled module to one file, with all its weights, for `load`.
+        """Write the compiled module to one file, with all its weights, for `load`.
 
-        A file that is there is replaced when all is written. Raises `NpuError`, and `OSError` if it cannot be
+        An existing file is replaced after a complete write. Raises `NpuError`, and `OSError` if it cannot be
         written.
         """
         for name in ("ENABLE_WEIGHTLESS", "NPU_EXPORT_RAW_BLOB"):
             if self._compiled.get_property(name):
                 raise PropertyError(
-                    f"module '{self._form.name}', save: compiled with {name}=YES; expected NO. A saved module"
+                    f"module '{self._name}', save: compiled with {name}=YES; expected NO. A saved module"
                     " is one file with weights and with a record of its arguments"
                 )
         self._compiled.export_model(Path(path))
 
     def __repr__(self) -> str:
         platform = self._compiled.meta.platform
-        return f"<CompiledModule {self._form.name}{self._form.signature()}, platform {platform}>"
+        return f"<CompiledModule {self._name}{self._signature}, platform {platform}>"
 
     # ------------------------------------------------------------
 
@@ -120,16 +122,16 @@ class CompiledModule:
             array = request.get_output_tensor(index).data
             return values.from_device(array, self._outputs[index], of_torch)
 
-        return build(self._form.outputs, tensor, self._classes)
+        return build(self._signature.outputs, tensor, self._classes)
 
     def _check(self) -> None:
-        """Raises `ModelError` when the record is not one of this model."""
-        inputs = [index for index in self._form.inputs if index >= 0]
-        outputs = indices_in(self._form.outputs)
+        """Raise `ModelError` when the record does not fit the model."""
+        inputs = [index for index in self._signature.inputs if index >= 0]
+        outputs = indices_in(self._signature.outputs)
         expected = (len(self._inputs), len(self._outputs))
         if (sorted(inputs), outputs) != (list(range(expected[0])), list(range(expected[1]))):
             raise ModelError(
-                f"module '{self._form.name}': its record has inputs {inputs} and outputs {outputs}; expected"
+                f"module '{self._name}': its record has inputs {inputs} and outputs {outputs}; expected"
                 f" those of a model with {expected[0]} and {expected[1]}. Save the module again"
             )
 

@@ -1,7 +1,7 @@
-"""The shape of what goes into a module and of what it returns: containers, with a number for each tensor.
+"""The structure of a module's arguments and results: containers, with a number for each tensor.
 
 A structure is plain data. It is saved with the compiled model, so that a process without torch and without
-the classes of the program takes the same arguments and returns the same containers.
+the classes of the program accepts the same arguments and returns the same containers.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
 
 
 class Tensor(Struct, frozen=True, kw_only=True, tag="tensor"):
-    """Tensor number `index`. `scalar`: the module returned a Python number that depends on its inputs."""
+    """Tensor number `index`. `scalar`: the module returns a Python number that depends on its inputs."""
 
     index: int
     scalar: bool = False
 
 
 class Value(Struct, frozen=True, kw_only=True, tag="value"):
-    """A value that was there when the module was traced, and is a part of the trace."""
+    """A value that is part of the trace."""
 
     value: Constant = None
 
 
 class Omitted(Struct, frozen=True, kw_only=True, tag="omitted"):
-    """An argument that was not given, and whose default is an object that cannot be written down."""
+    """A missing argument whose default is an object that cannot be saved."""
 
 
 class Sequenced(Struct, frozen=True, kw_only=True, tag="sequence"):
@@ -67,21 +67,21 @@ class Record(Struct, frozen=True, kw_only=True, tag="record"):
 Node = Tensor | Value | Omitted | Sequenced | Mapped | Record
 
 OMITTED = type("OMITTED", (), {"__repr__": lambda _: "OMITTED"})()
-"""Stands for an argument that was not given."""
+"""Stands for a missing argument."""
 
 
-class Unknown(TypeError):
-    """Something that no node describes, at `path`."""
+class Unsupported(TypeError):
+    """A value at `path` of a type, `type_name`, that no node describes."""
 
     def __init__(self, path: str, value: Any) -> None:
         super().__init__(path)
         self.path = path
-        self.found = type(value).__name__
+        self.type_name = type(value).__name__
 
 
 @dataclasses.dataclass
 class Description:
-    """What `describe` has found on its way: the tensors with their paths, and the classes of records."""
+    """Further results of `describe`: the tensors with their paths, and the classes of records."""
 
     tensors: list[Any] = dataclasses.field(default_factory=list)
     paths: list[str] = dataclasses.field(default_factory=list)
@@ -89,30 +89,30 @@ class Description:
 
 
 def describe(
-    value: Any, path: str, found: Description, tensor: Callable[[Any], Tensor | None], first: int = 0
+    value: Any, path: str, description: Description, tensor: Callable[[Any], Tensor | None], first: int = 0
 ) -> Node:
-    """The structure of `value`; what `tensor` makes a node of is noted in `found`, in order.
+    """The structure of `value`; its tensors are added to `description`, in order.
 
-    `tensor` returns None for what is no tensor; the indices that it gives are replaced by the right ones.
-    Raises `Unknown`.
+    `tensor` returns a node for a tensor, whose index is replaced, and None for other values. Raises
+    `Unsupported`.
     """
     leaf = tensor(value)
     if leaf is not None:
-        found.tensors.append(value)
-        found.paths.append(path)
-        return Tensor(index=first + len(found.tensors) - 1, scalar=leaf.scalar)
+        description.tensors.append(value)
+        description.paths.append(path)
+        return Tensor(index=first + len(description.tensors) - 1, scalar=leaf.scalar)
     if value is OMITTED:
         return Omitted()
     if value is None or type(value) in (bool, int, float, str):
         return Value(value=value)
 
     def inner(items: Iterable[tuple[Key, Any]]) -> tuple[Node, ...]:
-        return tuple(describe(item, join(path, key), found, tensor, first) for key, item in items)
+        return tuple(describe(item, join(path, key), description, tensor, first) for key, item in items)
 
     parts = fields_of(value)
     if parts is not None:
         name = type(value).__qualname__
-        found.classes[name] = type(value)
+        description.classes[name] = type(value)
         return Record(
             name=name, fields=tuple(parts), items=inner(parts.items()), sequence=isinstance(value, tuple)
         )
@@ -120,7 +120,7 @@ def describe(
         return Mapped(keys=tuple(value), items=inner(value.items()))
     if isinstance(value, tuple | list):
         return Sequenced(items=inner(enumerate(value)), mutable=isinstance(value, list))
-    raise Unknown(path, value)
+    raise Unsupported(path, value)
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and type(value) is not tuple:
-        # results such as those of torch.max are tuples with names, but no named tuples
+        # results such as those of torch.max have names, but are no named tuples
         names: tuple[str, ...] = getattr(value, "_fields", getattr(type(value), "__match_args__", ()))
         if len(names) == len(value):
             return dict(zip(names, value, strict=True))
@@ -136,9 +136,9 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def match(node: Node, value: Any, path: str, out: dict[int, T], leaf: Callable[[Any, str], T]) -> None:
-    """Finds the tensors of `value` by the structure it has to have.
+    """Collect the tensors of `value`, which must have the structure `node`.
 
-    `leaf(value, path)` makes what goes to `out`. Raises `InputError` with the path of what is different.
+    `out` gets the results of `leaf(value, path)`. Raises `InputError` with the path of a difference.
     """
     match node:
         case Tensor():
@@ -156,7 +156,7 @@ def match(node: Node, value: Any, path: str, out: dict[int, T], leaf: Callable[[
 
 
 def build(node: Node, tensor: Callable[[int], Any], classes: Mapping[str, type]) -> Any:
-    """The value with this structure. Classes that are not in `classes` become named tuples."""
+    """Build a value with this structure. Classes that are not in `classes` become named tuples."""
     if isinstance(node, Tensor):
         value = tensor(node.index)
         return value.item() if node.scalar else value
@@ -191,7 +191,7 @@ def _keys(node: Sequenced | Mapped | Record) -> Sequence[Key]:
 
 
 def _parts(node: Sequenced | Mapped | Record, value: Any, path: str) -> Sequence[Any]:
-    """The parts of a given value in the order of the node. Any kind of sequence and of mapping will do."""
+    """The parts of a value in the order of the node. Any sequence or mapping is accepted."""
     if isinstance(node, Sequenced):
         if not isinstance(value, list | tuple) or len(value) != len(node.items):
             raise _different(path, _shown(value), f"a sequence of {len(node.items)}")
@@ -228,7 +228,7 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__}{size}"
 
 
-def _different(path: str, found: str, expected: str) -> InputError:
+def _different(path: str, value: str, expected: str) -> InputError:
     return InputError(
-        f"argument '{path}': {found} given; expected {expected}. Compile the module again for others"
+        f"argument '{path}': {value} given; expected {expected}. Compile the module again for others"
     )

@@ -1,4 +1,4 @@
-"""From a module of torch to an `openvino.Model`, once: the only place that needs torch itself."""
+"""Trace a module of torch and convert it to an `openvino.Model`. Only this module imports torch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ import numpy as np
 import openvino as ov
 
 from softnpu.plugin.errors import ModelError
-from softnpu.plugin.torch.form import Form, is_constant, parameters_of
-from softnpu.plugin.torch.structure import OMITTED, Description, Node, Tensor, Unknown, build, describe
+from softnpu.plugin.torch.module_signature import ModuleSignature, is_constant, parameters_of
+from softnpu.plugin.torch.structure import OMITTED, Description, Node, Tensor, Unsupported, build, describe
 
 Bounds = int | tuple[int, int] | None
 Dynamic = Mapping[str, Mapping[int, Bounds]]
 _REASON_LINES = 3
+_SUPPORTED = "tensors, None, bool, int, float and str, in tuples, lists, dicts and dataclasses"
 
 
 @dataclass
 class Traced:
-    """The module as OpenVINO has it; `classes` are those of the containers that it returns, by name."""
+    """A traced module; `classes` are those of the containers in its results, by name."""
 
     model: Any
-    form: Form
+    signature: ModuleSignature
     classes: dict[str, type]
 
 
 def torch_or_refuse() -> Any:
-    """torch. Raises `ModelError` where it is not installed."""
+    """Import torch. Raises `ModelError` where it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -47,10 +48,10 @@ def torch_or_refuse() -> Any:
 
 
 def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Dynamic) -> Traced:
-    """Traces `module` with these arguments, in eval mode and without gradients. Its weights are not copied.
+    """Trace `module` with these arguments, in eval mode and without gradients, without copying its weights.
 
-    Raises `ModelError` for what is no module, for arguments that it does not take, and for a module that
-    cannot be traced or converted.
+    Raises `ModelError` for another type, for wrong arguments, and for a module that cannot be traced or
+    converted.
     """
     torch = torch_or_refuse()
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
@@ -67,7 +68,7 @@ def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: 
 
 
 class _Tracer:
-    """One module on its way."""
+    """Traces one module."""
 
     def __init__(self, torch: Any, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._torch = torch
@@ -80,28 +81,27 @@ class _Tracer:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise self._wrong("example inputs", str(error), f"arguments for {self._signature}") from error
-        given = set(bound.arguments)
+            expected = f"arguments for {self._signature}"
+            raise self._error("example inputs", found=str(error), expected=expected) from error
+        present = set(bound.arguments)
         bound.apply_defaults()
         self._arguments = {
-            name: self._described(name, OMITTED if name not in given and self._is_object(name) else value)
+            name: self._described(name, OMITTED if name not in present and self._is_object(name) else value)
             for name, value in bound.arguments.items()
         }
 
     def _is_object(self, name: str) -> bool:
-        """Whether the default of a parameter is something that cannot be written down."""
+        """Whether the default of a parameter is an object that cannot be saved."""
         default = self._signature.parameters[name].default
         return default is not inspect.Parameter.empty and not is_constant(default)
 
     def _described(self, name: str, value: Any) -> Node:
         try:
             return describe(value, name, self._given, self._as_example)
-        except Unknown as unknown:
-            raise self._wrong(
-                f"argument '{unknown.path}'",
-                unknown.found,
-                "tensors, None, bool, int, float and str, in tuples, lists, dicts and dataclasses",
-            ) from unknown
+        except Unsupported as unsupported:
+            raise self._error(
+                f"argument '{unsupported.path}'", found=unsupported.type_name, expected=_SUPPORTED
+            ) from unsupported
 
     def _as_example(self, value: Any) -> Tensor | None:
         return Tensor(index=0) if isinstance(value, self._torch.Tensor | np.ndarray) else None
@@ -109,7 +109,7 @@ class _Tracer:
     # ------------------------------------------------------------ torch
 
     def export(self, dynamic: Dynamic) -> Any:
-        """The program that torch makes of the module: a function of the tensors among its arguments."""
+        """Export the module with torch, as a function of the tensors among its arguments."""
         torch, tracer = self._torch, self
         base: Any = torch.nn.Module
 
@@ -137,16 +137,16 @@ class _Tracer:
         changed = [name.removeprefix("module.") for name in signature.buffers_to_mutate.values()]
         changed += [paths.get(name, name) for name in signature.user_inputs_to_mutate.values()]
         if changed:
-            raise self._wrong(
+            raise self._error(
                 "forward",
-                f"it changes {', '.join(map(repr, changed))} in place",
-                "a module that changes neither its buffers nor its arguments",
-                "return the new values, and give them as arguments to the next call",
+                found=f"it changes {', '.join(map(repr, changed))} in place",
+                expected="a module that changes neither its buffers nor its arguments",
+                hint="Return the new values, and give them as arguments to the next call",
             )
         return program
 
     def _call(self, module: Any, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Calls the module with its own kinds of arguments; the tensors of what it returns."""
+        """Call the module with arguments of its own kinds; the tensors of its result."""
         arguments = {
             name: build(node, tensors.__getitem__, self._given.classes)
             for name, node in self._arguments.items()
@@ -157,14 +157,11 @@ class _Tracer:
         self._returned = Description()
         try:
             self._outputs = describe(result, "", self._returned, self._as_result)
-        except Unknown as unknown:
-            raise self._wrong(
-                f"result {unknown.path!r}".removesuffix(" ''"),
-                unknown.found,
-                "tensors, None, bool, int, float and str, in tuples, lists, dicts and dataclasses",
-            ) from unknown
+        except Unsupported as unsupported:
+            part = f"result {unsupported.path!r}".removesuffix(" ''")
+            raise self._error(part, found=unsupported.type_name, expected=_SUPPORTED) from unsupported
         if not self._returned.tensors:
-            raise self._wrong("result", "no tensor in it", "one tensor at least")
+            raise self._error("result", found="no tensor in it", expected="one tensor at least")
         return tuple(self._returned.tensors)
 
     def _as_result(self, value: Any) -> Tensor | None:
@@ -174,12 +171,14 @@ class _Tracer:
         return Tensor(index=0, scalar=True) if isinstance(value, torch.SymInt) else None
 
     def _examples(self, dynamic: Dynamic) -> tuple[list[Any], list[dict[int, Any] | None]]:
-        """The example tensors, and what torch is told of their dimensions."""
+        """The example tensors, and their dynamic dimensions for torch."""
         torch, paths = self._torch, self._given.paths
         unknown = sorted(dynamic.keys() - set(paths))
         if unknown:
-            raise self._wrong(
-                f"dynamic {unknown[0]!r}", "no tensor of this name among the arguments", " or ".join(paths)
+            raise self._error(
+                f"dynamic {unknown[0]!r}",
+                found="no tensor of this name among the arguments",
+                expected=" or ".join(paths),
             )
         examples, shapes = [], []
         for path, value in zip(paths, self._given.tensors, strict=True):
@@ -189,7 +188,7 @@ class _Tracer:
                 low, high = self._bounds(path, axis, bounds, example.dim())
                 dims[axis] = torch.export.Dim.DYNAMIC(min=low, max=high)
                 if example.shape[axis] == 1 and (high is None or high > 1):
-                    # torch takes a dimension of 1 for one that is always 1
+                    # torch specialises a dimension of 1
                     example = torch.cat([example, example], axis)
             examples.append(example)
             shapes.append(dims or None)
@@ -197,41 +196,42 @@ class _Tracer:
 
     def _bounds(self, path: str, axis: int, bounds: Bounds, rank: int) -> tuple[int | None, int | None]:
         if not isinstance(axis, int) or not 0 <= axis < rank:
-            raise self._wrong(f"dynamic {path!r}", f"axis {axis!r}", f"an axis from 0 to {rank - 1}")
+            expected = f"an axis from 0 to {rank - 1}"
+            raise self._error(f"dynamic {path!r}", found=f"axis {axis!r}", expected=expected)
         low, high = (1, bounds) if isinstance(bounds, int) else bounds or (1, None)
         if high is not None and not 0 <= low <= high:
-            raise self._wrong(f"dynamic {path!r}, axis {axis}", f"{bounds!r}", "None, MAX or (MIN, MAX)")
+            part = f"dynamic {path!r}, axis {axis}"
+            raise self._error(part, found=f"{bounds!r}", expected="None, MAX or (MIN, MAX)")
         return low, high
 
     # ------------------------------------------------------------ openvino
 
     def convert(self, program: Any) -> Any:
-        """The model of OpenVINO. Its constants are the weights of the module, where they lie.
+        """Convert to a model of OpenVINO, whose constants are the weights of the module in place.
 
-        `openvino.convert_model` would do more than that: it folds weights into copies, and has a process that
-        it forks tell OpenVINO's makers over the network that it was called.
+        `openvino.convert_model` also folds weights into copies, and sends telemetry from a forked process.
         """
         from openvino.frontend import FrontEndManager
         from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 
         try:
             frontend = FrontEndManager().load_by_framework("pytorch")
-            # a variable of its own: the frontend calls it until the end, and does not keep it alive
-            with _without_its_log():
+            # in a variable, because the frontend uses it without keeping it alive
+            with _without_decoder_log():
                 decoder = TorchFXPythonDecoder.from_exported_program(program)
             return frontend.convert(frontend.load(decoder))
         except Exception as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            told = [line.lstrip("- ") for line in lines if "No conversion rule found" in line] or lines[:1]
-            raise self._wrong(
+            reasons = [line.lstrip("- ") for line in lines if "No conversion rule found" in line] or lines[:1]
+            raise self._error(
                 "conversion",
-                f"OpenVINO's PyTorch frontend says: {told[0] if told else type(error).__name__}",
-                "operations that OpenVINO has",
-                "write the module without them, or compile it from another format (ONNX)",
+                found=f"OpenVINO's PyTorch frontend says: {reasons[0] if reasons else type(error).__name__}",
+                expected="operations that OpenVINO has",
+                hint="Write the module without them, or compile it from another format (ONNX)",
             ) from error
 
     def finish(self, model: Any, dynamic: Dynamic) -> Traced:
-        """Shapes, names, and the record of both structures."""
+        """Set shapes and names, and make the record of both structures."""
         assert self._outputs is not None
         by_name = {name: index for index, port in enumerate(model.inputs) for name in port.get_names()}
         inputs = [by_name.get(f"tensors_{number}", -1) for number in range(len(self._given.paths))]
@@ -243,21 +243,21 @@ class _Tracer:
         for index, path in zip(inputs, self._given.paths, strict=True):
             if index >= 0:
                 _name(model.inputs[index], path)
-        taken = {name for port in model.inputs for name in port.get_names()}
+        used = {name for port in model.inputs for name in port.get_names()}
         for port, path in zip(model.outputs, self._returned.paths, strict=True):
             name = path or "output"
-            if name not in taken and not taken.intersection(port.get_names()):
-                taken.add(name)
+            if name not in used and not used.intersection(port.get_names()):
+                used.add(name)
                 port.get_tensor().set_names({name})
         model.set_friendly_name(self._name)
-        form = Form(
+        signature = ModuleSignature(
             name=self._name,
             parameters=parameters_of(self._signature),
             arguments=tuple(self._arguments.values()),
             inputs=tuple(inputs),
             outputs=self._outputs,
         )
-        return Traced(model, form, self._returned.classes)
+        return Traced(model, signature, self._returned.classes)
 
     def _shape(self, path: str, value: Any, dynamic: Mapping[int, Bounds]) -> list[Any]:
         shape: list[Any] = [ov.Dimension(size) for size in value.shape]
@@ -266,27 +266,25 @@ class _Tracer:
             shape[axis] = ov.Dimension(low, -1 if high is None else high)
         return shape
 
-    # ------------------------------------------------------------ what is wrong
+    # ------------------------------------------------------------ errors
 
-    def _wrong(self, what: str, found: str, expected: str, step: str = "") -> ModelError:
-        text = f"module '{self._name}', {what}: {found}; expected {expected}"
-        return ModelError(f"{text}. {step[:1].upper()}{step[1:]}" if step else text)
+    def _error(self, part: str, *, found: str, expected: str, hint: str = "") -> ModelError:
+        text = f"module '{self._name}', {part}: {found}; expected {expected}"
+        return ModelError(f"{text}. {hint}" if hint else text)
 
     def _untraceable(self, error: Exception) -> ModelError:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
         if "conflicts between user-specified ranges" in reason or "Constraints violated" in reason:
             reason = f"{type(error).__name__}: {' '.join(lines[1:_REASON_LINES])}"
-            expected, step = (
-                "dimensions that the module leaves open",
-                "give fixed ones no bounds in `dynamic`",
-            )
+            expected, hint = "dynamic dimensions", "Give fixed ones no bounds in `dynamic`"
         elif type(error).__name__ in {"GuardOnDataDependentSymNode", "UserError"}:
             expected = "control flow that does not depend on values of tensors"
-            step = "use torch.where or torch.cond there, or compile the parts around it"
+            hint = "Use torch.where or torch.cond there, or compile the parts around it"
         else:
-            expected, step = "a module that torch.export takes", "compile the parts that it can trace"
-        return self._wrong("trace", f"torch.export cannot trace it{_where(error)}: {reason}", expected, step)
+            expected, hint = "a module that torch.export accepts", "Compile the parts that it can trace"
+        found = f"torch.export cannot trace it{_location(error)}: {reason}"
+        return self._error("trace", found=found, expected=expected, hint=hint)
 
 
 def _name(port: Any, name: str) -> None:
@@ -294,8 +292,8 @@ def _name(port: Any, name: str) -> None:
     port.get_node().set_friendly_name(name)
 
 
-def _where(error: BaseException) -> str:
-    """The line of the user's program that it came to."""
+def _location(error: BaseException) -> str:
+    """The line of the user's program where tracing failed."""
     ours, theirs = os.path.dirname(__file__), f"{os.sep}torch{os.sep}"
     frames = [
         frame
@@ -309,9 +307,8 @@ def _where(error: BaseException) -> str:
 
 
 @contextmanager
-def _without_its_log() -> Iterator[None]:
-    """Without what the decoder writes to the root logger: operations that newer versions of torch lack, with
-    tracebacks, at the first conversion of every process."""
+def _without_decoder_log() -> Iterator[None]:
+    """Suppress the decoder's log records: tracebacks about operations that newer torch lacks."""
 
     def elsewhere(record: logging.LogRecord) -> bool:
         return os.path.basename(record.pathname) != "fx_decoder.py"
@@ -326,7 +323,7 @@ def _without_its_log() -> Iterator[None]:
 
 @contextmanager
 def _evaluating(torch: Any, module: Any) -> Iterator[None]:
-    """The module in eval mode, without gradients; then each part in the mode that it had."""
+    """Put the module into eval mode, without gradients; restore the mode of each part afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -24,7 +24,7 @@ _TYPES = {
 
 
 def torch_here() -> Any:
-    """torch, if this process has imported it already; None otherwise: nothing here makes it do so."""
+    """torch, if this process has imported it; else None."""
     return sys.modules.get("torch")
 
 
@@ -35,24 +35,23 @@ def is_torch(value: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value can be given where a module takes a tensor."""
+    """Whether a value can be the argument for a tensor."""
     return isinstance(value, np.ndarray | np.generic) or is_torch(value)
 
 
 def to_device(value: Any, path: str, port: PortSpec) -> Any:
     """An `openvino.Tensor` over the memory of `value`.
 
-    It is copied only if it is not dense, cannot be written, or lies on a GPU. Raises `InputError` for what is
-    no tensor or has another element type. Shapes are the request's affair.
+    It is copied only if it is not dense, read-only, or on a GPU. Raises `InputError` for another type or
+    element type. The request checks shapes.
     """
     if not is_tensor(value):
         raise InputError(
             f"argument '{path}': {type(value).__name__} given; expected a tensor of {describe(port)}"
         )
-    found = element_type(value)
-    if found != port.element_type:
-        shape = list(value.shape)
-        raise InputError(f"argument '{path}': {found}{shape} given; expected {describe(port)}")
+    kind = element_type(value)
+    if kind != port.element_type:
+        raise InputError(f"argument '{path}': {kind}{list(value.shape)} given; expected {describe(port)}")
     array = _array(value)
     if not (array.flags.c_contiguous and array.flags.writeable):
         array = np.array(array, order="C")
@@ -60,7 +59,7 @@ def to_device(value: Any, path: str, port: PortSpec) -> Any:
 
 
 def from_device(array: Array, port: PortSpec, as_torch: bool) -> Any:
-    """A copy of what the device has written. bf16 comes as f32 in numpy, which has no such type."""
+    """A copy of a result. bf16 becomes f32 in numpy, which lacks the type."""
     bits = port.element_type == "bf16"  # OpenVINO shows its bytes as f16
     if as_torch:
         torch = torch_here()
@@ -73,7 +72,7 @@ def from_device(array: Array, port: PortSpec, as_torch: bool) -> Any:
 
 
 def element_type(value: Any) -> str:
-    """OpenVINO's name of a tensor's element type, the library's own for what OpenVINO does not have."""
+    """OpenVINO's name of a tensor's element type, or the library's own if OpenVINO lacks the type."""
     name = str(value.dtype).removeprefix("torch.")
     return _TYPES.get(name, name)
 
@@ -103,7 +102,7 @@ def dtype_of(port: PortSpec) -> np.dtype[Any]:
 
 
 def shared(array: Array, port: PortSpec) -> Any:
-    """An array of the device's memory as a tensor of torch, if torch is here, over the same memory."""
+    """An array in device memory as a tensor of torch over the same memory, if torch is imported."""
     torch = torch_here()
     if torch is None:
         return array

@@ -15,9 +15,9 @@ from openvino import opset15 as ops
 
 from softnpu.driver import Context, GraphSource
 from softnpu.driver.graph_creation import compile_source
-from softnpu.plugin.serializer import by_descriptor
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.serialized_forms import by_descriptor
 from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096

@@ -16,8 +16,8 @@ import pytest
 from softnpu.driver import Context, Graph, GraphDesc, GraphExtension, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import compile_source
 from softnpu.driver.graph_properties import GraphFormat
-from softnpu.plugin.serializer import by_descriptor, copying_form, no_copy_form
 from tests.support.models import on_cpu
+from tests.support.serialized_forms import by_descriptor, copying_form, no_copy_form
 
 Array = npt.NDArray[Any]
 

@@ -24,7 +24,7 @@ from softnpu.driver.graph_properties import (
     Precision,
 )
 from softnpu.emulator.interface.messages import GraphFlag
-from softnpu.plugin.serializer import copying_form
+from tests.support.serialized_forms import copying_form
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"

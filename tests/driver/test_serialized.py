@@ -19,7 +19,7 @@ from softnpu.driver import GraphSource, ZeError, ZeResult
 from softnpu.driver.serialized import parse
 from softnpu.emulator.blob.weights import SpaceLayout, const_layers
 from softnpu.emulator.common import linux
-from softnpu.plugin.serializer import copying_form, no_copy_form
+from tests.support.serialized_forms import copying_form, no_copy_form
 
 VERSION = (7, 6)
 _XML = (

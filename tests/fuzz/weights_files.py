@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from softnpu.emulator.common import linux
-from softnpu.plugin.safetensors import SafetensorsError, tensor_places
+from softnpu.plugin.safetensors import SafetensorsError, tensor_ranges
 from tests.fuzz.dice import Dice
 from tests.fuzz.report import Tally, Violation
 
@@ -24,7 +24,7 @@ def weights_files_round(dice: Dice, count: int, tally: Tally) -> None:
             os.ftruncate(fd, 0)
             os.pwrite(fd, data, 0)
             try:
-                places = tensor_places(fd)
+                places = tensor_ranges(fd)
             except SafetensorsError:
                 tally.refused["safetensors"] += 1
                 continue

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from softnpu.plugin.safetensors import SafetensorsError, tensor_places
+from softnpu.plugin.safetensors import SafetensorsError, tensor_ranges
 from softnpu.tools.models.errors import WeightsError
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -36,7 +36,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     """
     with path.open("rb") as file:
         try:
-            places = tensor_places(file.fileno())
+            places = tensor_ranges(file.fileno())
         except SafetensorsError as error:
             raise WeightsError(path, str(error)) from error
     for name, place in places.items():
