@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,13 @@ def two_by_two() -> ov.Model:
     double = ops.multiply(left, ops.constant([2.0], ov.Type.f32))
     double.output(0).set_names({"double"})
     return ov.Model([ops.result(total), ops.result(double)], [left, right], "two_by_two")
+
+
+@pytest.fixture
+def log_level_restored() -> Iterator[None]:
+    """Restores LOG_LEVEL, which is one for the process."""
+    log = logging.getLogger("softnpu.plugin")
+    level, handlers = log.level, list(log.handlers)
+    yield
+    log.setLevel(level)
+    log.handlers = handlers

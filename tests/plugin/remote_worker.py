@@ -28,16 +28,6 @@ def double_in_place(socket: str, source: Any, target: Any) -> int:
     return compiled.staged_bytes
 
 
-def serve(socket: str, connection: Any) -> None:
-    """Answers to pairs of tensors with the bytes that were staged, until the other end closes."""
-    while True:
-        try:
-            source, target = connection.recv()
-        except EOFError:
-            return
-        connection.send(double_in_place(socket, source, target))
-
-
 def run_once(socket: str, source: Any, target: Any, answers: Any) -> None:
     """As `double_in_place`, started with the tensors as arguments."""
     answers.put(double_in_place(socket, source, target))

@@ -18,9 +18,12 @@ from tests.support.work import waits
 LEFT = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
 
+pytestmark = pytest.mark.quick
+
+
 @pytest.fixture
-def compiled(core: Core, two_by_two: ov.Model) -> CompiledModel:
-    return core.compile_model(two_by_two)
+def compiled(shared_core: Core, two_by_two: ov.Model) -> CompiledModel:
+    return shared_core.compile_model(two_by_two)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def no_thread_is_left() -> Any:
     yield
     wait_until(
         lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("callbacks of")],
-        what="the end of the thread of the callbacks",
+        what="the end of the callback thread",
     )
 
 
@@ -221,9 +224,13 @@ def test_a_cancelled_request_says_so_and_can_be_used_again(compiled: CompiledMod
     request.wait()
 
 
-def test_a_profile_has_times_for_every_layer_that_ran(core: Core, digits: Path) -> None:
-    compiled = core.compile_model(digits, "NPU", {"PERF_COUNT": "YES"})
-    request = compiled.create_infer_request()
+def test_a_profile_has_times_for_every_layer_that_ran(
+    shared_core: Core, compiled: CompiledModel, digits: Path
+) -> None:
+    with pytest.raises(InferError, match="PERF_COUNT"):
+        compiled.create_infer_request().get_profiling_info()
+    profiled = shared_core.compile_model(digits, "NPU", {"PERF_COUNT": "YES"})
+    request = profiled.create_infer_request()
     with pytest.raises(InferError, match="no inference"):
         request.get_profiling_info()
     request.infer(np.ones((1, 1, 8, 8), np.float32))
@@ -232,8 +239,3 @@ def test_a_profile_has_times_for_every_layer_that_ran(core: Core, digits: Path) 
     assert any(info.node_type == "Convolution" and info.exec_type == "DPU" for info in ran)
     assert sum(info.real_time.total_seconds() for info in ran) > 0
     assert len({info.node_name for info in infos}) == len(infos)
-
-
-def test_without_perf_count_there_is_no_profile(compiled: CompiledModel) -> None:
-    with pytest.raises(InferError, match="PERF_COUNT"):
-        compiled.create_infer_request().get_profiling_info()

@@ -66,13 +66,6 @@ def test_the_second_compilation_is_an_import(
     assert not list(folder.glob("*.lock"))
 
 
-def test_it_can_be_set_for_the_core(shared_core: Core, ir: Path, folder: Path) -> None:
-    shared_core.set_property({"CACHE_DIR": folder})
-    assert not _check(shared_core.compile_model(ir))
-    assert _check(shared_core.compile_model(ir))
-    assert not _check(shared_core.compile_model(ir, "NPU", {"CACHE_DIR": ""}))
-
-
 def test_the_cache_of_the_driver_is_bypassed(
     shared_core: Core, ir: Path, config: dict[str, Any], private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from softnpu.plugin import AsyncInferQueue, Core, InferCancelled, InferRequest
 from softnpu.plugin.dynamic_tensors import FIRST_BYTES
 from tests.support.daemon import Daemon
 from tests.support.dynamic import by_compiler, data_dependent, non_zero, pair
-from tests.support.models import write_chain
 from tests.support.waiting import wait_until
 
 
@@ -90,29 +88,6 @@ def test_many_threads_wait_for_a_result_that_grows(core: Core) -> None:
         assert ends == [(1, size)] * 6
 
 
-def test_wait_for_ends_in_time_and_goes_on(core: Core) -> None:
-    request = by_compiler(core, non_zero("[?]")).create_infer_request()
-    request.start_async(np.ones(FIRST_BYTES, np.float32))
-    while not request.wait_for(0):
-        pass
-    assert request.results[0].shape == (1, FIRST_BYTES)
-
-
-def test_a_cancelled_inference_is_not_run_again(core: Core, private_dir: Path) -> None:
-    slow = core.compile_model(write_chain(private_dir, 256, 400)).create_infer_request()
-    compiled = by_compiler(core, non_zero("[?]"))
-    request = compiled.create_infer_request()
-    slow.start_async()
-    request.start_async(np.ones(FIRST_BYTES, np.float32))
-    request.cancel()
-    with pytest.raises(InferCancelled):
-        request.wait()
-    slow.cancel()
-    with pytest.raises(InferCancelled):
-        slow.wait()
-    assert request.infer(np.ones(4, np.float32))[0].shape == (1, 4)
-
-
 def test_a_request_that_grew_goes_without_the_cycle_collector(core: Core, shared_daemon: Daemon) -> None:
     """What had to run again leaves no exception behind that keeps the request and its memory."""
     compiled = by_compiler(core, non_zero("[?]"))
@@ -131,14 +106,6 @@ def test_a_request_that_grew_goes_without_the_cycle_collector(core: Core, shared
         assert shared_daemon.memory_used() < before
     finally:
         gc.enable()
-
-
-def test_the_second_attempt_is_the_one_that_is_profiled(core: Core) -> None:
-    config = {"NPU_BATCH_MODE": "COMPILER", "PERF_COUNT": True}
-    request = core.compile_model(non_zero("[?]"), "NPU", config).create_infer_request()
-    for size in (4, FIRST_BYTES, 4):
-        assert request.infer(np.ones(size, np.float32))[0].shape == (1, size)
-        assert "NonZero" in {layer.node_type for layer in request.get_profiling_info()}
 
 
 def test_a_result_that_did_not_fit_is_not_run_again_after_cancel(core: Core, shared_daemon: Daemon) -> None:

@@ -55,12 +55,3 @@ def test_yolov8n_with_pictures_of_any_size(core: Core) -> None:
         for count, height, width in ((1, 64, 96), (2, 96, 64), (1, 160, 160), (1, 64, 96))
     ]
     _equal(core, "yolov8n", {"images": "[1..2,3,..320,?]"}, pictures)
-
-
-def test_magika_with_a_dynamic_batch(core: Core) -> None:
-    port = ov.Core().read_model(get("magika")).inputs[0]
-    random = np.random.default_rng(7)
-    length = port.partial_shape[1].get_length() if port.partial_shape[1].is_static else 64
-    kind = port.element_type.to_dtype()
-    inputs = [[random.integers(0, 256, (count, length)).astype(kind)] for count in (1, 5, 2)]
-    _equal(core, "magika", {port.any_name: f"[?,{length}]"}, inputs)

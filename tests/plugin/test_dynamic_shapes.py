@@ -59,13 +59,6 @@ def test_ports_show_the_bounds(core: Core) -> None:
     assert compiled.input(0).partial_shape.is_dynamic
 
 
-def test_a_tensor_begins_as_openvinos(core: Core) -> None:
-    model = relu("[1..8,16,?]")
-    cpu = ov.Core().compile_model(model, "CPU").create_infer_request()
-    request = by_compiler(core, model).create_infer_request()
-    assert request.get_tensor("x").shape == cpu.get_tensor("x").shape
-
-
 def test_bounds_can_be_given_when_compiling(core: Core, private_dir: Path) -> None:
     path = private_dir / "relu.xml"
     ov.serialize(relu([3, 16]), path)
@@ -188,18 +181,6 @@ def lasting(core: Core) -> Iterator[Callable[[Callable[[], ov.Model]], Pair]]:
     made.clear()
 
 
-@pytest.mark.parametrize("kind", ["i64", "i32", "u8", "f16", "f32", "f64", "boolean", "i8"])
-def test_every_element_type(core: Core, kind: str) -> None:
-    x = source("[?,1..8]", kind=getattr(ov.Type, kind))
-    twice = named(ops.concat([x, x], 1), "twice")
-    compiled, cpu = pair(core, ov.Model([twice, named(ops.convert(x, "f32"), "f")], [x], kind))
-    request = compiled.create_infer_request()
-    random = np.random.default_rng(2)
-    dtype = compiled.input(0).element_type.to_dtype()
-    for shape in ((3, 4), (1, 8), (100, 1), (0, 5), (2, 2)):
-        check(request, cpu, [random.integers(0, 2, shape).astype(dtype)])
-
-
 def test_empty_tensors(core: Core) -> None:
     compiled, cpu = pair(core, non_zero("[?,?]"))
     request = compiled.create_infer_request()
@@ -282,15 +263,6 @@ def test_a_device_output_never_reaches_beyond_the_tensor_of_the_user(core: Core)
     assert (memory[64:].view(np.float32) == -1).all()
 
 
-def test_memory_of_inputs_and_outputs_grows_on_demand(core: Core) -> None:
-    compiled, cpu = pair(core, relu("[?,?]"))
-    request = compiled.create_infer_request()
-    random = np.random.default_rng(3)
-    for rows in (1, 600, 1200, 3, 1200):
-        assert rows < 2 or rows * 500 * 4 > FIRST_BYTES or rows == 3
-        check(request, cpu, [random.standard_normal((rows, 500), np.float32)])
-
-
 def test_a_large_upper_bound_takes_no_memory_until_it_is_needed(core: Core, shared_daemon: Daemon) -> None:
     compiled = by_compiler(core, relu("[..100000,100000]"))  # 37 GiB at most
     before = shared_daemon.memory_used()
@@ -365,15 +337,3 @@ def test_an_own_tensor_that_is_too_small_says_what_to_do(core: Core) -> None:
     assert (request.infer(np.ones((1000, 1000), np.float32))[0] == 1).all()
     request.get_tensor("x").shape = [1000, 1000]  # it has grown
     assert request.get_tensor("x").byte_size == 4_000_000
-
-
-def test_inputs_that_do_not_fit_each_other_fail_with_their_shapes(core: Core) -> None:
-    request = by_compiler(core, total("[?,?]")).create_infer_request()
-    with pytest.raises(InferError, match=r"'x' \[2, 3\], 'y' \[4, 5\]"):
-        request.infer([np.ones((2, 3), np.float32), np.ones((4, 5), np.float32)])
-    assert (request.infer([np.ones((2, 3), np.float32)] * 2)[0] == 2).all()
-
-
-def test_a_model_of_any_rank_is_refused(core: Core) -> None:
-    with pytest.raises(CompileError, match=r"input 'x'.*number of dimensions.*--shape"):
-        by_compiler(core, relu("..."))

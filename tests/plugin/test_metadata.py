@@ -13,13 +13,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import openvino as ov
 import pytest
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.plugin import BlobError, Core, metadata
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
@@ -141,13 +140,6 @@ def test_another_version_is_refused_with_both(
     assert ("Update softnpu" in told) == (version[0] > 0)
 
 
-def test_fields_of_a_later_minor_would_be_skipped() -> None:
-    record = msgspec.msgpack.decode(
-        msgspec.msgpack.encode({"path": "w.bin", "offset": 0, "length": 1, "more": 1})
-    )
-    assert msgspec.convert(record, OriginSource) == OriginSource(path="w.bin", offset=0, length=1)
-
-
 # ---------------------------------------------------------------- damage
 
 
@@ -262,12 +254,6 @@ def test_a_foreign_file_is_called_what_it_is(shared_core: Core, private_dir: Pat
         assert told in str(caught.value)
 
 
-def test_an_export_of_another_device_of_openvino_is_refused(shared_core: Core, two_by_two: ov.Model) -> None:
-    content: Any = ov.Core().compile_model(two_by_two, "CPU").export_model()
-    with pytest.raises(BlobError, match="export_model"):
-        shared_core.import_model(content)
-
-
 def test_a_refused_file_leaves_nothing_on_the_device(
     shared_core: Core, exported: bytes, shared_daemon: Any
 ) -> None:
@@ -281,9 +267,3 @@ def test_a_refused_file_leaves_nothing_on_the_device(
     after = shared_daemon.engine()
     assert (after.graphs, after.images) == (before.graphs, before.images)
     assert os.path.exists(shared_daemon.socket)
-
-
-def test_the_blob_alone_says_less_than_the_metadata(exported: bytes) -> None:
-    with BlobFile.open(exported) as file:
-        meta: GraphMeta = file.part(file.raw_part()).metadata()
-        assert meta.name == file.metadata().signature.name

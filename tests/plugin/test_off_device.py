@@ -7,22 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softnpu.emulator.compiler.options import PLATFORMS as COMPILED_FOR
-from softnpu.emulator.platforms import PLATFORMS
 from softnpu.plugin import BlobError, Core, NpuError, PropertyError
-from softnpu.plugin.properties.hints import HINTS
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import on_cpu
 
 IMAGE = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
-
-
-def test_every_platform_can_be_compiled_for_and_has_its_tiles() -> None:
-    assert set(COMPILED_FOR) == PLATFORMS.keys() == HINTS.keys()
-    assert {name: hint.tiles for name, hint in HINTS.items()} == {
-        name: platform.tiles for name, platform in PLATFORMS.items()
-    }
 
 
 @pytest.mark.parametrize("name", ["3720", "NPU3720", "VPU3720"])
@@ -69,14 +59,6 @@ def test_tiles_are_those_of_the_platform(shared_core: Core, digits: Path) -> Non
         shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720", "NPU_TILES": 3})
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_TILES": 3})
     assert compiled.get_property("NPU_TILES") == 3
-
-
-def test_the_platform_can_be_set_on_the_core(shared_core: Core, digits: Path) -> None:
-    shared_core.set_property("NPU", {"NPU_PLATFORM": "5010"})
-    assert shared_core.compile_model(digits).meta.platform == "5010"
-    with pytest.raises(PropertyError, match="NPU_TILES"):
-        shared_core.set_property("NPU", {"NPU_TILES": 4})
-    assert shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "AUTO_DETECT"}).meta.platform == "4000"
 
 
 def test_platforms_do_not_meet_in_the_drivers_cache(

@@ -1,11 +1,10 @@
-"""What setting a property does: one test for each that does something."""
+"""The effect of each property that has one."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.common.spin import TurboBudget
 from softnpu.emulator.compiler.options import OPTIONS
-from softnpu.plugin import CompiledModel, Core, InferError, InferRequest, PropertyError
+from softnpu.plugin import CompiledModel, Core, InferRequest, PropertyError
 from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Access, Use
 from tests.conftest import StartDaemon
@@ -29,31 +28,13 @@ IMAGE = np.ones((1, 1, 8, 8), np.float32)
 # The driver's compiler takes them from native programs. Here the plugin acts on them itself, or they belong
 # to ways of handing a model over that it does not use.
 _NOT_HANDED_ON = {
-    "CACHE_MODE",
-    "DEVICE_ID",
-    "ENABLE_WEIGHTLESS",
-    "MODEL_PRIORITY",
-    "NPU_BATCH_MODE",
-    "NPU_COMPILATION_MODE_PARAMS",
-    "NPU_MAX_TILES",
-    "NPU_MODEL_SERIALIZER_VERSION",
-    "NPU_SEPARATE_WEIGHTS_VERSION",
-    "NPU_STATES_INIT",
-    "NPU_TURBO",
-    "NPU_WEIGHTS_EMBED_THRESHOLD",
-    "PERFORMANCE_HINT_NUM_REQUESTS",
-    "WS_COMPILE_CALL_NUMBER",
-}
+    "CACHE_MODE", "DEVICE_ID", "ENABLE_WEIGHTLESS", "MODEL_PRIORITY", "NPU_BATCH_MODE",
+    "NPU_COMPILATION_MODE_PARAMS", "NPU_MAX_TILES", "NPU_MODEL_SERIALIZER_VERSION",
+    "NPU_SEPARATE_WEIGHTS_VERSION", "NPU_STATES_INIT", "NPU_TURBO", "NPU_WEIGHTS_EMBED_THRESHOLD",
+    "PERFORMANCE_HINT_NUM_REQUESTS", "WS_COMPILE_CALL_NUMBER",
+}  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def log_level_restored() -> Iterator[None]:
-    """LOG_LEVEL is one for the process."""
-    log = logging.getLogger("softnpu.plugin")
-    level, handlers = log.level, list(log.handlers)
-    yield
-    log.setLevel(level)
-    log.handlers = handlers
+pytestmark = pytest.mark.usefixtures("log_level_restored")
 
 
 # ---------------------------------------------------------------- compiler
@@ -69,18 +50,16 @@ def test_the_compiler_knows_what_is_handed_to_it() -> None:
     assert OPTIONS.keys() - handed - recorded <= _NOT_HANDED_ON
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("EXECUTION_MODE_HINT", "PERFORMANCE"),
-        ("PERFORMANCE_HINT", "THROUGHPUT"),
-        ("INFERENCE_NUM_THREADS", "1"),
-        ("PERF_COUNT", "YES"),
-    ],
-)
-def test_the_model_is_compiled_with_the_value(shared_core: Core, digits: Path, name: str, value: str) -> None:
-    assert shared_core.compile_model(digits).meta.config[name] != value
-    assert shared_core.compile_model(digits, "NPU", {name: value}).meta.config[name] == value
+def test_the_model_is_compiled_with_the_values(shared_core: Core, digits: Path) -> None:
+    config = {
+        "EXECUTION_MODE_HINT": "PERFORMANCE",
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "INFERENCE_NUM_THREADS": "1",
+        "PERF_COUNT": "YES",
+    }
+    default = shared_core.compile_model(digits).meta.config
+    assert not config.items() & default.items()
+    assert config.items() <= shared_core.compile_model(digits, "NPU", config).meta.config.items()
 
 
 def test_inference_precision_is_the_one_that_is_computed_in(
@@ -96,16 +75,6 @@ def test_inference_precision_is_the_one_that_is_computed_in(
         assert compiled.get_property("INFERENCE_PRECISION_HINT") == kind
         expected = reference.compile_model(digits, "CPU", config)(IMAGE)[0]
         np.testing.assert_array_equal(compiled(IMAGE)[0], expected)
-
-
-def test_perf_count_gives_requests_a_profile(shared_core: Core, digits: Path) -> None:
-    plain = shared_core.compile_model(digits).create_infer_request()
-    plain.infer(IMAGE)
-    with pytest.raises(InferError, match="PERF_COUNT"):
-        plain.get_profiling_info()
-    profiled = shared_core.compile_model(digits, "NPU", {"PERF_COUNT": True}).create_infer_request()
-    profiled.infer(IMAGE)
-    assert len(profiled.get_profiling_info()) > 3
 
 
 @pytest.mark.parametrize("value", ["AUTO_DETECT", "4000", "NPU4000", "VPU4000"])
@@ -194,14 +163,6 @@ def test_the_more_urgent_model_runs_first(
     patient = shared_core.compile_model(two_by_two, "NPU", patience)
     urgent = shared_core.compile_model(two_by_two, "NPU", urgency)
     assert _runs_before(shared_daemon, urgent, patient)
-
-
-def test_models_of_one_priority_take_turns(
-    shared_daemon: Daemon, shared_core: Core, two_by_two: ov.Model
-) -> None:
-    one, other = (shared_core.compile_model(two_by_two) for _ in "12")
-    assert not _runs_before(shared_daemon, one, other)
-    assert not _runs_before(shared_daemon, other, one)
 
 
 def test_workload_type_takes_effect_on_the_compiled_model(
@@ -305,9 +266,7 @@ def test_the_optimal_number_is_measured_if_that_is_asked_for(
 ) -> None:
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_MEASURE_OPTIMAL_REQUESTS": True})
     before = shared_daemon.engine().inferences
-    begin = time.monotonic()
     optimal = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
-    assert time.monotonic() - begin < 10
     ran = shared_daemon.engine().inferences - before
     throughput = compiled.get_property("NPU_MEASURED_THROUGHPUT")
     assert tuple(throughput) == COUNTS
@@ -340,18 +299,6 @@ def test_measuring_a_slow_model_ends_in_time(monkeypatch: pytest.MonkeyPatch) ->
     throughput = optimal_requests.measure(Slow)  # type: ignore[arg-type]
     assert list(throughput) == [1]
     assert clock[0] <= 3
-
-
-def test_deferred_weights_load_with_the_first_request(core: Core, digits: Path) -> None:
-    deferred = core.compile_model(digits, "NPU", {"NPU_DEFER_WEIGHTS_LOAD": True})
-    assert deferred.load_ms == 0
-    request = deferred.create_infer_request()
-    assert deferred.load_ms > 0
-    assert request.infer(IMAGE)[0].shape == (1, 10)
-
-
-def test_weights_load_with_the_model_unless_they_are_deferred(core: Core, digits: Path) -> None:
-    assert core.compile_model(digits).load_ms > 0
 
 
 # ---------------------------------------------------------------- log

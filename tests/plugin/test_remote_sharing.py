@@ -1,10 +1,9 @@
-"""Remote tensors in several processes: one memory, no copy, and nobody breaks it for the others."""
+"""Remote tensors in several processes: one memory, no copy, and each process may end."""
 
 from __future__ import annotations
 
 import os
 
-import numpy as np
 import openvino as ov
 import pytest
 
@@ -42,57 +41,36 @@ _DEADLINE_S = 120.0
 # ------------------------------------------------------------ by descriptor
 
 
-def test_two_processes_work_on_one_memory_by_its_descriptor(core: Core, run_python: RunPython) -> None:
+def test_two_processes_work_on_one_memory_by_its_descriptor(core: Core, start_python: StartPython) -> None:
     context = core.get_default_context("NPU")
     source, target = (context.create_tensor(ov.Type.f32, [4]) for _ in range(2))
     source.data[:] = [1, 2, 3, 4]
     descriptors = [tensor.export() for tensor in (source, target)]
-    staged = run_python(
+    other = start_python(
         _OTHER
         + """
     context = Core(given["socket"]).get_default_context("NPU")
-    say(double_in_place(given["socket"], *(adopt(context, given["pid"], fd) for fd in given["fds"])))
+    tensors = [adopt(context, given["pid"], fd) for fd in given["fds"]]
+    say(double_in_place(given["socket"], *tensors))
+    hear()
+    tensors[0].data[:] = 9
+    Core(given["socket"]).unload_plugin()
+    say("unloaded")
     """,
         socket=str(core.driver.connection.name),
         pid=os.getpid(),
         fds=descriptors,
-        deadline_s=_DEADLINE_S,
     )
+    assert other.hear(_DEADLINE_S) == 0
     for descriptor in descriptors:
         os.close(descriptor)
-    assert staged == 0
     assert target.data.tolist() == [2, 4, 6, 8]
-
-
-def test_both_see_what_either_writes(core: Core, start_python: StartPython) -> None:
-    tensor = core.get_default_context("NPU").create_tensor(ov.Type.f32, [4])
-    descriptor = tensor.export()
-    other = start_python(
-        _OTHER
-        + """
-    tensor = adopt(Core(given["socket"]).get_default_context("NPU"), given["pid"], given["fd"])
-    say(tensor.get_params()["MEM_TYPE"])
-    hear()
-    say(tensor.data.tolist())
-    hear()
-    tensor.data[:] = 9
-    say("written")
-    hear()
-    """,
-        socket=str(core.driver.connection.name),
-        pid=os.getpid(),
-        fd=descriptor,
-    )
-    assert other.hear(_DEADLINE_S) == "SHARED_BUF"
-    os.close(descriptor)
-    tensor.data[:] = 5
     other.tell()
-    assert other.hear() == [5, 5, 5, 5]
-    other.tell()
-    assert other.hear() == "written"
-    assert tensor.data.tolist() == [9, 9, 9, 9]
-    other.tell()
+    assert other.hear() == "unloaded"
+    assert source.data.tolist() == [9] * 4
     other.finish()
+    compiled = core.compile_model(doubler(), "NPU")
+    assert compiled([source])["y"].tolist() == [18] * 4, "the end of the other session changes nothing here"
 
 
 # ------------------------------------------------------------ through multiprocessing
@@ -115,30 +93,6 @@ def test_tensors_are_arguments_of_a_process(daemon: Daemon, run_python: RunPytho
         deadline_s=_DEADLINE_S,
     )
     assert found == [0, [2, 4, 6, 8], 0]
-
-
-def test_tensors_go_through_a_pipe(daemon: Daemon, run_python: RunPython) -> None:
-    found = run_python(
-        _MULTIPROCESSING
-        + """
-    near, far = processes.Pipe()
-    worker = processes.Process(target=remote_worker.serve, args=(given["socket"], far))
-    worker.start()
-    far.close()
-    heard = []
-    for factor in (1, 10):
-        source.data[:] = [factor, 0, 0, 0]
-        near.send((source, target))
-        heard.append([near.recv(), target.data.tolist()])
-    near.close()
-    worker.join(60)
-    say([heard, worker.exitcode])
-    """,
-        socket=str(daemon.socket),
-        method="spawn",
-        deadline_s=_DEADLINE_S,
-    )
-    assert found == [[[0, [2, 0, 0, 0]], [0, [20, 0, 0, 0]]], 0]
 
 
 def test_a_tensor_that_was_received_can_be_sent_on(daemon: Daemon, run_python: RunPython) -> None:
@@ -260,27 +214,3 @@ def _mapped(pid: int) -> int:
                 start, end = (int(part, 16) for part in line.split()[0].split("-"))
                 total += end - start if end - start == 1 << 20 else 0
     return total
-
-
-def test_unloading_in_one_process_does_not_end_the_other(
-    daemon: Daemon, core: Core, run_python: RunPython
-) -> None:
-    tensor = core.get_default_context("NPU").create_tensor(ov.Type.f32, [4])
-    descriptor = tensor.export()
-    said = run_python(
-        _OTHER
-        + """
-    core = Core(given["socket"])
-    tensor = adopt(core.get_default_context("NPU"), given["pid"], given["fd"])
-    tensor.data[:] = 4
-    core.unload_plugin()
-    say("unloaded")
-    """,
-        socket=str(daemon.socket),
-        pid=os.getpid(),
-        fd=descriptor,
-        deadline_s=_DEADLINE_S,
-    )
-    os.close(descriptor)
-    assert said == "unloaded"
-    assert np.array_equal(core.compile_model(doubler(), "NPU")([tensor])["y"], np.full(4, 8, np.float32))

@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 
 from softnpu.plugin import Core, PropertyError
-from softnpu.plugin.model_source import Form, from_model
+from softnpu.plugin.model_source import SourceOptions, from_model
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.daemon import Daemon
 
@@ -23,20 +23,16 @@ def mapped(private_dir: Path) -> ov.Model:
     return ov.Core().read_model(write_dense(private_dir))
 
 
-def _in_files(model: ov.Model, form: Form) -> tuple[int, int]:
+def _in_files(model: ov.Model, options: SourceOptions) -> tuple[int, int]:
     """Bytes of weights that go as a file of the user's, and as a copy in memory."""
     from_file = copied = 0
-    with from_model(model, "dense", form) as source:
+    with from_model(model, "dense", options) as source:
         for file in source.weights:
             if "memfd" in str(Path(f"/proc/self/fd/{file.fd}").readlink()):
                 copied += file.length
             else:
                 from_file += file.length
     return from_file, copied
-
-
-def test_the_default_copies_nothing_that_is_in_a_file(mapped: ov.Model) -> None:
-    assert _in_files(mapped, Form()) == (WEIGHTS, 0)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +46,7 @@ def test_the_default_copies_nothing_that_is_in_a_file(mapped: ov.Model) -> None:
 def test_small_constants_are_copied_below_the_threshold(
     mapped: ov.Model, below: int, expected: tuple[int, int]
 ) -> None:
-    assert _in_files(mapped, Form(copy_below=below)) == expected
-
-
-def test_the_base_serializer_copies_everything(mapped: ov.Model) -> None:
-    assert _in_files(mapped, Form(copies=True)) == (0, WEIGHTS)
+    assert _in_files(mapped, SourceOptions(copy_below=below)) == expected
 
 
 @pytest.mark.parametrize("value", [True, False])

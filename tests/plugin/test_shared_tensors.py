@@ -138,19 +138,6 @@ def test_a_copied_output_is_counted(
     assert daemon.engine().staged_bytes - before == expected
 
 
-def test_requests_side_by_side_have_their_own_values(shared_core: Core) -> None:
-    compiled = shared_core.compile_model(einsum([16, 16]), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
-    requests = [compiled.create_infer_request() for _ in range(4)]
-    for turn in range(8):
-        given = [np.full((16, 16), turn + at, np.float32) for at in range(len(requests))]
-        for request, data in zip(requests, given, strict=True):
-            request.start_async(data)
-        for request, data in zip(requests, given, strict=True):
-            request.wait()
-            found = [request.get_output_tensor(index).data for index in (1, 2)]
-            np.testing.assert_array_equal(found, [data, data + 1])
-
-
 def test_a_result_of_another_shape_than_declared_is_refused(shared_core: Core) -> None:
     # the CPU device gives the boxes that it has chosen, and not as many as opset 3 declares
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1.01], [5, 5, 6, 6]]], np.float32)

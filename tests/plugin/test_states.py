@@ -173,12 +173,6 @@ def test_states_are_told_by_name_and_as_tensors_of_their_shape(shared_core: Core
     assert repr(states[0]) == "<VariableState: 'fast' i32[1]>"
 
 
-def test_a_model_without_states_has_none(shared_core: Core, two_by_two: ov.Model) -> None:
-    request = shared_core.compile_model(two_by_two).create_infer_request()
-    assert request.query_state() == []
-    request.reset_state()
-
-
 def test_calling_the_model_keeps_its_states_too(shared_core: Core) -> None:
     compiled = shared_core.compile_model(stateful.running_sum())
     assert [compiled([ONE])["y"][0] for _ in range(3)] == [1, 2, 3]
@@ -198,16 +192,6 @@ def test_each_request_has_its_own_states(shared_core: Core) -> None:
             assert list(only(request).state.data) == [step * factor] * 3
     requests[1].reset_state()
     assert [only(request).state.data[0] for request in requests] == [8, 0, 24]
-
-
-def test_a_single_state_is_reset_without_the_others(shared_core: Core) -> None:
-    request = shared_core.compile_model(stateful.two_variables()).create_infer_request()
-    for _ in range(2):
-        request.infer([np.ones((2, 3), np.float32), np.array([5], np.int32)])
-    fast, slow = request.query_state()
-    kept = slow.state.data.copy()
-    fast.reset()
-    assert (fast.state.data[0], list(slow.state.data)) == (7, list(kept))
 
 
 # ---------------------------------------------------------------- buffers
@@ -232,21 +216,6 @@ def test_the_buffers_swap_and_nothing_is_copied(core: Core, daemon: Daemon) -> N
     assert (compiled.staged_bytes, daemon.engine().staged_bytes) == (0, 0)
 
 
-def test_a_step_with_a_large_state_copies_none_of_it(core: Core, daemon: Daemon) -> None:
-    rows = 16384  # of 4 KiB: 64 MiB
-    compiled = core.compile_model(stateful.row_writer(rows))
-    request = compiled.create_infer_request()
-    assert 2 * 64 << 20 <= daemon.memory_used() < 130 << 20
-    request.get_tensor("x").data[:] = 3
-    for at in (5, 4, 9, 5):
-        request.get_tensor("at").data[:] = at
-        request.infer(share_outputs=True)
-    table = only(request).state.data
-    assert table.nbytes == 64 << 20
-    assert list(np.flatnonzero(table[:, 0])) == [4, 5, 9]
-    assert (compiled.staged_bytes, daemon.engine().staged_bytes) == (0, 0)
-
-
 def test_a_state_tensor_is_device_memory_that_stays_current_until_the_next_inference(
     summing: InferRequest,
 ) -> None:
@@ -258,16 +227,6 @@ def test_a_state_tensor_is_device_memory_that_stays_current_until_the_next_infer
     assert only(summing).state.data[0] == 11
     summing.infer([ONE])  # this one writes into the memory of `before`
     assert list(before.data) == [12] * 3
-
-
-def test_the_memory_of_a_state_lives_as_long_as_its_tensor(shared_core: Core) -> None:
-    request = shared_core.compile_model(stateful.running_sum()).create_infer_request()
-    request.infer([ONE])
-    state = only(request)
-    del request
-    tensor = state.state
-    del state
-    assert list(tensor.data) == [1, 1, 1]
 
 
 def test_setting_copies_in_and_is_counted(shared_core: Core) -> None:

@@ -26,9 +26,8 @@ from softnpu.plugin import (
 )
 from tests.support import stateful
 from tests.support.daemon import Daemon
-from tests.support.models import Array
 from tests.support.stateful import held, only
-from tests.support.waiting import DEADLINE_S, wait_until
+from tests.support.waiting import wait_until
 
 ONE = np.ones(3, np.float32)
 
@@ -77,18 +76,6 @@ def test_an_inference_that_is_cancelled_leaves_the_state_as_it_was(shared_core: 
     assert request.infer([ONE])["y"][0] == 2
 
 
-def test_a_first_inference_that_fails_computes_the_initial_value_again(shared_core: Core) -> None:
-    request = shared_core.compile_model(stateful.beginning_as_input()).create_infer_request()
-    x, gain = np.ones((2, 3), np.float32), np.zeros(1, np.float32)
-    with held(request):
-        request.start_async([x, gain])
-        request.cancel()
-    with pytest.raises(InferCancelled):
-        request.wait()
-    assert not only(request).state.data.any()
-    assert request.infer([x * 2, gain])["y"][0, 0] == 20
-
-
 def test_an_initial_value_that_was_computed_for_an_inference_that_fails_is_void(shared_core: Core) -> None:
     request = shared_core.compile_model(stateful.row_writer(4, computed=True)).create_infer_request()
     row = np.ones((1, 1024), np.float32)
@@ -135,15 +122,6 @@ def test_only_the_state_that_was_reset_is_computed_anew(shared_core: Core) -> No
     )
 
 
-def test_a_value_not_yet_computed_reads_as_zeros_as_on_the_cpu_device(shared_core: Core) -> None:
-    request = shared_core.compile_model(stateful.beginning_as_input()).create_infer_request()
-    assert not only(request).state.data.any()
-    request.infer([np.ones((2, 3), np.float32), np.ones(1, np.float32)])
-    assert only(request).state.data.all()
-    only(request).reset()
-    assert not only(request).state.data.any()
-
-
 def test_a_blob_needs_the_graph_that_computes_its_initial_values(shared_core: Core) -> None:
     compiled = shared_core.compile_model(stateful.two_computed())
     executable = compiled._executable
@@ -182,28 +160,6 @@ def test_an_exported_model_keeps_its_states(shared_core: Core, make: Callable[[]
     )
 
 
-def test_callbacks_see_the_state_after_their_inference(shared_core: Core) -> None:
-    request = shared_core.compile_model(stateful.running_sum()).create_infer_request()
-    seen: list[float] = []
-    ended = threading.Event()
-
-    def again(_: Any) -> None:
-        seen.append(float(only(request).state.data[0]))
-        if len(seen) < 5:
-            request.start_async([ONE])
-        else:
-            ended.set()
-
-    request.set_callback(again)
-    request.start_async([ONE])
-    assert ended.wait(DEADLINE_S)
-    assert seen == [1, 2, 3, 4, 5]
-    wait_until(
-        lambda: not [one for one in threading.enumerate() if one.name.startswith("callbacks of")],
-        what="the end of the thread of the callbacks",
-    )
-
-
 def test_a_queue_of_requests_has_states_for_each(shared_core: Core) -> None:
     queue = AsyncInferQueue(shared_core.compile_model(stateful.running_sum()), 3)
     requests = list(queue)
@@ -224,15 +180,6 @@ def test_a_queue_of_requests_has_states_for_each(shared_core: Core) -> None:
     )
 
 
-def test_profiles_of_steps_on_both_buffers(shared_core: Core) -> None:
-    compiled = shared_core.compile_model(stateful.lstm(), "NPU", {"PERF_COUNT": "YES"})
-    request = compiled.create_infer_request()
-    for _ in range(3):
-        request.infer([np.ones((1, 4), np.float32)])
-        ran = [info for info in request.profiling_info if info.status == ov.ProfilingInfo.Status.EXECUTED]
-        assert any("LSTM" in info.node_type for info in ran)
-
-
 def test_computed_initial_values_and_profiles(shared_core: Core) -> None:
     compiled = shared_core.compile_model(stateful.beginning_as_input(), "NPU", {"PERF_COUNT": "YES"})
     request = compiled.create_infer_request()
@@ -248,16 +195,6 @@ def test_a_model_that_is_loaded_late(shared_core: Core, make: Callable[[], ov.Mo
     steps = stateful.random_steps(compiled, 4)
     found = stateful.run(compiled.create_infer_request(), steps)
     assert found == stateful.on_cpu(make(), steps)
-
-
-def test_shapes_that_are_given_when_it_is_compiled(shared_core: Core) -> None:
-    x = stateful.source([-1, 3])
-    state = stateful.read(ops.multiply(x, x), "s", x, [-1, 3])
-    total = stateful.named(ops.add(x, state), "y")
-    model = stateful.model({"y": total}, [opset6.assign(total, "s")], [x], "given")
-    request = shared_core.compile_model(model, shapes={"x": [2, 3]}).create_infer_request()
-    data: Array = np.full((2, 3), 3, np.float32)
-    assert [request.infer([data])["y"][1, 2] for _ in range(3)] == [12, 15, 18]
 
 
 def test_inputs_of_any_length_with_a_state_of_a_fixed_one(shared_core: Core) -> None:

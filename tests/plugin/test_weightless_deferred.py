@@ -83,22 +83,6 @@ def test_wrong_weights_are_noticed_when_they_are_loaded(
     assert daemon.engine().inferences == 0
 
 
-def test_without_deferring_they_are_noticed_at_once(
-    core: Core, daemon: Daemon, file: Path, weights: Path
-) -> None:
-    _spoil(weights)
-    with pytest.raises(NpuError, match=r"constant 'second'.*blake3.*expected"):
-        core.import_model(file)
-    assert daemon.engine().graphs == 0
-
-
-def test_weights_that_change_before_the_load_are_noticed(core: Core, file: Path, weights: Path) -> None:
-    imported = core.import_model(file, "NPU", DEFERRED)
-    _spoil(weights)
-    with pytest.raises(NpuError, match="constant 'second'"):
-        imported.create_infer_request()
-
-
 def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, daemon: Daemon) -> None:
     """The same blob with the right weights and with wrong ones, all in memory that cannot change."""
     model = dense_model()

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from softnpu.plugin import BlobError, Core, InputError, ModelError, PropertyError
+from softnpu.plugin import BlobError, Core, ModelError, PropertyError
 from softnpu.plugin import torch as npu
-from softnpu.plugin.torch.form import KEY, Form
-from tests.conftest import RunPython, StartDaemon
+from softnpu.plugin.torch.module_signature import KEY, ModuleSignature
+from tests.conftest import RunPython
 from tests.plugin.torch_cases.modules import (
-    Arguments,
     Boxes,
     Convolutions,
     Detections,
     Detector,
-    Passing,
     Summed,
     Wide,
 )
@@ -120,28 +118,6 @@ def test_classes_come_back_when_they_are_given(shared_core: Core, path: Path) ->
     assert torch.equal(plain.boxes.corners, found.boxes.corners)
 
 
-def test_with_torch_a_loaded_module_returns_tensors_of_torch(shared_core: Core, saved: Path) -> None:
-    image = torch.rand(1, 3, 8, 8)
-    loaded = npu.load(saved, core=shared_core)
-    assert isinstance(loaded(image), torch.Tensor)
-    assert isinstance(loaded(image.numpy()), np.ndarray)
-    assert isinstance(loaded.new_input("image"), torch.Tensor)
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {"scale": 3.0}), ((2.0, torch.ones(3)), {"named": torch.ones(3)})]
-)
-def test_arguments_are_bound_as_by_the_module(shared_core: Core, path: Path, args: Any, kwargs: Any) -> None:
-    x = torch.tensor([1.0, 2.0, 3.0])
-    compiled = npu.compile(Arguments(), (x, *args), example_kwargs=kwargs, core=shared_core)
-    compiled.save(path)
-    loaded = npu.load(path, core=shared_core)
-    assert torch.equal(loaded(x, *args, **kwargs), compiled(x, *args, **kwargs))
-    for wrong in (lambda: loaded(x, 9.0), lambda: loaded(x, *args, **kwargs, kind=torch.float64)):
-        with pytest.raises(InputError):
-            wrong()
-
-
 def test_dynamic_rows_stay_dynamic(shared_core: Core, path: Path) -> None:
     example = torch.rand(2, 4)
     dynamic = {"left": {0: 8}, "right": {0: 8}}
@@ -150,12 +126,6 @@ def test_dynamic_rows_stay_dynamic(shared_core: Core, path: Path) -> None:
     for rows in (5, 1):
         joined, count = loaded(np.ones((rows, 4), np.float32), np.zeros((rows, 4), np.float32))
         assert (count, joined.shape) == (rows, (rows, 8))
-
-
-def test_unused_inputs_and_weights_among_the_outputs_survive(shared_core: Core, path: Path) -> None:
-    npu.compile(Passing(), (torch.zeros(4), torch.zeros(2)), core=shared_core).save(path)
-    found = npu.load(path, core=shared_core)(np.full(4, 5, np.float32), np.zeros(2, np.float32))
-    assert [value.tolist() for value in found] == [[5.0] * 4, [6.0] * 4, [5.0] * 4, [0.0, 1.0, 2.0, 3.0]]
 
 
 def test_the_file_alone_is_enough(shared_core: Core, saved: Path, private_dir: Path) -> None:
@@ -195,22 +165,6 @@ def test_weights_do_not_pass_through_the_process_that_loads(
 
 
 # ------------------------------------------------------------ platforms
-
-
-def test_a_module_is_compiled_for_a_platform_that_is_not_here(
-    shared_core: Core, path: Path, start_daemon: StartDaemon, private_dir: Path
-) -> None:
-    image = torch.rand(1, 3, 8, 8)
-    compiled = npu.compile(Convolutions(), image, config={"NPU_PLATFORM": "3720"}, core=shared_core)
-    with pytest.raises(RuntimeError, match="compiled for platform 3720; expected 4000"):
-        compiled(image)
-    compiled.save(path)
-    with pytest.raises(BlobError, match=r"3720.*4000"):
-        npu.load(path, core=shared_core)
-    other = Core(start_daemon(devices=("3720",), socket=str(private_dir / "other.sock")).socket)
-    expected = npu.compile(Convolutions(), image, core=shared_core)(image)
-    assert torch.equal(npu.load(path, core=other)(image), expected)
-    other.unload_plugin()
 
 
 # ------------------------------------------------------------ what cannot be
@@ -282,7 +236,7 @@ def test_a_record_that_is_not_of_this_model_is_refused(
 def test_a_record_that_is_no_record_is_refused() -> None:
     for text in ("", "{", "[]", "{}", '{"name": 1}', "[" * 5000):
         with pytest.raises(ModelError, match="m: its record of a torch module cannot be read"):
-            Form.decode(text, "m")
+            ModuleSignature.decode(text, "m")
 
 
 def test_a_module_is_saved_with_its_weights(shared_core: Core, path: Path) -> None:
