@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 _ROOT = Path(__file__).parents[1]
 _FOLDERS = ("emulator", "driver", "plugin", "tools")
 _MOST_LINES = 500
