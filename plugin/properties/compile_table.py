@@ -60,7 +60,7 @@ COMPILE_PROPERTIES = (
         default=False,
         use=Use.COMPILER,
         cached=True,
-        doc="compiles the model to be profiled: `get_profiling_info` of its requests tells of every layer",
+        doc="compiles the model to be profiled: `get_profiling_info` has the times of every layer",
     ),
     Property(
         name="NPU_PLATFORM",
@@ -78,7 +78,7 @@ COMPILE_PROPERTIES = (
         use=Use.COMPILER,
         cached=True,
         doc="tiles to compile for, at most NPU_MAX_TILES; -1 and 0 leave them to PERFORMANCE_HINT. A compiled"
-        " model tells its number, which changes nothing else: a device runs one inference at a time",
+        " model reports its number, which changes nothing else: a device runs one inference at a time",
     ),
     Property(
         name="NPU_MAX_TILES",
@@ -93,7 +93,7 @@ COMPILE_PROPERTIES = (
         default=-1,
         use=Use.RECORDED,
         cached=True,
-        doc="DMA engines to compile for; no effect, the emulator has none. A compiled model tells what the"
+        doc="DMA engines to compile for; no effect, the emulator has none. A compiled model reports what the"
         " table gives",
     ),
     Property(
@@ -171,7 +171,7 @@ COMPILE_PROPERTIES = (
         " with tensors of any batch; refused with the reason if it cannot be split. COMPILER: the batch as it"
         " is."
         " AUTO: PLUGIN if it is proven that samples are independent, else COMPILER; a compiled model with a"
-        " batch tells which",
+        " batch reports which",
     ),
     Property(
         name="NPU_DYNAMIC_SHAPE_TO_STATIC",

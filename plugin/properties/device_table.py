@@ -88,7 +88,7 @@ DEVICE_PROPERTIES = (
         "COMPATIBILITY_CHECK",
         CompatibilityCheck,
         "with the argument RUNTIME_REQUIREMENTS: whether a model that needs this can run on the device."
-        " NOT_APPLICABLE without it. `Core.check_compatibility` tells the reason",
+        " NOT_APPLICABLE without it. `Core.check_compatibility` returns the reason",
     ),
     _reported("NETWORK_NAME", str, "the name of the model", Level.MODEL),
     _reported(

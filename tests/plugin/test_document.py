@@ -1,44 +1,109 @@
-"""`docs/plugin.md` says which test shows what: those tests exist."""
+"""`docs/plugin.md` agrees with the code, and `coverage.toml` names existing tests for what it describes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from softnpu.emulator.platforms import PLATFORMS
+from softnpu.plugin.properties import PROPERTIES, Access, Level, Property, Use
+from softnpu.plugin.properties.hints import HINTS
+
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "plugin.md"
-_NAMED = re.compile(r"`((?:[\w/]+/)?\w+\.py)?(?:::(\w+))?`")
+COVERAGE = Path(__file__).with_name("coverage.toml")
+README = """
+    SUPPORTED_PROPERTIES RO SUPPORTED_METRICS RO SUPPORTED_CONFIG_KEYS RO CACHING_PROPERTIES RW
+    COMPILATION_NUM_THREADS RW NUM_STREAMS RO OPTIMAL_NUMBER_OF_INFER_REQUESTS RO
+    RANGE_FOR_ASYNC_INFER_REQUESTS RO RANGE_FOR_STREAMS RO PERF_COUNT RW PERFORMANCE_HINT RW
+    PERFORMANCE_HINT_NUM_REQUESTS RW MODEL_PRIORITY RW ENABLE_CPU_PINNING RW LOG_LEVEL RW CACHE_DIR RW
+    AVAILABLE_DEVICES RO DEVICE_ID RW DEVICE_UUID RO DEVICE_ARCHITECTURE RO FULL_DEVICE_NAME RO
+    EXCLUSIVE_ASYNC_REQUESTS RW DEVICE_TYPE RO DEVICE_GOPS RO DEVICE_PCI_INFO RO NPU_DEVICE_ALLOC_MEM_SIZE RO
+    NPU_DEVICE_TOTAL_MEM_SIZE RO NPU_DRIVER_VERSION RO NPU_COMPILATION_MODE_PARAMS RW NPU_TURBO RW
+    NPU_TILES RW NPU_MAX_TILES RW NPU_BYPASS_UMD_CACHING RW NPU_DEFER_WEIGHTS_LOAD RW
+""".split()  # noqa: SIM905
+"""Names and accesses in the table of the NPU plugin's README, in its order."""
+
+_LEVELS = {Level.CORE: "core", Level.MODEL: "model", Level.BOTH: "core and model"}
+_COMPUTED = {
+    "CACHING_PROPERTIES": "those that change a model",
+    "COMPILATION_NUM_THREADS": "number of cores",
+    "NPU_MAX_TILES": "of the device",
+    "NPU_STEPPING": "of the device",
+}
+_INT_MAX = 2**31 - 1
 
 
-def references() -> Iterator[tuple[str, str | None]]:
-    """File and test of every reference; one that begins with `::` means the file before it."""
-    for line in DOCUMENT.read_text().splitlines():
-        if not line.startswith("|"):
-            continue
-        file = ""
-        for named, test in _NAMED.findall(line):
-            file = named or file
-            if file and (test or Path(file).name.startswith("test_")):
-                yield file, test or None
-
-
-def find(file: str) -> Path:
-    """A file as the document names it: from the root, or from the plugin's tests."""
-    return next(
-        (path for path in (ROOT / file, ROOT / "tests" / "plugin" / file) if path.exists()), Path(file)
+def entry(record: Property) -> str:
+    """A property as the document describes it."""
+    names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
+    access = record.access.value + (", live" if record.live else "")
+    facts = [access, _LEVELS[record.level], record.use.value]
+    if record.access is Access.RW:
+        facts.append(record.kind.allowed.replace(f" to {_INT_MAX}", " on"))
+        facts.append(f"default {_COMPUTED.get(record.name) or record.text(record.default) or 'empty'}")
+    else:
+        facts.append(record.kind.type.__name__)
+    text = f"{names} ({'; '.join(facts)}): {record.doc}."
+    return "\n".join(
+        textwrap.wrap(text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     )
 
 
-def test_there_are_many() -> None:
-    assert len(set(references())) > 100
+def entries() -> str:
+    """Both lists of properties: those of the README in its order, then all others."""
+    own = dict(zip(README[::2], README[1::2], strict=True))
+    first = [entry(PROPERTIES[name]) for name in own]
+    others = [entry(record) for name, record in PROPERTIES.items() if name not in own]
+    return "\n".join(
+        ["### Those of the NPU plugin's README, in its order", "", *first, "", "### Others", "", *others, ""]
+    )
 
 
-@pytest.mark.parametrize(("file", "test"), sorted(set(references()), key=str))
-def test_what_the_document_names_exists(file: str, test: str | None) -> None:
-    path = find(file)
-    assert path.exists(), f"docs/plugin.md names {file}"
-    if test is not None:
-        assert re.search(rf"def {test}\(", path.read_text()), f"docs/plugin.md names {test} in {file}"
+def test_the_properties_are_described_as_the_code_has_them() -> None:
+    assert entries() in DOCUMENT.read_text(), f"expected in the document:\n{entries()}"
+    for name, access in zip(README[::2], README[1::2], strict=True):
+        assert PROPERTIES[name].access.value == access, name
+    for record in PROPERTIES.values():
+        if record.use is Use.RECORDED:
+            assert "no effect" in record.doc or "as NPU_QDQ_OPTIMIZATION" in record.doc, record.name
+            assert record.access is Access.RW
+
+
+def test_the_table_of_the_hints_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| (\d{4}) \|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
+    table = {platform: [cell.strip() for cell in cells.split("|")] for platform, cells in rows}
+    expected = {}
+    for platform, hints in HINTS.items():
+        tiles = PLATFORMS[platform].tiles
+        throughput, latency = hints.throughput, hints.latency
+        assert throughput.dma_engines == latency.dma_engines
+        counts = [f"{latency.dma_engines}", f"{throughput.requests}", f"{latency.requests}"]
+        expected[platform] = [f"{throughput.tiles} of {tiles}", f"{latency.tiles} of {tiles}", *counts]
+    assert table == expected
+
+
+def test_every_property_and_feature_names_tests_that_exist() -> None:
+    coverage = tomllib.loads(COVERAGE.read_text())
+    assert coverage["properties"].keys() == PROPERTIES.keys()
+    missing = []
+    for section in coverage.values():
+        for tests in section.values():
+            for test in [tests] if isinstance(tests, str) else tests:
+                file, _, name = test.partition("::")
+                path = ROOT / file if file.startswith("tests/") else Path(__file__).parent / file
+                if not path.exists() or (name and f"def {name}(" not in path.read_text()):
+                    missing.append(test)
+    assert missing == []
+
+
+def test_the_document_is_for_users() -> None:
+    text = DOCUMENT.read_text()
+    assert re.findall(r"\btest_\w+", text) == []
+    assert [line for line in text.splitlines() if len(line) >= 120] == []

@@ -18,7 +18,7 @@ from softnpu.emulator.common.spin import TurboBudget
 from softnpu.emulator.compiler.options import OPTIONS
 from softnpu.plugin import CompiledModel, Core, InferRequest, PropertyError
 from softnpu.plugin.optimal_requests import COUNTS
-from softnpu.plugin.properties import PROPERTIES, Access, Use
+from softnpu.plugin.properties import PROPERTIES, Use
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -347,11 +347,3 @@ def test_messages_go_to_stderr_if_the_application_handles_none(
 
 
 # ---------------------------------------------------------------- what has no effect
-
-
-def test_what_is_only_recorded_says_so() -> None:
-    recorded = [record for record in PROPERTIES.values() if record.use is Use.RECORDED]
-    assert recorded
-    for record in recorded:
-        assert "no effect" in record.doc or "as NPU_QDQ_OPTIMIZATION" in record.doc, record.name
-        assert record.access is Access.RW
