@@ -23,14 +23,9 @@ from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT
 from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import metadata as meta
-from softnpu.plugin.compatibility import (
-    Compatibility,
-    Host,
-    check,
-    looks_like_requirements,
-    requirements_of,
-)
+from softnpu.plugin.compatibility import Compatibility, Host, check, looks_like_requirements, requirements_of
 from softnpu.plugin.errors import BlobError, translated
+from softnpu.plugin.files import regular_file_of
 from softnpu.plugin.metadata import BlobPart, Metadata
 
 _CHUNK = 4 << 20
@@ -235,8 +230,10 @@ def _from_path(path: Path) -> BlobFile:
 
 def _from_stream(stream: Any) -> BlobFile:
     """An open regular file becomes its descriptor, another stream a sealed copy."""
-    fd = _regular(stream)
+    fd = regular_file_of(stream)
     if fd is not None:
+        if isinstance(stream, io.BufferedRandom):
+            stream.flush()
         path = getattr(stream, "name", "")
         name = f"exported model {path}" if isinstance(path, str) and path else "exported model"
         return BlobFile(name, os.dup(fd), 0, os.fstat(fd).st_size)
@@ -257,19 +254,6 @@ def _from_stream(stream: Any) -> BlobFile:
         os.close(copy)
         raise
     return BlobFile("exported model", copy, 0, os.fstat(copy).st_size)
-
-
-def _regular(stream: Any) -> int | None:
-    """The descriptor of a stream that reads a regular file unchanged, None for others."""
-    if not isinstance(stream, io.FileIO | io.BufferedReader | io.BufferedRandom):
-        return None
-    if isinstance(stream, io.BufferedRandom):
-        stream.flush()
-    raw = stream if isinstance(stream, io.FileIO) else stream.raw
-    if not isinstance(raw, io.FileIO) or not raw.readable():
-        return None
-    fd = raw.fileno()
-    return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
 def _from_memory(data: np.ndarray[Any, Any], container_kind: str) -> BlobFile:

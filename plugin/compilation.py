@@ -64,7 +64,7 @@ def compile_model(
                 logger.info("model '%s': imported from CACHE_DIR", source.name)
                 return cached
         path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
-        provenance = Provenance(model_source.origins(source), model=path)
+        provenance = Provenance(model_source.origins(source.weights), model=path)
         compiled = _Compiler(context, source, properties, plan, config, progress).run(provenance)
         if entry is not None and compiled.is_for_its_device:
             entry.store(compiled)

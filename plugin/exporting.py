@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import io
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from softnpu.emulator.common import linux
 from softnpu.plugin import metadata as meta
 from softnpu.plugin.compatibility import requirements_of
 from softnpu.plugin.errors import NpuError, translated
+from softnpu.plugin.files import regular_file_of, replacing
 from softnpu.plugin.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
 from softnpu.plugin.signature import Signature
 from softnpu.plugin.version import plugin_version
@@ -81,7 +81,7 @@ def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
             return stream
         if isinstance(target, str | os.PathLike):
             _to_path(model, Path(target))
-        elif (fd := _plain_file(target)) is not None:
+        elif (fd := regular_file_of(target, writing=True)) is not None:
             _to_open_file(model, target, fd)
         elif hasattr(target, "write"):
             _to_stream(model, target)
@@ -119,16 +119,8 @@ def _to_path(model: Exportable, path: Path) -> None:
 
 
 def _replace(model: Exportable, path: Path, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
+    with replacing(path, mode) as fd:
         _write(model, fd, 0)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
 
 
 def _to_open_file(model: Exportable, stream: Any, fd: int) -> None:
@@ -157,17 +149,6 @@ def _to_stream(model: Exportable, stream: Any) -> None:
         stream.flush()
     if not hasattr(stream, "seekable") or stream.seekable():
         stream.seek(0)
-
-
-def _plain_file(stream: Any) -> int | None:
-    """The descriptor of a stream that writes a regular file at its position; None for others."""
-    if not isinstance(stream, io.FileIO | io.BufferedWriter | io.BufferedRandom):
-        return None
-    raw = stream if isinstance(stream, io.FileIO) else stream.raw
-    if not isinstance(raw, io.FileIO) or not raw.writable() or "a" in raw.mode:
-        return None
-    fd = raw.fileno()
-    return fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
 
 
 # ---------------------------------------------------------------- content

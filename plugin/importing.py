@@ -25,8 +25,8 @@ from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import BlobError, PropertyError, translated
 from softnpu.plugin.exporting import Provenance
-from softnpu.plugin.metadata import INITIAL, MAIN, BlobPart, Metadata, OriginSource
-from softnpu.plugin.model_source import path_of
+from softnpu.plugin.metadata import INITIAL, MAIN, BlobPart, Metadata
+from softnpu.plugin.model_source import origins
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties, parse
 from softnpu.plugin.properties.kinds import plain
 from softnpu.plugin.signature import Signature
@@ -134,12 +134,8 @@ class _Import:
             signature = _checked(metadata.signature, graph.meta, self._file.name)
         if not self._deferred:
             graph.initialize()
-        sources = tuple(
-            OriginSource(path=path_of(file.fd), offset=file.offset, length=file.length)
-            for file in parts.weights
-        )
         model = "" if metadata is None or metadata.weights is None else metadata.weights.model
-        provenance = Provenance(sources, self._from_cache, model)
+        provenance = Provenance(origins(parts.weights), self._from_cache, model)
         compiled = CompiledModel(self._context, graph, self._properties, signature, initial, provenance)
         compiled.extra = {} if metadata is None else dict(metadata.extra)
         return compiled

@@ -34,15 +34,17 @@ from softnpu.emulator.compiler import cache_key
 from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
+from softnpu.plugin.files import digest_of_range, replacing
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties
 from softnpu.plugin.version import plugin_version
 
 KEY_TEXT: Final = "softnpu.cache_key"
 """The name of an entry's own key in its metadata: a file with another key is not used."""
 
-_CHUNK: Final = 8 << 20
-_WAIT_S: Final = 120.0
-_SETTLED_NS: Final = 2_000_000_000  # a file that changed just now may change again with the same time stamp
+WAIT_S: Final = 120.0
+"""How long to wait for another process that compiles the same model."""
+SETTLED_NS: Final = 2_000_000_000
+"""A file that changed more recently may change again with the same time stamp."""
 _STALE_S: Final = 3600.0
 
 
@@ -70,9 +72,13 @@ _encoder = msgspec.json.Encoder(order="sorted")
 class ModelCache:
     """The models in one directory. Events go to `log`."""
 
-    def __init__(self, folder: Path, log: logging.Logger) -> None:
+    def __init__(
+        self, folder: Path, log: logging.Logger, wait_s: float = WAIT_S, settled_ns: int = SETTLED_NS
+    ) -> None:
         self._folder = folder
         self._log = log
+        self._wait_s = wait_s
+        self._settled_ns = settled_ns
 
     @classmethod
     def of(cls, properties: ModelProperties, log: logging.Logger) -> ModelCache | None:
@@ -118,12 +124,12 @@ class ModelCache:
         harmless.
         """
         try:
-            claim = FileClaim.acquire(self._folder / f"{key}.lock", _WAIT_S)
+            claim = FileClaim.acquire(self._folder / f"{key}.lock", self._wait_s)
         except OSError:
             yield  # nothing can be written here, or another user could make us wait
             return
         if claim is None:
-            self._log.info("CACHE_DIR: waited %g s for another compilation", _WAIT_S)
+            self._log.info("CACHE_DIR: waited %g s for another compilation", self._wait_s)
             yield
             return
         with claim:
@@ -172,7 +178,7 @@ class ModelCache:
                     path.unlink()
 
     def _content(self, source: GraphSource) -> bytes:
-        hasher = blake3(_digest(WeightFile(source.xml_fd, 0, source.xml_length)))
+        hasher = blake3(digest_of_range(source.xml_fd, 0, source.xml_length))
         layout = SpaceLayout(source.sources)
         for start, file in zip(layout.starts, source.weights, strict=True):
             hasher.update(start.to_bytes(8, "little") + file.length.to_bytes(8, "little"))
@@ -183,7 +189,7 @@ class ModelCache:
         """The digest of weights; that of an unchanged file is read from a digest file."""
         info = os.fstat(file.fd)
         if linux.has_seals(file.fd, linux.SEALS_IMMUTABLE):
-            return _digest(file)
+            return digest_of_range(file.fd, file.offset, file.length)
         identity = (
             f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}"
             f":{file.offset}:{file.length}"
@@ -193,11 +199,11 @@ class ModelCache:
             content = _read_digest_file(digest_file)
             if len(content) == 64 and blake3(identity + content[:32]).digest() == content[32:]:
                 return content[:32]
-        settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED_NS
-        digest = _digest(file)
+        settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > self._settled_ns
+        digest = digest_of_range(file.fd, file.offset, file.length)
         if settled:
-            with suppress(OSError):
-                _write_digest_file(digest_file, digest + blake3(identity + digest).digest())
+            with suppress(OSError), replacing(digest_file, 0o600) as fd:
+                os.write(fd, digest + blake3(identity + digest).digest())
         return digest
 
 
@@ -222,25 +228,3 @@ def _caching_properties(properties: ModelProperties) -> dict[str, str]:
 def _read_digest_file(path: Path) -> bytes:
     with open(file_ownership.open_trusted(path), "rb") as file:
         return file.read(65)
-
-
-def _write_digest_file(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
-
-
-def _digest(file: WeightFile) -> bytes:
-    """The digest of a range of a file. It is read, not mapped, so that no pages stay in this process."""
-    hasher = blake3(max_threads=blake3.AUTO)
-    end = file.offset + file.length
-    for at in range(file.offset, end, _CHUNK):
-        hasher.update(os.pread(file.fd, min(_CHUNK, end - at), at))
-    return hasher.digest()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import openvino as ov
 
-from softnpu.driver import GraphSource, ZeError
+from softnpu.driver import GraphSource, WeightFile, ZeError
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import serializer
 from softnpu.plugin.errors import ModelError, PropertyError
@@ -100,14 +100,14 @@ def from_model(model: ov.Model, name: str, options: SourceOptions = SourceOption
         raise ModelError(f"model '{name}': it cannot be serialised: {failure}") from failure
 
 
-def origins(source: GraphSource) -> tuple[OriginSource, ...]:
-    """The files that have the weights of a source."""
+def origins(files: Sequence[WeightFile]) -> tuple[OriginSource, ...]:
+    """The origin of weights for an export: paths and ranges."""
     return tuple(
-        OriginSource(path=path_of(file.fd), offset=file.offset, length=file.length) for file in source.weights
+        OriginSource(path=_path_of(each.fd), offset=each.offset, length=each.length) for each in files
     )
 
 
-def path_of(fd: int) -> str:
+def _path_of(fd: int) -> str:
     """The path of an open file; empty for memory, and for a file without a name."""
     path = os.readlink(f"/proc/self/fd/{fd}")
     try:

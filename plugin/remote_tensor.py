@@ -64,11 +64,7 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
 
         Another process needs a descriptor instead of the address: see `export`.
         """
-        return {
-            "MEM_TYPE": self._mem_type,
-            "MEM_HANDLE": self._address,
-            "TENSOR_TYPE": self._tensor_type,
-        }
+        return {"MEM_TYPE": self._mem_type, "MEM_HANDLE": self._address, "TENSOR_TYPE": self._tensor_type}
 
     # ------------------------------------------------------------ beyond openvino
 

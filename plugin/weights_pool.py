@@ -15,7 +15,6 @@ from html import unescape
 from pathlib import Path
 
 import openvino as ov
-from blake3 import blake3
 
 from softnpu.driver import GraphSource, WeightFile
 from softnpu.driver.process_memory import Piece, gather
@@ -25,10 +24,10 @@ from softnpu.emulator.compiler.constants import constant_nodes
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, NpuError, translated
+from softnpu.plugin.files import digest_of_range
 from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.safetensors import ITEM_SIZES, SafetensorsError, tensor_ranges
 
-_CHUNK = 4 << 20
 _RAW = {".bin", ".data", ".weights", ""}
 
 
@@ -93,12 +92,8 @@ class Pool:
 
     def _digest(self, entry: Entry) -> bytes:
         if entry not in self._digests:
-            hasher = blake3(max_threads=blake3.AUTO)
-            # read, not mapped, so that the pages do not stay in this process
-            end = entry.offset + entry.length
-            for at in range(entry.offset, end, _CHUNK):
-                hasher.update(os.pread(self.fds[entry.file], min(_CHUNK, end - at), at))
-            self._digests[entry] = hasher.digest(CONSTANT_DIGEST)
+            fd = self.fds[entry.file]
+            self._digests[entry] = digest_of_range(fd, entry.offset, entry.length, CONSTANT_DIGEST)
         return self._digests[entry]
 
     def _view(self, entry: Entry) -> memoryview:

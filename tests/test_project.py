@@ -42,7 +42,6 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "driver",
         *_COMMON,
         "emulator.blob",
-        "emulator.compiler.cache_files",
         "emulator.compiler.cache_key",
         "emulator.compiler.constants",
         "emulator.compiler.options",

@@ -11,8 +11,8 @@ from openvino.properties.intel_npu import CompilerType
 
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES_MAX
-from softnpu.plugin.properties.kinds import INT_MAX, PathKind, Switch, Text, Whole, choice, words
-from softnpu.plugin.properties.record import Property, Use
+from softnpu.plugin.properties.kinds import INT_MAX, PathKind, Text, Whole, choice, words
+from softnpu.plugin.properties.record import Property, Use, switch
 
 COMPILE_PROPERTIES = (
     Property(
@@ -54,13 +54,11 @@ COMPILE_PROPERTIES = (
         cached=True,
         doc="threads of the host for one inference, 0 for all cores. Not a property of the real NPU",
     ),
-    Property(
-        name="PERF_COUNT",
-        kind=Switch(),
-        default=False,
-        use=Use.COMPILER,
+    switch(
+        "PERF_COUNT",
+        Use.COMPILER,
+        "compiles the model to be profiled: `get_profiling_info` has the times of every layer",
         cached=True,
-        doc="compiles the model to be profiled: `get_profiling_info` has the times of every layer",
     ),
     Property(
         name="NPU_PLATFORM",
@@ -128,30 +126,19 @@ COMPILE_PROPERTIES = (
         cached=True,
         doc="parameters of the real compiler's back end; no effect, there is none",
     ),
-    Property(
-        name="NPU_COMPILER_DYNAMIC_QUANTIZATION",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
+    switch(
+        "NPU_COMPILER_DYNAMIC_QUANTIZATION",
+        Use.RECORDED,
+        "lets the real compiler quantise on the way; no effect, numbers keep their precision",
         cached=True,
-        doc="lets the real compiler quantise on the way; no effect, numbers keep their precision",
     ),
-    Property(
-        name="NPU_QDQ_OPTIMIZATION",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
+    switch(
+        "NPU_QDQ_OPTIMIZATION",
+        Use.RECORDED,
+        "optimises quantised models on the real compiler; no effect, OpenVINO's CPU runtime does its own",
         cached=True,
-        doc="optimises quantised models on the real compiler; no effect, OpenVINO's CPU runtime does its own",
     ),
-    Property(
-        name="NPU_QDQ_OPTIMIZATION_AGGRESSIVE",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
-        cached=True,
-        doc="as NPU_QDQ_OPTIMIZATION",
-    ),
+    switch("NPU_QDQ_OPTIMIZATION_AGGRESSIVE", Use.RECORDED, "as NPU_QDQ_OPTIMIZATION", cached=True),
     Property(
         name="COMPILATION_NUM_THREADS",
         kind=Whole(1),
@@ -173,14 +160,12 @@ COMPILE_PROPERTIES = (
         " AUTO: PLUGIN if it is proven that samples are independent, else COMPILER; a compiled model with a"
         " batch reports which",
     ),
-    Property(
-        name="NPU_DYNAMIC_SHAPE_TO_STATIC",
-        kind=Switch(),
-        default=False,
-        use=Use.COMPILER,
-        cached=True,
-        doc="compiles inputs with bounds as if their upper bounds were their shape; an input without"
+    switch(
+        "NPU_DYNAMIC_SHAPE_TO_STATIC",
+        Use.COMPILER,
+        "compiles inputs with bounds as if their upper bounds were their shape; an input without"
         " bounds is refused",
+        cached=True,
     ),
     Property(
         name="NPU_ENABLE_STRIDES_FOR",
@@ -199,12 +184,10 @@ COMPILE_PROPERTIES = (
         cached=True,
         doc="pipeline of the real compiler; no effect, there is one",
     ),
-    Property(
-        name="NPU_BYPASS_UMD_CACHING",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="compiles anew: the driver neither looks into its cache of compiled models nor adds to it",
+    switch(
+        "NPU_BYPASS_UMD_CACHING",
+        Use.PLUGIN,
+        "compiles anew: the driver neither looks into its cache of compiled models nor adds to it",
     ),
     Property(
         name="CACHE_DIR",
@@ -221,26 +204,20 @@ COMPILE_PROPERTIES = (
         use=Use.PLUGIN,
         doc="whether models in CACHE_DIR have their weights inside (speed) or not (size)",
     ),
-    Property(
-        name="ENABLE_WEIGHTLESS",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="`export_model` leaves the weights where they are, and notes where that is",
+    switch(
+        "ENABLE_WEIGHTLESS",
+        Use.PLUGIN,
+        "`export_model` leaves the weights where they are, and notes where that is",
     ),
-    Property(
-        name="NPU_EXPORT_RAW_BLOB",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="`export_model` writes the driver's blob alone, without the plugin's metadata",
+    switch(
+        "NPU_EXPORT_RAW_BLOB",
+        Use.PLUGIN,
+        "`export_model` writes the driver's blob alone, without the plugin's metadata",
     ),
-    Property(
-        name="NPU_IMPORT_RAW_BLOB",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="`import_model` takes the driver's blob at the begin of a file, and ignores metadata behind"
+    switch(
+        "NPU_IMPORT_RAW_BLOB",
+        Use.PLUGIN,
+        "`import_model` takes the driver's blob at the begin of a file, and ignores metadata behind"
         " it: ports are those of the graph",
     ),
     Property(
@@ -251,12 +228,10 @@ COMPILE_PROPERTIES = (
         doc="file of weights, the .bin of an IR or safetensors: for an exported model without them; and"
         " for a compilation, which takes constants with the same bytes from there by descriptor",
     ),
-    Property(
-        name="NPU_USE_BASE_MODEL_SERIALIZER",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="a model in memory goes to the compiler with copies of all its weights. NO: by their address,"
+    switch(
+        "NPU_USE_BASE_MODEL_SERIALIZER",
+        Use.PLUGIN,
+        "a model in memory goes to the compiler with copies of all its weights. NO: by their address,"
         " so that those that are mapped from a file are not copied. The default is that of the better way",
     ),
     Property(

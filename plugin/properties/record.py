@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from softnpu.plugin.properties.kinds import Kind
+from softnpu.plugin.properties.kinds import Kind, Switch
 
 
 class Access(enum.Enum):
@@ -60,3 +60,8 @@ class Property:
     def text(self, value: Any) -> str:
         """A value of this property as OpenVINO writes it."""
         return self.kind.text(value)
+
+
+def switch(name: str, use: Use, doc: str, *, cached: bool = False) -> Property:
+    """A property that is NO by default."""
+    return Property(name=name, kind=Switch(), doc=doc, use=use, default=False, cached=cached)

@@ -6,8 +6,8 @@ from openvino.properties import WorkloadType
 from openvino.properties.hint import Priority
 from openvino.properties.log import Level as LogLevel
 
-from softnpu.plugin.properties.kinds import Switch, Text, Whole, choice
-from softnpu.plugin.properties.record import Level, Property, Use
+from softnpu.plugin.properties.kinds import Text, Whole, choice
+from softnpu.plugin.properties.record import Level, Property, Use, switch
 
 RUN_PROPERTIES = (
     Property(
@@ -29,12 +29,10 @@ RUN_PROPERTIES = (
         doc="EFFICIENT: later inferences run in the background, below every priority. A compiled model can"
         " change it at any time",
     ),
-    Property(
-        name="NPU_TURBO",
-        kind=Switch(),
-        default=False,
-        use=Use.QUEUE,
-        doc="both sides of the model's queue wait busily for up to 15 ms before they sleep; clocks are fixed",
+    switch(
+        "NPU_TURBO",
+        Use.QUEUE,
+        "both sides of the model's queue wait busily for up to 15 ms before they sleep; clocks are fixed",
     ),
     Property(
         name="PERFORMANCE_HINT_NUM_REQUESTS",
@@ -44,51 +42,39 @@ RUN_PROPERTIES = (
         doc="requests that the application will use: once set, OPTIMAL_NUMBER_OF_INFER_REQUESTS is not more."
         " 0 sets no bound",
     ),
-    Property(
-        name="NPU_MEASURE_OPTIMAL_REQUESTS",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="the compiled model answers OPTIMAL_NUMBER_OF_INFER_REQUESTS from NPU_MEASURED_THROUGHPUT: the"
+    switch(
+        "NPU_MEASURE_OPTIMAL_REQUESTS",
+        Use.PLUGIN,
+        "the compiled model answers OPTIMAL_NUMBER_OF_INFER_REQUESTS from NPU_MEASURED_THROUGHPUT: the"
         " fewest requests with 95 % of the best throughput. Not in OpenVINO",
     ),
-    Property(
-        name="NPU_RUN_INFERENCES_SEQUENTIALLY",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
-        doc="inferences of the model run one after the other, in the order in which they were started; no"
+    switch(
+        "NPU_RUN_INFERENCES_SEQUENTIALLY",
+        Use.RECORDED,
+        "inferences of the model run one after the other, in the order in which they were started; no"
         " effect, that is always so: a model has one queue, and a queue runs in order",
     ),
-    Property(
-        name="EXCLUSIVE_ASYNC_REQUESTS",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
-        doc="requests of the model do not run at the same time; no effect, as with"
+    switch(
+        "EXCLUSIVE_ASYNC_REQUESTS",
+        Use.RECORDED,
+        "requests of the model do not run at the same time; no effect, as with"
         " NPU_RUN_INFERENCES_SEQUENTIALLY",
     ),
-    Property(
-        name="NPU_DEFER_WEIGHTS_LOAD",
-        kind=Switch(),
-        default=False,
-        use=Use.PLUGIN,
-        doc="the device loads the model when its first request is created, not when it is compiled or"
+    switch(
+        "NPU_DEFER_WEIGHTS_LOAD",
+        Use.PLUGIN,
+        "the device loads the model when its first request is created, not when it is compiled or"
         " imported; the weights of an import are compared with their digests only then",
     ),
-    Property(
-        name="NPU_DISABLE_IDLE_MEMORY_PRUNING",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
-        doc="keeps memory of idle models; no effect, it is never taken from them",
+    switch(
+        "NPU_DISABLE_IDLE_MEMORY_PRUNING",
+        Use.RECORDED,
+        "keeps memory of idle models; no effect, it is never taken from them",
     ),
-    Property(
-        name="ENABLE_CPU_PINNING",
-        kind=Switch(),
-        default=False,
-        use=Use.RECORDED,
-        doc="pins threads of the plugin; no effect, inferences run in the device",
+    switch(
+        "ENABLE_CPU_PINNING",
+        Use.RECORDED,
+        "pins threads of the plugin; no effect, inferences run in the device",
     ),
     Property(
         name="LOG_LEVEL",

@@ -43,10 +43,7 @@ class ModuleSignature(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     version: int = _VERSION
 
     def bind(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        leaf: Callable[[Any, str], T],
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], leaf: Callable[[Any, str], T]
     ) -> dict[int, T]:
         """The tensors of a call by the index of the model's input, each as returned by `leaf(value, path)`.
 

@@ -49,24 +49,6 @@ def test_a_callback_gets_its_userdata_when_the_results_are_there(compiled: Compi
     assert seen[1] == ("yours", True)
 
 
-def test_a_callback_may_start_the_next_inference(compiled: CompiledModel) -> None:
-    request = compiled.create_infer_request()
-    ended = threading.Event()
-    totals: list[float] = []
-
-    def again(_: Any) -> None:
-        totals.append(float(request.results["total"][0, 0]))
-        if len(totals) < 5:
-            request.start_async([LEFT * len(totals), LEFT])
-        else:
-            ended.set()
-
-    request.set_callback(again)
-    request.start_async([LEFT * 0, LEFT])
-    assert ended.wait(DEADLINE_S)
-    assert totals == [1, 2, 3, 4, 5]
-
-
 def test_a_callback_that_raises_harms_nobody(
     compiled: CompiledModel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,24 +74,6 @@ def test_a_queue_runs_more_work_than_it_has_requests(compiled: CompiledModel) ->
     assert len(queue) == 3
     assert queue.is_ready()
     assert [request.get_tensor("left").shape for request in queue] == [[2, 3]] * 3
-
-
-def test_a_queue_may_be_fed_by_many_threads(compiled: CompiledModel) -> None:
-    seen: list[int] = []
-    queue = AsyncInferQueue(compiled, 3)
-    queue.set_callback(lambda _, number: seen.append(number))
-
-    def feed(first: int) -> None:
-        for number in range(first, first + 25):
-            queue.start_async([LEFT, LEFT], number)
-
-    threads = [threading.Thread(target=feed, args=(25 * number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    queue.wait_all()
-    assert sorted(seen) == list(range(200))
 
 
 def test_waiting_in_a_callback_chain_waits_for_the_callback_of_the_last(compiled: CompiledModel) -> None:

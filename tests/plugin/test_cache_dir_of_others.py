@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from blake3 import blake3
 
 from softnpu.driver import GraphSource
-from softnpu.plugin import CompiledModel, Core, model_cache
+from softnpu.plugin import CompiledModel, Core
 from softnpu.plugin.model_cache import ModelCache
 from tests.plugin.weights_files import INPUT, dense_model, write_dense
 
@@ -57,7 +58,7 @@ forgeries = pytest.mark.parametrize(
 
 
 def _cache(folder: Path) -> ModelCache:
-    return ModelCache(folder, logging.getLogger("test"))
+    return ModelCache(folder, logging.getLogger("test"), wait_s=0.0, settled_ns=0)
 
 
 def _content(cache: ModelCache, ir: Path) -> bytes:
@@ -75,9 +76,8 @@ def _is_right(compiled: CompiledModel, seed: int = 0) -> bool:
 
 @forgeries
 def test_a_digest_that_others_may_have_noted_is_not_believed(
-    private_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, forge: Callable[[Path], None]
+    private_dir: Path, folder: Path, forge: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(model_cache, "_SETTLED_NS", 0)
     ir = write_dense(private_dir)
     right = _content(_cache(folder), ir)
     (note,) = folder.glob("*.digest")
@@ -86,9 +86,9 @@ def test_a_digest_that_others_may_have_noted_is_not_believed(
     other.mkdir()
     weights = write_dense(other, seed=1).with_suffix(".bin").read_bytes()
     identity = _identity_of(ir.with_suffix(".bin"))
-    wrong = model_cache.blake3(weights).digest()
+    wrong = blake3(weights).digest()
     note.chmod(0o600)
-    note.write_bytes(wrong + model_cache.blake3(identity + wrong).digest())
+    note.write_bytes(wrong + blake3(identity + wrong).digest())
     assert _content(_cache(folder), ir) != right, "it is what a note of ours looks like"
     forge(note)
 
@@ -102,14 +102,13 @@ def _identity_of(weights: Path) -> bytes:
 
 
 def test_a_note_takes_the_place_of_a_link_and_is_not_written_through_it(
-    private_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    private_dir: Path, folder: Path
 ) -> None:
-    monkeypatch.setattr(model_cache, "_SETTLED_NS", 0)
     ir = write_dense(private_dir)
     precious = private_dir / "precious"
     precious.write_text("precious")
     identity = _identity_of(ir.with_suffix(".bin"))
-    note = folder / f"{model_cache.blake3(identity).hexdigest(16)}.digest"
+    note = folder / f"{blake3(identity).hexdigest(16)}.digest"
     note.symlink_to(precious)
 
     _content(_cache(folder), ir)
@@ -168,10 +167,7 @@ def test_an_entry_takes_the_place_of_a_link_and_is_not_written_through_it(
 
 
 @needs_root
-def test_the_lock_of_another_user_is_not_waited_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    monkeypatch.setattr(model_cache, "_WAIT_S", 0.0)
+def test_the_lock_of_another_user_is_not_waited_for(folder: Path, caplog: Any) -> None:
     lock = folder / "k.lock"
     lock.touch()
     _give_away(lock)

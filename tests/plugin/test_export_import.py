@@ -140,10 +140,7 @@ def test_ports_are_those_of_the_compiled_model(shared_core: Core, two_by_two: ov
     two_by_two.inputs[0].node.set_layout(ov.Layout("NC"))
     compiled = shared_core.compile_model(two_by_two)
     imported = shared_core.import_model(compiled.export_model())
-    for before, after in (
-        (compiled.inputs, imported.inputs),
-        (compiled.outputs, imported.outputs),
-    ):
+    for before, after in ((compiled.inputs, imported.inputs), (compiled.outputs, imported.outputs)):
         assert [port.get_names() for port in before] == [port.get_names() for port in after]
         assert [port.partial_shape for port in before] == [port.partial_shape for port in after]
         assert [port.element_type for port in before] == [port.element_type for port in after]

@@ -22,7 +22,7 @@ TENSOR = openvino.Tensor(np.zeros((2, 3), np.float32))
 _CLASSES = ("Core", "CompiledModel", "InferRequest", "AsyncInferQueue")
 _NOT_HERE = {
     # devices come from the daemon, and the plugin is this package
-    "Core": {"register_plugin", "register_plugins"},
+    "Core": {"register_plugin", "register_plugins"}
 }
 
 

@@ -12,14 +12,7 @@ import openvino as ov
 import pytest
 
 from softnpu.driver import Driver
-from softnpu.plugin import (
-    Core,
-    DeviceLostError,
-    InputError,
-    NpuError,
-    PropertyError,
-    RemoteContext,
-)
+from softnpu.plugin import Core, DeviceLostError, InputError, NpuError, PropertyError, RemoteContext
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 

@@ -37,11 +37,7 @@ def _in_files(model: ov.Model, options: SourceOptions) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("below", "expected"),
-    [
-        (1, (WEIGHTS, 0)),
-        (SIZE * SIZE * 4, (WEIGHTS, 0)),
-        (SIZE * SIZE * 4 + 1, (0, WEIGHTS)),
-    ],
+    [(1, (WEIGHTS, 0)), (SIZE * SIZE * 4, (WEIGHTS, 0)), (SIZE * SIZE * 4 + 1, (0, WEIGHTS))],
 )
 def test_small_constants_are_copied_below_the_threshold(
     mapped: ov.Model, below: int, expected: tuple[int, int]

@@ -150,19 +150,3 @@ def test_an_export_to_a_stream_has_them_in_the_stream_only(
     assert (
         most[0] <= 2.3 * size + _SLACK
     )  # those of the file, mapped by the compiler, and those in the stream
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("weightless", [True, False])
-def test_an_import_of_a_gigabyte(
-    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
-) -> None:
-    _check_import(core, pids, tmp_path, 16, weightless)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("weightless", [True, False])
-def test_a_deferred_import_of_a_gigabyte(
-    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
-) -> None:
-    _check_deferred(core, pids, tmp_path, 16, weightless)

@@ -15,14 +15,7 @@ from softnpu.plugin import BlobError, Core, ModelError, PropertyError
 from softnpu.plugin import torch as npu
 from softnpu.plugin.torch.module_signature import KEY, ModuleSignature
 from tests.conftest import RunPython
-from tests.plugin.torch_cases.modules import (
-    Boxes,
-    Convolutions,
-    Detections,
-    Detector,
-    Summed,
-    Wide,
-)
+from tests.plugin.torch_cases.modules import Boxes, Convolutions, Detections, Detector, Summed, Wide
 
 WITHOUT_TORCH = """
 import importlib.util

@@ -14,14 +14,7 @@ from torch import nn
 from softnpu.plugin import Core, ModelError, NpuError
 from softnpu.plugin import torch as npu
 from softnpu.plugin.torch.tracing import trace
-from tests.plugin.torch_cases.modules import (
-    Convolutions,
-    Encoder,
-    Kinds,
-    Passing,
-    Summed,
-    in_torch,
-)
+from tests.plugin.torch_cases.modules import Convolutions, Encoder, Kinds, Passing, Summed, in_torch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
