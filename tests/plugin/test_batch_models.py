@@ -18,7 +18,7 @@ from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, p
 
 
 def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
-    arrays = []
+    arrays: list[Any] = []
     for port in model.inputs:
         shape, kind = shapes[port.any_name], port.element_type.to_dtype()
         data = np.random.default_rng(len(arrays)).random(shape)

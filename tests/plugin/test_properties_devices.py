@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +12,25 @@ import pytest
 
 from softnpu.plugin import Core, PropertyError
 from softnpu.plugin.properties.hints import HINTS
-from tests.conftest import StartDaemon
+from tests.support.daemon import LastingDaemon
 
 PLATFORMS = ("3720", "4000", "5010")
 
 
+@pytest.fixture(scope="module")
+def three_devices() -> Iterator[LastingDaemon]:
+    """A daemon with a device of each platform."""
+    lasting = LastingDaemon(Path(tempfile.mkdtemp(prefix="softnpu-devices-")), devices=PLATFORMS)
+    yield lasting
+    lasting.end()
+
+
 @pytest.fixture
-def core(start_daemon: StartDaemon) -> Iterator[Core]:
-    """A core on a daemon with a device of each platform."""
-    core = Core(start_daemon(devices=PLATFORMS).socket)
-    yield core
-    core.unload_plugin()
+def core(three_devices: LastingDaemon) -> Iterator[Core]:
+    with three_devices.unchanged() as daemon:
+        core = Core(daemon.socket)
+        yield core
+        core.unload_plugin()
 
 
 def test_each_device_reports_its_own_properties(core: Core) -> None:

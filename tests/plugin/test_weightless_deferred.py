@@ -12,12 +12,18 @@ import openvino as ov
 import pytest
 
 from softnpu.plugin import Core, NpuError
+from tests.conftest import StartDaemon
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.daemon import Daemon
 
 DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 WEIGHTLESS = {"ENABLE_WEIGHTLESS": True}
 WEIGHTS = 2 * SIZE * SIZE * 4
+
+
+@pytest.fixture
+def core(shared_core: Core) -> Core:
+    return shared_core
 
 
 @pytest.fixture
@@ -73,17 +79,18 @@ def test_loaded_weights_count_as_device_memory(core: Core, file: Path) -> None:
 
 
 def test_wrong_weights_are_noticed_when_they_are_loaded(
-    core: Core, daemon: Daemon, file: Path, weights: Path
+    core: Core, shared_daemon: Daemon, file: Path, weights: Path
 ) -> None:
+    before = shared_daemon.engine().inferences
     _spoil(weights)
     imported = core.import_model(file, "NPU", DEFERRED)
     for _ in range(2):
         with pytest.raises(NpuError, match=r"constant 'second'.*blake3.*expected.*other weights"):
             imported.create_infer_request()
-    assert daemon.engine().inferences == 0
+    assert shared_daemon.engine().inferences == before
 
 
-def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, daemon: Daemon) -> None:
+def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, shared_daemon: Daemon) -> None:
     """The same blob with the right weights and with wrong ones, all in memory that cannot change."""
     model = dense_model()
     good = core.compile_model(model).export_model()
@@ -93,7 +100,7 @@ def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, daemo
     content[content.index(needle) + 1000] ^= 1
     wrong = core.import_model(bytes(content), "NPU", DEFERRED)
     right = core.import_model(good, "NPU")
-    assert daemon.engine().images == 2
+    assert shared_daemon.engine().images == 2
     expected = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(INPUT)[0]
     np.testing.assert_array_equal(right(INPUT)[0], expected)
     with pytest.raises(NpuError, match="constant 'second'"):
@@ -101,7 +108,9 @@ def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, daemo
     np.testing.assert_array_equal(right(INPUT)[0], expected)
 
 
-def test_a_new_engine_checks_them_again(core: Core, daemon: Daemon, file: Path, weights: Path) -> None:
+def test_a_new_engine_checks_them_again(start_daemon: StartDaemon, file: Path, weights: Path) -> None:
+    daemon = start_daemon()
+    core = Core(daemon.socket)
     imported = core.import_model(file, "NPU", DEFERRED)
     request = imported.create_infer_request()
     request.infer(INPUT)
@@ -110,6 +119,7 @@ def test_a_new_engine_checks_them_again(core: Core, daemon: Daemon, file: Path, 
     daemon.wait_restarted(1)
     with pytest.raises(NpuError, match="constant 'second'"):
         request.infer(INPUT)
+    core.unload_plugin()
 
 
 def test_a_deferred_compilation_exports_before_it_is_loaded(core: Core, ir: Path) -> None:
@@ -121,9 +131,9 @@ def test_a_deferred_compilation_exports_before_it_is_loaded(core: Core, ir: Path
     np.testing.assert_array_equal(found, compiled(INPUT)[0])
 
 
-def test_several_deferred_imports_share_one_load(core: Core, daemon: Daemon, file: Path) -> None:
+def test_several_deferred_imports_share_one_load(core: Core, shared_daemon: Daemon, file: Path) -> None:
     kept = [core.import_model(file, "NPU", DEFERRED) for _ in range(3)]
-    assert (daemon.engine().graphs, daemon.engine().images) == (3, 1)
+    assert (shared_daemon.engine().graphs, shared_daemon.engine().images) == (3, 1)
     times = []
     for each in kept:
         each.create_infer_request()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -159,14 +160,17 @@ class Daemon:
 class LastingDaemon:
     """A daemon that is started when it is first needed, and again when a test has broken it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self._folder = folder
+        self._settings = settings
         self._daemon: Daemon | None = None
 
     @contextmanager
     def unchanged(self) -> Iterator[Daemon]:
         """The daemon; at the end of the block it lives, owns nothing, and has the same engine."""
-        daemon = self._daemon or Daemon(DaemonSettings(socket=str(self._folder / "npu.sock")))
+        daemon = self._daemon or Daemon(
+            DaemonSettings(socket=str(self._folder / "npu.sock"), **self._settings)
+        )
         self._daemon = None  # not to be used again unless it passes
         lasting.add(daemon.pid)
         try:

@@ -1,5 +1,6 @@
 """From a module to the device: the numbers, the module afterwards, its weights, and what cannot be traced."""
 
+# mypy: allow-subclassing-any
 from __future__ import annotations
 
 from typing import Any
