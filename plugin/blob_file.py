@@ -147,7 +147,7 @@ class BlobFile:
         if container.digest_of(bytes(view[: container.HEADER_SIZE])) != part.digest:
             raise BlobError(f"{self.name}: blob '{part.kind}' is another one than its metadata was made for")
         if any(self._read(padding[0], padding[1] - padding[0])):
-            raise BlobError(f"{self.name}: bytes behind blob '{part.kind}' were changed; expected zeros")
+            raise BlobError(f"{self.name}: bytes after blob '{part.kind}' were changed; expected zeros")
         return reader
 
     def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:

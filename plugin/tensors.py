@@ -24,7 +24,7 @@ class Slot:
 
     A tensor of the user in device memory replaces the slot's own. A foreign one is copied before or after
     each inference; methods return the number of copied bytes, for the count. `rebind` says that command lists
-    refer to other memory; whoever records a new one clears it.
+    refer to other memory; recording a new one clears it.
     """
 
     def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:

@@ -129,7 +129,7 @@ COMPILE_PROPERTIES = (
     switch(
         "NPU_COMPILER_DYNAMIC_QUANTIZATION",
         Use.RECORDED,
-        "lets the real compiler quantise on the way; no effect, numbers keep their precision",
+        "lets the real compiler quantise; no effect, numbers keep their precision",
         cached=True,
     ),
     switch(
@@ -187,7 +187,7 @@ COMPILE_PROPERTIES = (
     switch(
         "NPU_BYPASS_UMD_CACHING",
         Use.PLUGIN,
-        "compiles anew: the driver neither looks into its cache of compiled models nor adds to it",
+        "compiles again: the driver neither reads its cache of compiled models nor adds to it",
     ),
     Property(
         name="CACHE_DIR",
@@ -217,8 +217,8 @@ COMPILE_PROPERTIES = (
     switch(
         "NPU_IMPORT_RAW_BLOB",
         Use.PLUGIN,
-        "`import_model` takes the driver's blob at the begin of a file, and ignores metadata behind"
-        " it: ports are those of the graph",
+        "`import_model` takes the driver's blob at the beginning of a file, and ignores metadata"
+        " after it: ports are those of the graph",
     ),
     Property(
         name="WEIGHTS_PATH",

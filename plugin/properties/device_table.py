@@ -57,7 +57,7 @@ DEVICE_PROPERTIES = (
     _reported(
         "NPU_DEVICE_ALLOC_MEM_SIZE",
         int,
-        "bytes of device memory that this process has asked for, with the blobs and weights of its models"
+        "bytes of device memory that this process has allocated, with the blobs and weights of its models"
         " that are loaded, equal ones once",
     ),
     _reported("NPU_DEVICE_TOTAL_MEM_SIZE", int, "bytes of device memory in all"),

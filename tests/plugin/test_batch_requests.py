@@ -300,7 +300,7 @@ def test_throughput_of_a_dynamic_batch_is_measured_with_one_sample(core: Core) -
 # ------------------------------------------------------------ any model, any batch
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     axis=st.integers(0, 3),

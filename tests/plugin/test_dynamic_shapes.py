@@ -144,7 +144,7 @@ _MODELS = [_elementwise, _matmul, _reshape, data_dependent, _top, _tied]
 
 
 @pytest.mark.parametrize("make", _MODELS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(shapes=_SHAPES, seed=st.integers(0, 1000))
 def test_numbers_are_those_of_the_cpu_device_in_any_order_of_shapes(
     lasting: Callable[[Callable[[], ov.Model]], Pair],
