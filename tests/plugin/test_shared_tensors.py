@@ -18,8 +18,6 @@ from tests.support.shared_tensors import MODELS, Shape, direct, einsum, handed_o
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 SHAPES = {
     "static": [2, 3],
-    "vector": [5],
-    "batch": [ov.Dimension(1, 6), 3],
     "bounded": [ov.Dimension(0, 6), ov.Dimension(1, 3)],
     "unbounded": [-1, -1],
     "empty": [0, 3],
