@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
-from softnpu.emulator.common import failpoints, file_ownership
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.file_claim import FileClaim
 from softnpu.emulator.common.process_identity import ProcessIdentity
 from softnpu.emulator.interface import endpoint
@@ -83,7 +83,7 @@ class DaemonLock:
 
 
 def _open_lock_file(path: Path) -> int:
-    return file_ownership.open_own(path, os.O_RDWR, "lock file")
+    return daemon_files.open_own(path, os.O_RDWR, "lock file")
 
 
 def _listen(path: Path) -> socket.socket:

@@ -152,7 +152,7 @@ class BlobFile:
 
     def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:
         """Raise `BlobError` for bytes between constants that are not zero."""
-        section, reference = reader.place(Section.WEIGHTS), reader.weights_reference()
+        section, reference = reader.extent(Section.WEIGHTS), reader.weights_reference()
         if section is None or reference is None:
             return
         begin, end = part.offset + section[0], 0

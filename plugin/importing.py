@@ -152,7 +152,7 @@ class _Import:
             if reference.outside:
                 located = self._locate(reference.outside)
                 return _BlobParts(reader.data, located.files, located.placement)
-            section = reader.place(Section.WEIGHTS)
+            section = reader.extent(Section.WEIGHTS)
             if section is None:
                 return _BlobParts(reader.data, (), None)
             if not self._deferred:

@@ -30,7 +30,7 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.blob.weights import SpaceLayout
 from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.common.file_claim import FileClaim
-from softnpu.emulator.compiler import cache_key
+from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.plugin import metadata
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError

@@ -115,7 +115,7 @@ def _at_address(subject: str, context: Context, properties: RemoteProperties, si
     address = properties.mem_handle
     assert address is not None
     with translated(f"{subject}, MEM_TYPE CPU_VA", InputError):
-        block, offset = context.memory.find("create_tensor", address)
+        block, offset = context.memory.resolve("create_tensor", address)
     left = block.size - offset
     if left < size:
         raise InputError(

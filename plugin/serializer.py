@@ -17,7 +17,7 @@ from softnpu.driver import GraphSource
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.weights import aligned, const_layers, with_offsets
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler.constants import ConstantNode, written
+from softnpu.emulator.compiler.constants import ConstantNode, serialize_ir
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.weights_pool import Pool
 
@@ -37,7 +37,7 @@ def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0)
     indexed = model.clone()  # shares the constants
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
-    xml, nodes = written(indexed, f"model '{model.get_friendly_name()}'")
+    xml, nodes = serialize_ir(indexed, f"model '{model.get_friendly_name()}'")
     embedded = [node for node in nodes if node.length < copy_below]
     constants, offsets = _packed(embedded)
     layers = const_layers(xml)
@@ -69,7 +69,7 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
     `copy_below` bytes, are copied once into sealed memory. Raises `ZeError` if that fails, `ModelError` if
     the pool has no constant of the model.
     """
-    xml, nodes = written(model, f"model '{model.get_friendly_name()}'")
+    xml, nodes = serialize_ir(model, f"model '{model.get_friendly_name()}'")
     ranges = {} if pool is None else _ranges_in(pool, nodes, name)
     copied = [i for i, node in enumerate(nodes) if 0 < node.length < copy_below and i not in ranges]
     constants, offsets = _packed([nodes[index] for index in copied])
