@@ -24,7 +24,6 @@ constexpr const char* SPIN_US = "SOFTNPU_SPIN_US";
 constexpr const char* DEVICES = "SOFTNPU_DEVICES";
 constexpr const char* IDLE_S = "SOFTNPU_IDLE_S";
 constexpr const char* PYTHON = "SOFTNPU_PYTHON";
-constexpr const char* FAILPOINTS = "SOFTNPU_FAILPOINTS";
 constexpr const char* INJECT = "SOFTNPU_INJECT";
 constexpr const char* SELF_CHECK = "SOFTNPU_SELF_CHECK";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
@@ -384,7 +383,7 @@ namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count";
 
 namespace error_info {
 constexpr std::string_view RESULT = "result", OBJECT = "object", FOUND = "found", EXPECTED = "expected",
-    HINT = "hint";
+    HINT = "hint", PROPERTY = "property";
 }
 namespace weight_source { constexpr std::string_view OFFSET = "offset", LENGTH = "length"; }
 namespace cache_options { constexpr std::string_view DIRECTORY = "directory", LIMIT = "limit"; }
@@ -417,7 +416,7 @@ constexpr std::string_view UID = "uid", CONNECTIONS = "connections", SESSIONS = 
     MEMORY_USED = "memory_used", HANDLES = "handles", QUEUES = "queues", GRAPHS = "graphs",
     COMPILES = "compiles", REFUSALS = "refusals";
 }
-namespace fault_state {
+namespace injection_state {
 constexpr std::string_view ID = "id", KIND = "kind", STATE = "state", MATCHED = "matched", HITS = "hits",
     VALUE = "value", DEVICE = "device", SESSIONS = "sessions", AFTER = "after", COUNT = "count",
     PROBABILITY = "probability", SEED = "seed";
