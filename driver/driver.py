@@ -9,7 +9,7 @@ from pathlib import Path
 from softnpu.driver import extensions, launch
 from softnpu.driver.connection import Connection
 from softnpu.driver.device import Device
-from softnpu.driver.errors import ZeError, error
+from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.driver.session import Session
 from softnpu.emulator.interface import messages as msg
@@ -80,6 +80,11 @@ class Driver(Session):
         """`zeDriverGetExtensionFunctionAddress`. Raises INVALID_ARGUMENT for an unknown name."""
         self.check("zeDriverGetExtensionFunctionAddress")
         return extensions.function_address(name)
+
+    def get_last_error_description(self) -> str:
+        """`zeDriverGetLastErrorDescription`: the last `ZeError` of the calling thread, empty if none."""
+        self.check("zeDriverGetLastErrorDescription")
+        return last_description()
 
     def get_extension(self, name: str) -> extensions.ExtensionTable:
         """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from softnpu.driver.connection import Connection
-from softnpu.driver.errors import last_description
 from softnpu.driver.handle import Handle
 from softnpu.emulator.interface import messages as msg
 
@@ -16,11 +15,6 @@ class Session(Handle):
         self.session = session
         """Its number, as `softnpu status` shows it."""
         self._register(None, connection, connection.close)
-
-    def get_last_error_description(self) -> str:
-        """`zeDriverGetLastErrorDescription`: the last `ZeError` of the calling thread, empty if none."""
-        self.check("zeDriverGetLastErrorDescription")
-        return last_description()
 
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
         """The state of the whole daemon."""

@@ -14,7 +14,6 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from softnpu.emulator.interface.environment import ENV_AUTOSTART
 from softnpu.tools.console import format_bytes, out, print_line
 from softnpu.tools.failures import describe, expected
 from softnpu.tools.private_daemon import private_daemon
@@ -173,6 +172,7 @@ def _daemon(place: Path) -> Iterator[Finding]:
 def _first_start(place: Path) -> Finding:
     """Whether the first program can start a daemon. Refuses an environment with which none would come up."""
     from softnpu.emulator import autostart
+    from softnpu.emulator.interface.environment import ENV_AUTOSTART
 
     if os.environ.get(ENV_AUTOSTART) == "0":
         step = f"start one with 'softnpu daemon', or let programs do so (unset {ENV_AUTOSTART})"

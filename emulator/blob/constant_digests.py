@@ -50,5 +50,5 @@ def _differs(constant: ConstantReference, digest: bytes, subject: str) -> Refuse
         f"{subject}, weights, constant '{constant.name}'",
         found=f"blake3 {digest.hex()}",
         expected=f"{constant.digest.hex()}",
-        hint="use the weights that the model was compiled with",
+        hint="these are other weights: use those that the model was compiled with",
     )

@@ -209,7 +209,7 @@ def offsets_in_space(
                 f"weights, constant '{constant.name}'",
                 found=f"{constant.length} bytes at {offset} of weights that end at {space.end}",
                 expected="a range inside one source",
-                hint="use the weights that the model was compiled with",
+                hint="these are other weights: use those that the model was compiled with",
             )
         actual[constant.offset] = offset
     for constant in reference.constants:

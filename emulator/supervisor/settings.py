@@ -53,7 +53,9 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Refuse settings that cannot work, naming the setting."""
         if not 1 <= len(self.devices) <= _MAX_DEVICES:
-            raise _bad_option("device", found=f"{len(self.devices)} devices", expected=f"1 to {_MAX_DEVICES}")
+            raise _bad_option(
+                "platform", found=f"{len(self.devices)} devices", expected=f"1 to {_MAX_DEVICES}"
+            )
         for number in self.devices:
             platforms.check_platform(number)
         if self.log_level not in LOG_LEVELS:

@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -293,7 +294,7 @@ def test_compilations(context: Context, digits: Path) -> None:
 
     with faults.injected(FaultKind.COMPILE_FAIL, value="no way: line 3"):
         failure(compiled, ZeResult.ERROR_MODULE_BUILD_FAILURE)
-        assert "no way: line 3" in context.device.driver.get_last_error_description()
+        assert "no way: line 3" in cast(Driver, context.device.driver).get_last_error_description()
         assert only().hits == 1
     for kind, reason in (("compile-crash", "signal 9"), ("compile-hang", "no progress")):
         faults.inject(kind)

@@ -69,25 +69,25 @@ DEFECTS = {
         """            if self._copies:
                 self._finish_copies()
             return True
-        begun,""",
+        started,""",
         """            return True
-        begun,""",
+        started,""",
         ("plugin:plain/inplace", "plugin:plain/many"),
     ),
     "an inference that was begun is taken for begun ever after": Defect(
         "overlap",
         f"{_ENGINE}.executor",
-        "begun, self._begun = self._begun, False",
-        "begun = self._begun",
+        "started, self._started = self._started, False",
+        "started = self._started",
         ("plugin:throughput/many", "plugin:throughput/queue"),
     ),
     "what was begun early is not waited for": Defect(
         "overlap",
         f"{_ENGINE}.executor",
-        """        if not begun:
+        """        if not started:
             self._request.start_async()
         try:""",
-        """        if begun:
+        """        if started:
             return True
         self._request.start_async()
         try:""",
@@ -163,21 +163,21 @@ DEFECTS = {
     "outputs that share a tensor with an input are bound": Defect(
         "issue: outputs that are inputs",
         f"{_ENGINE}.shared_tensors",
-        "    return found",
+        "    return shared",
         "    return {}",
         ("plugin:plain/one",),
     ),
     "an output that is an input is converted to its own type": Defect(
         "issue: 64 bits that pass through",
         f"{_COMPILER}.canonical",
-        "    xml, nodes = written(model, subject)\n",
+        "    xml, nodes = serialize_ir(model, subject)\n",
         """    from openvino import opset13
     for result in model.get_results():
         source = result.input_value(0)
         if source.get_node().get_type_name() == "Parameter":
             copy = opset13.convert(source, source.get_element_type())
             result.input(0).replace_source_output(copy.output(0))
-    xml, nodes = written(model, subject)
+    xml, nodes = serialize_ir(model, subject)
 """,
         ("plugin:plain/one",),
     ),
