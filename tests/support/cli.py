@@ -82,7 +82,9 @@ def run_program(program: Path, *arguments: str | Path, **environment: str) -> Fi
 @cache
 def _server() -> ForkServer:
     """The process that forks commands, for all tests of this process."""
-    server = ForkServer("tests.support.cli_process:child_function", environment={"PYTHONPATH": str(_ROOT)})
+    # CI: OpenVINO sends no telemetry, which it does from a process that our children would try to join
+    environment = {"PYTHONPATH": str(_ROOT), "CI": "true"}
+    server = ForkServer("tests.support.cli_process:child_function", environment=environment)
     lasting.add(server.pid)
     lasting_descriptors.add(os.readlink(f"/proc/self/fd/{server.fileno()}"))
     atexit.register(server.close)
