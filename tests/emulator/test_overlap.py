@@ -243,15 +243,18 @@ def _segments(engine: int) -> int:
 def test_an_early_inference_ends_with_its_turn_however_that_ends(
     start_daemon: StartDaemon, xml: Path, kind: str
 ) -> None:
-    daemon = start_daemon(tdr_ms=500)
+    daemon = start_daemon(tdr_ms=2000)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
         loaded = _several(context, xml, 2)
         queues = [context.create_command_queue() for _ in loaded]
+        for queue, one in zip(queues, loaded, strict=True):
+            run(queue, one.commands)
         before = _overlapped(daemon)
         # the second one begins beside the first and is hit at its turn
         number = faults.inject(kind, socket=daemon.socket, after=1)
-        fences = [execute(queue, one.commands) for queue, one in zip(queues, loaded, strict=True)]
+        with daemon.stopped_engine():  # it sees both at once
+            fences = [execute(queue, one.commands) for queue, one in zip(queues, loaded, strict=True)]
         assert _result(fences[0]) is ZeResult.SUCCESS
         assert _result(fences[1]) is not ZeResult.SUCCESS
         assert faults.status(daemon.socket)[0].id == number

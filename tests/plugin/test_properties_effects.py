@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import psutil
 import pytest
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
@@ -21,7 +20,6 @@ from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Use
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.waiting import wait_until
 
 IMAGE = np.ones((1, 1, 8, 8), np.float32)
 
@@ -189,14 +187,9 @@ def _runs_before(daemon: Daemon, urgent: CompiledModel, patient: CompiledModel) 
         request.infer()
     writer.get_tensor("left").data[:] = 10
     writer.get_tensor("total").data[:] = 0
-    engine = psutil.Process(daemon.engine().engine_pid)
-    wait_until(lambda: engine.status() == psutil.STATUS_SLEEPING, what="an engine without work")
-    engine.suspend()
-    try:
+    with daemon.stopped_engine():
         for request in (reader, writer):
             request.start_async()
-    finally:
-        engine.resume()
     for request in (reader, writer):
         request.wait()
     return bool(reader.results["total"][0, 0] == 11)

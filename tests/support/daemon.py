@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from softnpu.driver import Driver
 from softnpu.emulator.interface import endpoint
@@ -30,7 +31,7 @@ _READY = re.compile(rb"ready (\d+)\n")
 
 
 class DaemonRefused(AssertionError):
-    """The daemon did not start; `fault` says why."""
+    """The daemon did not start; `info` says why."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(str(info))
@@ -104,6 +105,17 @@ class Daemon:
         os.kill(pid, signal.SIGKILL)
         wait_gone(pid)
         return pid
+
+    @contextmanager
+    def stopped_engine(self, device: int = 0) -> Iterator[None]:
+        """Stop the engine, as soon as it sleeps: it sees at once what is submitted meanwhile."""
+        engine = psutil.Process(self.engine(device).engine_pid)
+        wait_until(lambda: engine.status() == psutil.STATUS_SLEEPING, what="an engine without work")
+        engine.suspend()
+        try:
+            yield
+        finally:
+            engine.resume()
 
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
         """Waits until the engine has been restarted so many times and is ready."""

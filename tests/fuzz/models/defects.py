@@ -161,14 +161,14 @@ DEFECTS = {
         ("plugin:weightless file/one", "plugin:file/one"),
     ),
     "outputs that share a tensor with an input are bound": Defect(
-        "issue: outputs that are inputs",
+        "regression: outputs that are inputs",
         f"{_ENGINE}.shared_tensors",
         "    return shared",
         "    return {}",
         ("plugin:plain/one",),
     ),
     "an output that is an input is converted to its own type": Defect(
-        "issue: 64 bits that pass through",
+        "regression: 64 bits that pass through",
         f"{_COMPILER}.canonical",
         "    xml, nodes = serialize_ir(model, subject)\n",
         """    from openvino import opset13
@@ -182,7 +182,7 @@ DEFECTS = {
         ("plugin:plain/one",),
     ),
     "an empty constant has to have no byte in the XML": Defect(
-        "issue: empty constants",
+        "regression: empty constants",
         f"{_COMPILER}.constants",
         "if size != node.length and (node.length or size != _SIZE_OF_NOTHING):",
         "if size != node.length:",
