@@ -102,7 +102,7 @@ def test_daemon_that_cannot_be_started_is_told_with_its_reason(run: Run) -> None
 
 
 class OtherVersion:
-    """A daemon that speaks interface 2.0, for one client."""
+    """A daemon that speaks interface 2.0."""
 
     def __init__(self, place: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -112,8 +112,11 @@ class OtherVersion:
         self._thread.start()
 
     def _serve(self) -> None:
-        for _ in range(2):
-            client, _ = self._socket.accept()
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:  # closed
+                return
             frame = client.recv(1 << 16)
             (request,) = struct.unpack_from("<I", frame, 8)
             info = {
@@ -127,6 +130,7 @@ class OtherVersion:
             client.close()
 
     def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._socket.close()
 
