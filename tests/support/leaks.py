@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ import psutil
 from tests.support.waiting import wait_until
 
 _SETTLE_S = 5.0
+_CLOCK_SLACK_S = 2.0  # between the clock and what the kernel says of a process's begin
 # opened once by a library when it is first used, and kept
 _LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[eventpoll]", "/dev/pts")
 
@@ -25,34 +27,43 @@ class Surroundings:
     """What there was before a test."""
 
     def __init__(self, folder: Path) -> None:
+        gc.freeze()  # what is there already need not be looked through after each test
         self._folder = str(folder)
+        self._begin = time.time() - _CLOCK_SLACK_S
         self._processes = _children()
         self._descriptors = set(_descriptors().items())
         self._names = set(os.listdir("/dev/shm"))
 
     def check(self) -> None:
-        """Fails when there is more than before. What is about to end gets a moment to do so."""
+        """Fail if there is more than before. What is about to end gets a moment to do so."""
         gc.collect()
-        for look in (self._new_processes, self._new_descriptors, self._new_names):
+        for remaining in (self._new_processes, self._new_descriptors, self._new_names):
             try:
-                wait_until(lambda look=look: not look(), _SETTLE_S)  # type: ignore[misc]
+                wait_until(lambda remaining=remaining: not remaining(), _SETTLE_S)  # type: ignore[misc]
             except AssertionError:
+                gc.unfreeze()
                 gc.collect()
-                left = look()
+                left = remaining()
                 assert left == [], f"left behind by the test: {left}"
 
     def _new_processes(self) -> list[str]:
         # what a program that a wider fixture started does in the meantime is not this test's
-        suspects = _children()
-        suspects.update(process for process in psutil.process_iter() if self._belongs(process.pid))
+        suspects = _children() - self._processes
+        suspects.update(process for process in psutil.process_iter() if self._is_orphan(process))
         return [
             f"{process.pid} {_words(process.pid, 'cmdline')!r}"
             for process in suspects
             if _lives(process) and not self._known(process)
         ]
 
+    def _is_orphan(self, process: psutil.Process) -> bool:
+        """Whether it began since and has the environment of the test, whosever child it is."""
+        try:
+            return process.create_time() >= self._begin and self._belongs(process.pid)
+        except psutil.NoSuchProcess:
+            return False
+
     def _belongs(self, pid: int) -> bool:
-        # orphans are nobody's children any more, but they still have the environment of the test
         return any(self._folder in _words(pid, part) for part in ("cmdline", "environ"))
 
     def _known(self, process: psutil.Process) -> bool:
