@@ -20,7 +20,7 @@ from openvino import opset15 as ops
 from rich.console import Console
 from typer.testing import CliRunner
 
-from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, report, submit
+from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, recovery, report, submit
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median, percentile, split
@@ -151,15 +151,18 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
 
         return run
 
-    for module in (submit, native, infer, memory, lists, copies):
+    for module in (submit, native, infer, memory, lists, copies, recovery):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
     assert CliRunner().invoke(cli.app, ["--json"]).exit_code == 0
-    assert ran == ["submit", "native", "infer", "memory", "lists", "copy"]
+    assert ran == ["submit", "native", "infer", "memory", "lists", "copy", "recovery"]
 
 
-@pytest.mark.parametrize("arguments", [("lists", "-n", "20", "--rounds", "3"), ("copy", "--size", "1MiB")])
-def test_lists_and_copies_are_measured(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("lists", "-n", "20", "--rounds", "3"), ("copy", "--size", "1MiB"), ("recovery", "--rounds", "1")],
+)
+def test_lists_copies_and_recovery_are_measured(arguments: tuple[str, ...]) -> None:
     finished = CliRunner().invoke(cli.app, [*arguments, "--json"])
     assert finished.exit_code == 0, finished.output
     assert {row["bench"] for row in map(json.loads, finished.output.splitlines())} == {arguments[0]}

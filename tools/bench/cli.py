@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from softnpu.driver.errors import ZeError
-from softnpu.tools.bench import clients, copies, lists, load, native, pairs, report
+from softnpu.tools.bench import clients, copies, lists, load, native, pairs, recovery, report
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.console import err, print_line
 from softnpu.tools.failures import ToolError, describe
@@ -84,6 +84,7 @@ def _all() -> Iterator[Measurement]:
     yield from _memory(_DEFAULT_MEMORY_MODEL, (), 4, True)
     yield from lists.run(1000, 30)
     yield from copies.run(256 * 2**20, 5)
+    yield from recovery.run(1)
 
 
 def _submit(trips: int) -> Iterator[Measurement]:
@@ -126,6 +127,7 @@ app.command("clients")(clients.command)
 app.command("lists")(lists.command)
 app.command("load")(load.command)
 app.command("copy")(copies.command)
+app.command("recovery")(recovery.command)
 
 
 if __name__ == "__main__":

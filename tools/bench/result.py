@@ -51,11 +51,18 @@ def compared(
 
 
 def absolute(
-    bench: str, metric: str, unit: str, value: float, *, exactly: float | None = None
+    bench: str,
+    metric: str,
+    unit: str,
+    value: float,
+    *,
+    exactly: float | None = None,
+    at_most: float | None = None,
 ) -> Measurement:
-    """A figure without a peer; with `exactly`, the value that it has to have."""
-    ok = None if exactly is None else value == exactly
-    return Measurement(bench=bench, metric=metric, value=_rounded(value), unit=unit, target=exactly, ok=ok)
+    """A figure without a peer; with `exactly`, the value that it has to have, or a bound."""
+    target = exactly if at_most is None else at_most
+    ok = None if target is None else value == target if at_most is None else value <= at_most
+    return Measurement(bench=bench, metric=metric, value=_rounded(value), unit=unit, target=target, ok=ok)
 
 
 def _rounded(value: float) -> float:

@@ -1,0 +1,148 @@
+"""`bench recovery`: how long a death or a hang lasts for the others. docs/reliability.md has the promises.
+
+They are clock times, so they are measured here and not in tests. The tests check what happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from softnpu.driver import CommandList, Context, Driver, Fence, ZeError, faults
+from softnpu.tools.bench import report
+from softnpu.tools.bench.client import ClientProcess
+from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.bench.result import Measurement, absolute
+from softnpu.tools.demo.digits import model_path
+from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import PrivateDaemon, private_daemon
+
+BENCH: Final = "recovery"
+_DEADLINE_S: Final = 60.0
+_DEADLINE_NS: Final = int(_DEADLINE_S * 1e9)
+_PAUSE_S: Final = 0.0002
+
+
+class _Promise(NamedTuple):
+    metric: str
+    limit_s: float
+    measure: Callable[[], float]
+
+
+def command(
+    rounds: Annotated[int, typer.Option(min=1, help="Deaths of each kind.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
+) -> None:
+    """Deaths of daemon, client and engine, and a hang: how long until the others can go on."""
+    if not report.show(run(rounds), json) and check:
+        raise typer.Exit(1)
+
+
+def run(rounds: int) -> Iterator[Measurement]:
+    """The longest of `rounds` times of each kind, in seconds; the promise is its target."""
+    for promise in _PROMISES:
+        longest = max(promise.measure() for _ in range(rounds))
+        yield absolute(BENCH, promise.metric, "s", longest, at_most=promise.limit_s)
+
+
+def _daemon_killed() -> float:
+    """Until a client that waits for a fence has DEVICE_LOST."""
+    with TemporaryDirectory(prefix="softnpu-bench-") as folder:
+        daemon = PrivateDaemon(Path(folder))
+        try:
+            with Driver.open(daemon.socket, autostart=False) as driver:
+                context = driver.devices[0].create_context()
+                event = context.create_event()
+                fence = _submit(context, lambda commands: commands.append_wait_on_events([event]))
+                return _seconds_until_lost(fence, daemon.pid)
+        finally:
+            daemon.stop()  # what is wrong with its end is what was done to it
+
+
+def _seconds_until_lost(fence: Fence, pid: int) -> float:
+    start = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ZeError):
+        fence.host_synchronize(_DEADLINE_NS)
+        raise ToolError("the wait for a fence", found="its end", expected="DEVICE_LOST, with the daemon dead")
+    return time.monotonic() - start
+
+
+def _client_killed() -> float:
+    """Until the memory of a client is back."""
+    with ExitStack() as stack:
+        daemon = stack.enter_context(private_daemon())
+        monitor = stack.enter_context(Driver.open(daemon.socket, autostart=False, role="monitor"))
+        model = BenchModel("digits", model_path(), {})
+        client = stack.enter_context(ClientProcess("driver", daemon.socket, model))
+        client.wait_until_ready()
+        start = time.monotonic()
+        os.kill(client.pid, signal.SIGKILL)
+        while monitor.status().engines[0].memory_used:
+            if time.monotonic() - start > _DEADLINE_S:
+                raise ToolError(f"the memory of client {client.pid}", found="not back", expected="all of it")
+            time.sleep(_PAUSE_S)
+        return time.monotonic() - start
+
+
+def _engine_killed() -> float:
+    """Until the next submission of a client is done."""
+    with ExitStack() as stack:
+        daemon = stack.enter_context(private_daemon())
+        driver = stack.enter_context(Driver.open(daemon.socket, autostart=False))
+        context = driver.devices[0].create_context()
+        _end(_submit(context, _barrier))
+        start = time.monotonic()
+        os.kill(driver.status().engines[0].engine_pid, signal.SIGKILL)
+        _end(_submit(context, _barrier))
+        return time.monotonic() - start
+
+
+def _bystander_of_a_hang() -> float:
+    """Until the submission of a session that shares the device with one that hangs is done."""
+    with ExitStack() as stack:
+        daemon = stack.enter_context(private_daemon())
+        guilty, bystander = (stack.enter_context(Driver.open(daemon.socket, autostart=False)) for _ in "12")
+        context, other = (driver.devices[0].create_context() for driver in (guilty, bystander))
+        _end(_submit(other, _barrier))
+        faults.inject("hang", socket=daemon.socket, session=guilty.session)
+        start = time.monotonic()
+        _submit(context, _barrier)
+        _end(_submit(other, _barrier))
+        return time.monotonic() - start
+
+
+def _submit(context: Context, record: Callable[[CommandList], None]) -> Fence:
+    commands = context.create_command_list()
+    record(commands)
+    commands.close()
+    queue = context.create_command_queue()
+    fence = queue.create_fence()
+    queue.execute_command_lists([commands], fence)
+    return fence
+
+
+def _barrier(commands: CommandList) -> None:
+    commands.append_barrier()
+
+
+def _end(fence: Fence) -> None:
+    if not fence.host_synchronize(_DEADLINE_NS):
+        raise ToolError("a submission", found="not ended", expected=f"its end within {_DEADLINE_S:g} s")
+
+
+_PROMISES: Final = (
+    _Promise("daemon killed, DEVICE_LOST", 0.1, _daemon_killed),
+    _Promise("client killed, memory back", 1.0, _client_killed),
+    _Promise("engine killed, next submission", 2.0, _engine_killed),
+    _Promise("a session hangs, submission of another", 5.0, _bystander_of_a_hang),
+)
