@@ -11,6 +11,7 @@ from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block, MemoryRef
+from softnpu.driver.metrics import MetricQuery
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.region import CopyRegion, check_region
 from softnpu.driver.submissions import Recording, Submission
@@ -143,6 +144,17 @@ class CommandList(Handle):
         memory = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         self._append(call, cmd.Timestamp(memory), signal_event, wait_events)
 
+    def append_metric_query_begin(self, query: MetricQuery) -> None:
+        """`zetCommandListAppendMetricQueryBegin`: what runs from here to its end is counted."""
+        self._append_snapshot("zetCommandListAppendMetricQueryBegin", query, False, None, ())
+
+    def append_metric_query_end(
+        self, query: MetricQuery, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
+    ) -> None:
+        """`zetCommandListAppendMetricQueryEnd`."""
+        call = "zetCommandListAppendMetricQueryEnd"
+        self._append_snapshot(call, query, True, signal_event, wait_events)
+
     def append_signal_event(self, event: Event) -> None:
         """`zeCommandListAppendSignalEvent`."""
         call = "zeCommandListAppendSignalEvent"
@@ -270,6 +282,14 @@ class CommandList(Handle):
         return self._submission
 
     # ------------------------------------------------------------
+
+    def _append_snapshot(
+        self, call: str, query: MetricQuery, end: bool, signal: Event | None, waits: Sequence[Event]
+    ) -> None:
+        self._check_open(call)
+        block, offset = query._location(call, end)
+        self._used.append(block)
+        self._append(call, cmd.MetricSnapshot(MemoryAt(block.handle, offset)), signal, waits)
 
     def _encode(self, call: str) -> None:
         """Writes the command buffer; the buffer of a submission in flight is left alone."""

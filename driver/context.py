@@ -16,6 +16,7 @@ from softnpu.driver.errors import error, invalid_argument
 from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, Block, MemoryRef
+from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
@@ -201,6 +202,37 @@ class Context(ContextBase):
     def create_event(self) -> Event:
         """An event in a pool of its own."""
         return self.create_event_pool(1).create_event(0)
+
+    def activate_metric_groups(self, groups: Sequence[MetricGroup]) -> None:
+        """`zetContextActivateMetricGroups`: these and no others; see `metrics.activate`."""
+        activate(self, self.device._metric_groups, groups)
+
+    def create_metric_query_pool(self, group: MetricGroup, count: int) -> MetricQueryPool:
+        """`zetMetricQueryPoolCreate`: room for `count` queries.
+
+        Raises `ZeError`: UNINITIALIZED unless metrics are enabled, INVALID_SIZE for none, NOT_READY if the
+        group is not active.
+        """
+        self.check("zetMetricQueryPoolCreate")
+        return MetricQueryPool(self, group, count)
+
+    def open_metric_streamer(
+        self,
+        group: MetricGroup,
+        sampling_period_ns: int,
+        notify_every_n_reports: int = 0,
+        notification_event: Event | None = None,
+    ) -> MetricStreamer:
+        """`zetMetricStreamerOpen`: a report of the group every `sampling_period_ns`, 1 ms to 60 s.
+
+        `notification_event` is signalled once so many reports can be read, when the host looks at it.
+        Raises `ZeError`: NOT_READY if the group is not active, INVALID_ARGUMENT for another period.
+        """
+        self.check("zetMetricStreamerOpen")
+        streamer = MetricStreamer(self, group, sampling_period_ns)
+        if notification_event is not None and notify_every_n_reports:
+            notification_event._track(streamer, notify_every_n_reports)
+        return streamer
 
     def get_status(self) -> None:
         """`zeContextGetStatus`: returns when the device can be used, raises DEVICE_LOST when it is gone."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from softnpu.driver.context import Context
 from softnpu.driver.extensions import PROFILING_VERSION
+from softnpu.driver.metrics import MetricGroup, check_enabled
 from softnpu.driver.properties import (
     ComputeProperties,
     DeviceProperties,
@@ -25,6 +26,7 @@ from softnpu.driver.properties import (
 )
 from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
+from softnpu.emulator.interface.metrics import GROUPS
 
 if TYPE_CHECKING:
     from softnpu.driver.session import Session
@@ -42,6 +44,7 @@ class Device:
         self.driver = driver
         self.connection = driver.connection
         self.info = info
+        self._metric_groups = [MetricGroup(index) for index in range(len(GROUPS))]
 
     def create_context(self) -> Context:
         """`zeContextCreate` on this device."""
@@ -139,6 +142,12 @@ class Device:
         """`pfnDeviceGetProfilingDataProperties`: the version of the profiling extension."""
         self.driver.check("pfnDeviceGetProfilingDataProperties")
         return PROFILING_VERSION
+
+    def get_metric_groups(self) -> list[MetricGroup]:
+        """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` is 1."""
+        self.driver.check("zetMetricGroupGet")
+        check_enabled()
+        return list(self._metric_groups)
 
     # ------------------------------------------------------------ state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from softnpu.driver.errors import invalid_argument, invalid_size
@@ -15,6 +16,7 @@ from softnpu.emulator.interface.records import SIGNAL_SIZE
 
 if TYPE_CHECKING:
     from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.metrics import MetricStreamer
     from softnpu.driver.submissions import Recording
 
 _lock = threading.Lock()
@@ -65,6 +67,7 @@ class Event(Handle):
         self._recordings: tuple[
             weakref.ref[Recording], ...
         ] = ()  # replaced, never changed: other threads read it
+        self._tracked: Callable[[], bool] | None = None
         self._register(pool, pool.context.connection, used.discard, index)
 
     def host_signal(self) -> None:
@@ -83,6 +86,7 @@ class Event(Handle):
     def query_status(self) -> bool:
         """`zeEventQueryStatus`: True for SUCCESS, False for NOT_READY."""
         self.check("zeEventQueryStatus")
+        self._look_at_streamer()
         return self._record.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
@@ -96,10 +100,30 @@ class Event(Handle):
         record = self._record
 
         def is_over() -> bool:
-            return record.signalled or not self._will_be_signalled()
+            self._look_at_streamer()
+            return record.signalled or not (self._tracked or self._will_be_signalled())
 
         wait(call, is_over, record.sleep, timeout_ns, self._context.connection, self._spin)
         return record.signalled
+
+    # ------------------------------------------------------------ for metric streamers
+
+    def _track(self, streamer: MetricStreamer, reports: int) -> None:
+        """Signal the event when so many reports can be read, whenever the host looks at it."""
+        reference = weakref.ref(streamer)
+
+        def is_due() -> bool:
+            living = reference()
+            if living is None or living.destroyed:
+                self._tracked = None
+                return False
+            return living.available >= reports
+
+        self._tracked = is_due
+
+    def _look_at_streamer(self) -> None:
+        if self._tracked is not None and not self._record.signalled and self._tracked():
+            self.host_signal()
 
     # ------------------------------------------------------------ for command lists
 

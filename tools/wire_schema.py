@@ -18,7 +18,16 @@ import msgspec
 
 from softnpu.emulator.blob import container, weights
 from softnpu.emulator.common import spin
-from softnpu.emulator.interface import commands, environment, frames, messages, profiling, records, version
+from softnpu.emulator.interface import (
+    commands,
+    environment,
+    frames,
+    messages,
+    metrics,
+    profiling,
+    records,
+    version,
+)
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.layout import Field, Layout
@@ -99,6 +108,7 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
         "STRIDE_DIMS": commands.MAX_DIMS,
     },
     "queue": {"MIN_SLOTS": records.MIN_SLOTS, "MAX_SLOTS": records.MAX_SLOTS},
+    "metric_stream": {"CAPACITY": metrics.STREAM_CAPACITY, "SIZE": metrics.stream_size()},
     "profile": {"MAGIC": profiling.MAGIC, "VERSION": profiling.VERSION},
     "blob": {
         "MAGIC": container.MAGIC,
@@ -117,6 +127,7 @@ _OFFSETS: Mapping[str, Layout] = {
     "fence_record": records.FENCE,
     "event_record": records.EVENT,
     "ring_header": records.RING,
+    "metric_stream_header": metrics.STREAM_HEADER,
 }
 """Records whose words are read and written one by one: offsets."""
 _STRUCTS: Mapping[str, Layout] = {
@@ -157,6 +168,8 @@ def schema_header() -> str:
         "// Memory: the handle of an allocation, and an offset into it.\n"
         "struct Ref {\n    uint64_t memory;\n    uint64_t offset;\n};",
         *(_struct(name, layout) for name, layout in _STRUCTS.items()),
+        "// ---- metric groups: `word` of a snapshot",
+        *_metric_groups(),
         "// ---- messages: tags and fields",
         f'constexpr std::string_view TAG_FIELD = "{TAG_FIELD}";',
         _lines(_texts(_tag(cls), {"TAG": _tag(cls), **_fields(cls)}) for cls in MESSAGES),
@@ -185,6 +198,29 @@ def results_header() -> str:
 
 
 _lines = "\n".join
+
+
+def _metric_groups() -> list[str]:
+    words = [field.name for field in metrics.SNAPSHOT.fields]
+    parts = [
+        f"constexpr size_t SNAPSHOT_WORDS = {len(words)};",
+        "struct Metric {\n    const char *name, *description, *units;\n    uint32_t type, word;\n};",
+        "struct MetricGroup {\n    const char *name, *description;\n    const Metric* metrics;\n"
+        "    uint32_t count;\n};",
+    ]
+    for group in metrics.GROUPS:
+        rows = [
+            f'    {{"{metric.name}", "{metric.description}", "{metric.units}", {metric.type.value}, '
+            f"{words.index(metric.field)}}},"
+            for metric in group.metrics
+        ]
+        parts.append(f"constexpr Metric {group.name}[] = {{\n" + _lines(rows) + "\n};")
+    rows = [
+        f'    {{"{group.name}", "{group.description}", {group.name}, {len(group.metrics)}}},'
+        for group in metrics.GROUPS
+    ]
+    parts.append("constexpr MetricGroup METRIC_GROUPS[] = {\n" + _lines(rows) + "\n};")
+    return parts
 
 
 def _tag(cls: type[messages.Message]) -> str:

@@ -7,8 +7,10 @@ them.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import StatusWord
 
@@ -24,6 +26,17 @@ _BUSY = int(StatusWord.BUSY)
 _STAGED = int(StatusWord.STAGED)
 _TILE_BUSY = int(StatusWord.TILE_BUSY)
 _OVERLAPPED = int(StatusWord.OVERLAPPED)
+_READ = int(StatusWord.READ)
+_WRITTEN = int(StatusWord.WRITTEN)
+
+
+class Work(NamedTuple):
+    """What the commands of a program amount to, or those up to one of them. Bytes read and written."""
+
+    commands: int = 0
+    inferences: int = 0
+    read: int = 0
+    written: int = 0
 
 
 class Counters:
@@ -70,6 +83,27 @@ class Counters:
     def count_overlapped(self) -> None:
         """Count an inference that started before its turn."""
         self._words[_OVERLAPPED] += 1
+
+    def count_traffic(self, read: int, written: int) -> None:
+        """Count the bytes that the commands of a submission have read and written."""
+        self._words[_READ] += read
+        self._words[_WRITTEN] += written
+
+    def snapshot(self, out: Words, now_ns: int, used_ns: int, tile_ns: int, done: Work) -> None:
+        """Write a `metrics.SNAPSHOT` into `out`; the rest is what the running submission adds."""
+        words = self._words
+        out[:] = (
+            now_ns,
+            self.busy_ns + used_ns,
+            words[_TILE_BUSY] + tile_ns,
+            self.submissions,
+            self.commands + done.commands,
+            self.inferences + done.inferences,
+            words[_OVERLAPPED],
+            words[_READ] + done.read,
+            words[_WRITTEN] + done.written,
+            words[_STAGED],
+        )
 
     def count_tiles(self, tile_ns: int) -> None:
         """Count the nanoseconds of an inference, times its tiles."""

@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -207,6 +207,8 @@ class LoadedImage:
     ) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
+        self.read_bytes = _bytes(self.meta.inputs)
+        self.written_bytes = _bytes(self.meta.outputs)
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
@@ -237,6 +239,11 @@ class LoadedImage:
         with _releasing_pages(self._space):
             self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
         self.compilations += 1
+
+
+def _bytes(arguments: Iterable[ArgumentMeta]) -> int:
+    """Bytes of these arguments; the bound of one with dynamic dimensions, none of one without a bound."""
+    return sum(argument.byte_size for argument in arguments if not argument.unbounded)
 
 
 def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:

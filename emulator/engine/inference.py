@@ -73,8 +73,10 @@ class Inference:
         if run is None:
             if check_loaded(self._image) is LOADING:
                 return LOADING
-            assert self._image.loaded is not None
-            run = self._bind(self._image.loaded)
+            image = self._image.loaded
+            assert image is not None
+            run = self._bind(image)
+            self._running.count_traffic(*self.traffic)
         arguments = self._arguments
         if arguments is None:
             return None if run() else CANCELLED
@@ -142,6 +144,12 @@ class Inference:
         else:
             self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
         return self._run
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that it reads and writes; none before it is bound to the image on the device."""
+        image = self._image.loaded
+        return (image.read_bytes, image.written_bytes) if self._run is not None and image else (0, 0)
 
     # ------------------------------------------------------------ beside other inferences
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from softnpu.emulator.interface.shared import SharedMapping
 
 Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 
 
 class Range(NamedTuple):

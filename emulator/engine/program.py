@@ -14,12 +14,14 @@ from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import copies
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
+from softnpu.emulator.engine.counters import Work
 from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.inference import Inference, check_loaded
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.steps import BLOCKED, Pause, RunningSubmission, Step
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import EventRecord
@@ -35,6 +37,7 @@ class Program:
     `noted`: progress is noted after each step, because the next must not be done twice, overwrites what was
     read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
     is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
+    `read`, `written`: bytes, without those of graphs that are still being loaded.
     """
 
     data: bytes
@@ -46,6 +49,8 @@ class Program:
     tiles: int = 0
     complete: bool = True
     inference: Inference | None = None
+    read: int = 0
+    written: int = 0
 
 
 class Decoding:
@@ -64,7 +69,7 @@ class Decoding:
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
-        self._count = self._inferences = self._tiles = 0
+        self._count = self._inferences = self._tiles = self._read = self._written = 0
         self._events = self._effects = False
         self._hazards = Hazards()
         self._complete = True
@@ -90,10 +95,12 @@ class Decoding:
             tiles=self._tiles,
             complete=self._complete,
             inference=only if isinstance(only, Inference) else None,
+            read=self._read,
+            written=self._written,
         )
 
     def _add(self, number: int, command: cmd.Command) -> None:
-        self._count += 1
+        self._count += not isinstance(command, cmd.MetricSnapshot)  # what only looks is not counted
         self._hazards.begin(len(self._steps))
         try:
             step = self._step(command)
@@ -102,6 +109,7 @@ class Decoding:
         if step is not None:
             self._steps.append(step)
         self._uses.update(cmd.handles(command))
+        self._count_traffic(command, step)
         if isinstance(command, cmd.GraphExecute):
             self._inferences += 1
             self._occupy(self._space.graph(command.graph))
@@ -124,6 +132,12 @@ class Decoding:
                     hazards.write(*space.resolve(at, 8).range(at.offset, 8))
                 word = space.view(at, 8, 8).view(np.uint64)
                 return partial(_write_time, word, self._platform.timer_ns_per_tick)
+            case cmd.MetricSnapshot(at):
+                size = metrics.SNAPSHOT.size
+                if hazards.any_reads:
+                    hazards.write(*space.resolve(at, size).range(at.offset, size))
+                done = Work(self._count, self._inferences, self._read, self._written)
+                return partial(running.write_metrics, space.view(at, size, 8).view(np.uint64), done)
             case cmd.EventSignal(at):
                 return partial(_signal, _event(space, at), at, running)
             case cmd.EventReset(at):
@@ -136,6 +150,21 @@ class Decoding:
                 return Inference(space, command, running)
             case cmd.CopyRegion():
                 return copies.copy_region(space, running, hazards, command)
+
+    def _count_traffic(self, command: cmd.Command, step: Step | None) -> None:
+        if isinstance(step, Inference):
+            read, written = step.traffic
+            self._read += read
+            self._written += written
+        match command:
+            case cmd.Fill(_, size):
+                self._written += size
+            case cmd.Copy():
+                self._read += command.size
+                self._written += command.size
+            case cmd.CopyRegion():
+                self._read += command.width * command.rows
+                self._written += command.width * command.rows
 
     def _occupy(self, image: EngineImage) -> None:
         most = self._platform.tiles

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Protocol
 
 from softnpu.emulator.common import failpoints, openvino_errors
-from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.counters import Counters, Work
 from softnpu.emulator.engine.faults import InjectedFaults
+from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
@@ -124,6 +125,8 @@ class Runner:
                 elif (program := queue.program) is not None:
                     self._counters.commands += program.commands
                     self._counters.inferences += program.inferences
+                    if program.read or program.written:
+                        self._counters.count_traffic(program.read, program.written)
         except Refused as error:
             info = error.info
         except RuntimeError as error:
@@ -373,6 +376,17 @@ class Runner:
 
     def count_staged(self, size: int) -> None:
         self._counters.count_staged(size)
+
+    def count_traffic(self, read: int, written: int) -> None:
+        self._counters.count_traffic(read, written)
+
+    def write_metrics(self, out: Words, done: Work) -> None:
+        assert self._queue is not None
+        now = time.monotonic_ns()
+        used = now - self._charged_ns
+        program = self._queue.program
+        tile_ns = used * program.tiles if program is not None else 0
+        self._counters.snapshot(out, now, used, tile_ns, done)
 
 
 def _cancelled() -> ErrorInfo:

@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from softnpu.emulator.engine.counters import Work
+from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.interface.commands import MemoryAt
 
 
@@ -72,4 +74,12 @@ class RunningSubmission(Protocol):
 
     def count_staged(self, size: int) -> None:
         """Count bytes that were copied because a tensor could not be used in place."""
+        ...
+
+    def count_traffic(self, read: int, written: int) -> None:
+        """Count bytes of an inference whose sizes were not known when its program was decoded."""
+        ...
+
+    def write_metrics(self, out: Words, done: Work) -> None:
+        """Write the counters of the device into `out`; `done` of this submission is not in them yet."""
         ...

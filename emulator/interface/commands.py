@@ -39,6 +39,7 @@ class CommandType(enum.IntEnum):
     EVENT_SIGNAL = 0x102
     BARRIER = 0x103
     EVENT_RESET = 0x104
+    METRIC_SNAPSHOT = 0x106
     MEMORY_FILL = 0x202
     COPY = 0x302
     COPY_REGION = 0x303
@@ -66,6 +67,7 @@ LAYOUTS = {
     CommandType.EVENT_SIGNAL: AT,
     CommandType.BARRIER: HEAD,
     CommandType.EVENT_RESET: AT,
+    CommandType.METRIC_SNAPSHOT: AT,
     CommandType.MEMORY_FILL: FILL,
     CommandType.COPY: COPY,
     CommandType.COPY_REGION: COPY_REGION,
@@ -115,6 +117,12 @@ class EventSignal(NamedTuple):
 
 class EventReset(NamedTuple):
     """Reset the signal at `at`."""
+
+    at: MemoryAt
+
+
+class MetricSnapshot(NamedTuple):
+    """Write the counters of the device (`metrics.SNAPSHOT`) to `at`."""
 
     at: MemoryAt
 
@@ -172,17 +180,19 @@ Command = (
     | EventWait
     | EventSignal
     | EventReset
+    | MetricSnapshot
     | Fill
     | Copy
     | CopyRegion
     | GraphInit
     | GraphExecute
 )
-_AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset]] = {
+_AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset | MetricSnapshot]] = {
     CommandType.TIMESTAMP: Timestamp,
     CommandType.EVENT_WAIT: EventWait,
     CommandType.EVENT_SIGNAL: EventSignal,
     CommandType.EVENT_RESET: EventReset,
+    CommandType.METRIC_SNAPSHOT: MetricSnapshot,
 }
 _AT_TYPES = {cls: CommandType(number) for number, cls in _AT_COMMANDS.items()}
 _FIXED_SHAPES: dict[int, struct.Struct] = {
@@ -207,7 +217,7 @@ def encode_command(command: Command) -> bytes:
             return _REGION.pack(CommandType.COPY_REGION, 0, _REGION.size, *ends, width, rows)
         case GraphExecute():
             return _encode_execute(command)
-        case Timestamp(at) | EventWait(at) | EventSignal(at) | EventReset(at):
+        case Timestamp(at) | EventWait(at) | EventSignal(at) | EventReset(at) | MetricSnapshot(at):
             return _MEMORY.pack(_AT_TYPES[type(command)], 0, _MEMORY.size, *at)
 
 

@@ -30,6 +30,7 @@ class HandleKind(enum.IntEnum):
     MEMORY = 2
     QUEUE = 3
     GRAPH = 4
+    METRIC_STREAM = 5
 
 
 def describe(handle: int) -> str:
@@ -59,6 +60,13 @@ class HandleTable(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter([obj for obj in self._objects if obj is not None])
 
+    def items(self) -> Iterator[tuple[int, T]]:
+        """Handles and their objects, as they are now."""
+        pairs = zip(self._generations, self._objects, strict=True)
+        return iter(
+            [(self._handle(gen, slot), obj) for slot, (gen, obj) in enumerate(pairs) if obj is not None]
+        )
+
     def check_room(self) -> None:
         """Refuse with `ERROR_OUT_OF_HOST_MEMORY` when the table is at its limit."""
         if self._live >= self._limit:
@@ -84,7 +92,7 @@ class HandleTable(Generic[T]):
         self._generations[slot] = generation
         self._objects[slot] = obj
         self._live += 1
-        return (int(self._kind) << 56) | (generation << 32) | slot
+        return self._handle(generation, slot)
 
     def get(self, handle: int) -> T:
         """The object of `handle`; `ERROR_INVALID_NULL_HANDLE` or `ERROR_INVALID_ARGUMENT` otherwise."""
@@ -98,6 +106,9 @@ class HandleTable(Generic[T]):
             self._free.append(slot)
         self._live -= 1
         return obj
+
+    def _handle(self, generation: int, slot: int) -> int:
+        return (int(self._kind) << 56) | (generation << 32) | slot
 
     def _lookup(self, handle: int) -> tuple[int, T]:
         kind = self._kind.name.lower()

@@ -276,6 +276,19 @@ class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
     context: Handle
 
 
+class MetricStreamOpen(Message, frozen=True, kw_only=True, tag="metric_stream_open"):
+    """Sample the counters of a context's device every `period` nanoseconds. Answer: `MetricStreamOpened`."""
+
+    context: Handle
+    period: int
+
+
+class MetricStreamClose(Message, frozen=True, kw_only=True, tag="metric_stream_close"):
+    """End a stream of samples. Answer: `Ok`."""
+
+    stream: Handle
+
+
 class Status(Message, frozen=True, kw_only=True, tag="status"):
     """Ask for the state of the daemon. Answer: `StatusIs`."""
 
@@ -403,16 +416,23 @@ class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is
     graphs: int = 0
 
 
+class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_opened"):
+    """A stream of samples. Descriptor: its memory, for reading."""
+
+    stream: Handle
+
+
 Request = (
     Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemFree | QueueCreate | QueueWorkload
     | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport | GraphQuery | CompilerOptions
-    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | Status | Stop
+    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | MetricStreamOpen
+    | MetricStreamClose | Status | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobIs | GraphExported | GraphQueried | CompilerOptionsAre | GraphInitialized | ContextMemoryIs
-    | StatusIs | inj.Injected | inj.InjectedAre | inj.Cleared
+    | MetricStreamOpened | StatusIs | inj.Injected | inj.InjectedAre | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -158,6 +158,8 @@ class StatusWord(enum.IntEnum):
     REFUSALS = 19  # s: requests refused because their process had caused too many of them
     TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles that each occupied
     OVERLAPPED = 25  # e: inferences that began before their turn, beside others
+    READ = 26  # e: bytes that commands read
+    WRITTEN = 27  # e: bytes that commands wrote
 
 
 class DeviceState(enum.IntEnum):

@@ -84,6 +84,10 @@ class Device:
         self._set_word(StatusWord.PLATFORM, int(info.platform))
         self._set_word(StatusWord.MEMORY_TOTAL, info.memory_total)
 
+    def counter(self, word: StatusWord) -> int:
+        """What the engine has counted; for readers only."""
+        return self._page.get(self.info.index, word)
+
     # ------------------------------------------------------------ engine process
 
     def start(self) -> None:

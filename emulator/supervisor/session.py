@@ -14,6 +14,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
+from softnpu.emulator.supervisor.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.session_state import Call, Post, Services, SessionState
@@ -38,6 +39,7 @@ class Session:
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
+        self.metrics = MetricRequests(self.state)
 
     def handle(self, call: Call, request: msg.Request) -> None:
         """Serve one request; raises `Refused` before any effect."""
@@ -128,6 +130,7 @@ class Session:
 
     def _drop_context(self, context: Context) -> None:
         state = self.state
+        self.metrics.drop_context(context)
         for graph in context.graphs.values():
             state.graphs.pop(graph.handle)
         for queue in context.queues.values():
@@ -172,6 +175,7 @@ _OnContext = (
     | msg.GraphCreate
     | msg.GraphImport
     | msg.GraphQuery
+    | msg.MetricStreamOpen
 )
 _OnQueue = msg.QueueWorkload | msg.QueueDestroy
 _OnGraph = msg.GraphBlob | msg.GraphExport | msg.GraphInitialize | msg.GraphDestroy
@@ -197,7 +201,7 @@ def _of_graph(state: SessionState, request: _OnGraph) -> int:
     return state.graphs.get(request.graph).context.device
 
 
-def _of_none(_state: SessionState, _request: msg.Cancel) -> None:
+def _of_none(_state: SessionState, _request: msg.Cancel | msg.MetricStreamClose) -> None:
     return None
 
 
@@ -220,6 +224,8 @@ _ROUTES: dict[type[msg.Request], _Route] = dict(
         _route(msg.CompilerOptions, lambda s: s.graphs.answer_options, _of_request),
         _route(msg.GraphInitialize, lambda s: s.graphs.initialize, _of_graph),
         _route(msg.GraphDestroy, lambda s: s.graphs.destroy, _of_graph),
+        _route(msg.MetricStreamOpen, lambda s: s.metrics.open, _of_context),
+        _route(msg.MetricStreamClose, lambda s: s.metrics.close, _of_none),
         _route(msg.Cancel, lambda s: s.graphs.cancel, _of_none),
     )
 )

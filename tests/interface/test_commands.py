@@ -23,6 +23,7 @@ from softnpu.emulator.interface.commands import (
     GraphExecute,
     GraphInit,
     MemoryAt,
+    MetricSnapshot,
     Timestamp,
 )
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -41,6 +42,7 @@ _VECTORS: dict[str, tuple[Command, str]] = {
     "event_wait": (EventWait(_AT), "0101 0000 18000000" + _AT_HEX),
     "event_signal": (EventSignal(_AT), "0201 0000 18000000" + _AT_HEX),
     "event_reset": (EventReset(_AT), "0401 0000 18000000" + _AT_HEX),
+    "metric_snapshot": (MetricSnapshot(_AT), "0601 0000 18000000" + _AT_HEX),
     "memory_fill": (
         Fill(_AT, 32, b"\x11\x22\x33\x44"),
         "0202 0000 30000000" + _AT_HEX + "2000000000000000 1122334400000000 04000000 00000000",

@@ -18,6 +18,7 @@ from softnpu.emulator.interface import (
     environment,
     frames,
     messages,
+    metrics,
     profiling,
     records,
     version,
@@ -158,6 +159,7 @@ _LAYOUTS = {
     "11. Command buffers": [commands.HEADER_LAYOUT],
     "11.3 Profile of an inference": [profiling.HEADER_LAYOUT, profiling.RECORD_LAYOUT],
     "12. Status page": [records.STATUS_LAYOUT],
+    "12.1 Metrics": [metrics.SNAPSHOT, metrics.STREAM_HEADER],
     "14. Blob container": [container.HEADER_LAYOUT, container.ENTRY_LAYOUT],
 }
 
@@ -264,6 +266,13 @@ def test_status_words_and_device_states() -> None:
     assert words == {word.name: word.value for word in StatusWord}
     (states,) = [row[1] for row in rows if row[1].startswith("STATE:")]
     assert states == "STATE: " + ", ".join(f"{state.value} {state.name.lower()}" for state in DeviceState)
+
+
+def test_metric_groups() -> None:
+    rows = _rows(_section("12.1 Metrics"), "| group |")
+    assert {name: text.split(", ") for name, text in rows} == {
+        group.name: [metric.name for metric in group.metrics] for group in metrics.GROUPS
+    }
 
 
 def test_limits() -> None:

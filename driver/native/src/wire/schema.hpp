@@ -51,6 +51,11 @@ constexpr uint32_t MIN_SLOTS = 2;
 constexpr uint32_t MAX_SLOTS = 4096;
 }
 
+namespace metric_stream {
+constexpr uint32_t CAPACITY = 1024;
+constexpr uint32_t SIZE = 81984;
+}
+
 namespace profile {
 constexpr std::string_view MAGIC = "SNPP";
 constexpr uint32_t VERSION = 1;
@@ -84,7 +89,9 @@ namespace graph_origin {
 constexpr std::string_view COMPILED = "compiled", CACHE = "cache", NATIVE = "native";
 }
 
-namespace handle_kind { constexpr uint32_t CONTEXT = 0x1, MEMORY = 0x2, QUEUE = 0x3, GRAPH = 0x4; }
+namespace handle_kind {
+constexpr uint32_t CONTEXT = 0x1, MEMORY = 0x2, QUEUE = 0x3, GRAPH = 0x4, METRIC_STREAM = 0x5;
+}
 namespace graph_flag {
 constexpr uint32_t DISABLE_CACHING = 0x1, ENABLE_PROFILING = 0x2, INPUT_GRAPH_PERSISTENT = 0x4,
     SECURE_COMPILE = 0x8, OPTIMIZE_FOR_DYNAMIC_SHAPES = 0x10;
@@ -95,8 +102,8 @@ constexpr uint32_t INITIAL = 0x0, DEVICE_RESET = 0x1, HOST_RESET = 0x2, DEVICE_S
 }
 namespace command_type {
 constexpr uint32_t NOP = 0x1, TIMESTAMP = 0x100, EVENT_WAIT = 0x101, EVENT_SIGNAL = 0x102, BARRIER = 0x103,
-    EVENT_RESET = 0x104, MEMORY_FILL = 0x202, COPY = 0x302, COPY_REGION = 0x303, GRAPH_INITIALIZE = 0x305,
-    GRAPH_EXECUTE = 0x306;
+    EVENT_RESET = 0x104, METRIC_SNAPSHOT = 0x106, MEMORY_FILL = 0x202, COPY = 0x302, COPY_REGION = 0x303,
+    GRAPH_INITIALIZE = 0x305, GRAPH_EXECUTE = 0x306;
 }
 namespace layer_status { constexpr uint32_t NOT_RUN = 0x1, OPTIMIZED_OUT = 0x2, EXECUTED = 0x3; }
 namespace task_type { constexpr uint32_t NONE = 0x0, DPU = 0x1, SW = 0x2, DMA = 0x3; }
@@ -114,6 +121,7 @@ namespace ring_header {
 constexpr size_t SIZE = 512, TAIL = 0, COMPLETED = 64, WAITERS = 72, ASLEEP = 76, RESULT = 128,
     TEXT_SIZE = 132, FAILED = 136, LOST = 144, TEXT = 192, MAX_TEXT = 320;
 }
+namespace metric_stream_header { constexpr size_t SIZE = 64, SAMPLES = 0, CAPACITY = 8; }
 
 // ---- records that are copied as a whole
 
@@ -277,6 +285,43 @@ struct BlobSection {
 };
 static_assert(sizeof(BlobSection) == 64);
 
+// ---- metric groups: `word` of a snapshot
+
+constexpr size_t SNAPSHOT_WORDS = 10;
+
+struct Metric {
+    const char *name, *description, *units;
+    uint32_t type, word;
+};
+
+struct MetricGroup {
+    const char *name, *description;
+    const Metric* metrics;
+    uint32_t count;
+};
+
+constexpr Metric NPU_Execution[] = {
+    {"Time", "Time between the two measurements", "ns", 0, 0},
+    {"BusyTime", "Time in which the device executed commands", "ns", 0, 1},
+    {"TileBusyTime", "Time of inferences, times the tiles of each", "ns", 0, 2},
+    {"Submissions", "Command lists that ended", "submissions", 1, 3},
+    {"Commands", "Commands that ended", "commands", 1, 4},
+    {"Inferences", "Inferences that ended", "inferences", 1, 5},
+    {"OverlappedInferences", "Those that began early", "inferences", 1, 6},
+};
+
+constexpr Metric NPU_Memory[] = {
+    {"Time", "Time between the two measurements", "ns", 0, 0},
+    {"BytesRead", "Sources of copies, inputs of inferences", "bytes", 1, 7},
+    {"BytesWritten", "Targets of copies and fills, outputs", "bytes", 1, 8},
+    {"BytesStaged", "Tensors that could not be used in place", "bytes", 1, 9},
+};
+
+constexpr MetricGroup METRIC_GROUPS[] = {
+    {"NPU_Execution", "What the device executed", NPU_Execution, 7},
+    {"NPU_Memory", "Bytes that commands read and wrote", NPU_Memory, 4},
+};
+
 // ---- messages: tags and fields
 
 constexpr std::string_view TAG_FIELD = "t";
@@ -325,6 +370,10 @@ namespace graph_initialize { constexpr std::string_view TAG = "graph_initialize"
 namespace graph_destroy { constexpr std::string_view TAG = "graph_destroy", GRAPH = "graph"; }
 namespace cancel { constexpr std::string_view TAG = "cancel", REQUEST = "request"; }
 namespace context_memory { constexpr std::string_view TAG = "context_memory", CONTEXT = "context"; }
+namespace metric_stream_open {
+constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERIOD = "period";
+}
+namespace metric_stream_close { constexpr std::string_view TAG = "metric_stream_close", STREAM = "stream"; }
 namespace status { constexpr std::string_view TAG = "status"; }
 namespace stop { constexpr std::string_view TAG = "stop"; }
 namespace inject {
@@ -369,6 +418,9 @@ constexpr std::string_view TAG = "graph_initialized", LOAD_MS = "load_ms", SHARE
 namespace context_memory_is {
 constexpr std::string_view TAG = "context_memory_is", TOTAL = "total", ALLOCATED = "allocated",
     GRAPHS = "graphs";
+}
+namespace metric_stream_opened {
+constexpr std::string_view TAG = "metric_stream_opened", STREAM = "stream";
 }
 namespace status_is {
 constexpr std::string_view TAG = "status_is", PID = "pid", SERVER = "server", SOCKET = "socket",

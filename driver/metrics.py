@@ -1,0 +1,335 @@
+"""Metric groups, queries and streamers (`zet_api.h`): what a device counts while commands run.
+
+As with the real driver nothing of it is there unless `ZET_ENABLE_METRICS` is 1.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, uninitialized
+from softnpu.driver.handle import Handle
+from softnpu.driver.properties import Record
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import metrics
+from softnpu.emulator.interface.metrics import GROUPS, SNAPSHOT, MetricType
+from softnpu.emulator.interface.result import ZeResult
+
+if TYPE_CHECKING:
+    from softnpu.driver.connection import Connection
+    from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.memory import Block
+
+ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
+_FIELDS = tuple(field.name for field in SNAPSHOT.fields)
+
+
+class SamplingType(enum.IntFlag):
+    """`zet_metric_group_sampling_type_flags_t`."""
+
+    EVENT_BASED = 1
+    TIME_BASED = 2
+
+
+class CalculationType(enum.IntEnum):
+    """`zet_metric_group_calculation_type_t`."""
+
+    METRIC_VALUES = 0
+    MAX_METRIC_VALUES = 1
+
+
+class MetricProperties(Record, frozen=True, kw_only=True):
+    """`zet_metric_properties_t`; every result is a u64."""
+
+    name: str
+    description: str
+    component: str
+    tier_number: int
+    metric_type: MetricType
+    result_units: str
+
+
+class MetricGroupProperties(Record, frozen=True, kw_only=True):
+    """`zet_metric_group_properties_t`."""
+
+    name: str
+    description: str
+    sampling_type: SamplingType
+    domain: int
+    metric_count: int
+
+
+class MetricGroup:
+    """`zet_metric_group_handle_t`: a group of one device. `holder` is the context that has activated it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.holder: Handle | None = None
+        self._group = GROUPS[index]
+        self._words = tuple(_FIELDS.index(metric.field) for metric in self._group.metrics)
+
+    @property
+    def report_size(self) -> int:
+        """Bytes of one report: a u64 for each metric."""
+        return 8 * len(self._words)
+
+    @property
+    def active(self) -> bool:
+        """Whether a living context has activated it."""
+        return self.holder is not None and not self.holder.destroyed
+
+    def get_properties(self) -> MetricGroupProperties:
+        """`zetMetricGroupGetProperties`."""
+        return MetricGroupProperties(
+            name=self._group.name,
+            description=self._group.description,
+            sampling_type=SamplingType.EVENT_BASED | SamplingType.TIME_BASED,
+            domain=self.index,
+            metric_count=len(self._words),
+        )
+
+    def get_metrics(self) -> list[MetricProperties]:
+        """`zetMetricGet` and `zetMetricGetProperties`: the metrics, in the order of a report."""
+        return [
+            MetricProperties(
+                name=metric.name,
+                description=metric.description,
+                component="NPU",
+                tier_number=1,
+                metric_type=metric.type,
+                result_units=metric.units,
+            )
+            for metric in self._group.metrics
+        ]
+
+    def calculate_metric_values(
+        self, raw: bytes, kind: CalculationType | int = CalculationType.METRIC_VALUES
+    ) -> list[int]:
+        """`zetMetricGroupCalculateMetricValues`: the values of all reports, or the largest of each metric.
+
+        Raises `ZeError` with INVALID_ENUMERATION for another `kind`. Bytes behind the last whole report are
+        left out.
+        """
+        if kind not in list(CalculationType):
+            raise error(
+                "zetMetricGroupCalculateMetricValues",
+                ZeResult.ERROR_INVALID_ENUMERATION,
+                "calculation type",
+                found=f"{int(kind)}",
+                expected="METRIC_VALUES (0) or MAX_METRIC_VALUES (1)",
+            )
+        count = len(self._words)
+        whole = len(raw) - len(raw) % self.report_size
+        values = list(memoryview(raw)[:whole].cast("Q"))
+        if kind == CalculationType.METRIC_VALUES:
+            return values
+        return [max(values[index::count], default=0) for index in range(count)]
+
+    def _report(self, before: Sequence[int], after: Sequence[int]) -> bytes:
+        """What was counted between two snapshots."""
+        differences = (after[word] - before[word] for word in self._words)
+        return b"".join(value.to_bytes(8, "little") for value in differences)
+
+
+def enabled() -> bool:
+    """Whether the program has asked for metrics."""
+    return os.environ.get(ENV_ENABLE) == "1"
+
+
+def check_enabled() -> None:
+    """Raise `ZeError` with UNSUPPORTED_FEATURE unless metrics are enabled."""
+    if not enabled():
+        raise error(
+            "zetMetricGroupGet",
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            "metrics",
+            found=f"{ENV_ENABLE} is {os.environ.get(ENV_ENABLE) or 'not set'}",
+            expected="1",
+            hint="set it before the program starts",
+        )
+
+
+def activate(context: Handle, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:
+    """Activate these groups and no others; none deactivates all of this context. `known`: its device's.
+
+    Raises `ZeError`: UNINITIALIZED unless metrics are enabled; INVALID_ARGUMENT for groups of another device,
+    or that another context has activated. The others are active all the same, as with the real driver.
+    """
+    call = "zetContextActivateMetricGroups"
+    context.check(call)
+    if not enabled():
+        raise uninitialized(call, "metrics", found="not enabled", expected=f"{ENV_ENABLE}=1")
+    for group in known:
+        if group.holder is context:
+            group.holder = None
+    failure: ZeError | None = None
+    for group in groups:
+        if group not in known or (group.active and group.holder is not context):
+            found = "active in another context" if group.active else "of another device"
+            name = f"metric group {group.get_properties().name}"
+            failure = invalid_argument(call, name, found=found, expected="a free group of this device")
+        else:
+            group.holder = context
+    if failure is not None:
+        raise failure
+
+
+class MetricQueryPool(Handle):
+    """`zet_metric_query_pool_handle_t`: room for `count` queries of one group."""
+
+    def __init__(self, context: ContextBase, group: MetricGroup, count: int) -> None:
+        call = "zetMetricQueryPoolCreate"
+        if not enabled():
+            raise uninitialized(call, "metrics", found="not enabled", expected=f"{ENV_ENABLE}=1")
+        if count < 1:
+            raise invalid_size(call, "metric query pool", found=f"{count} queries", expected="at least 1")
+        if not group.active:
+            raise _not_ready(call)
+        self.group = group
+        self.count = count
+        self.block = context.memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
+        self._used: set[int] = set()
+        self._connection = context.connection
+        self._register(context, context.connection, self._used.clear)
+
+    def create_query(self, index: int) -> MetricQuery:
+        """`zetMetricQueryCreate`.
+
+        Raises `ZeError`: DEPENDENCY_UNAVAILABLE if the group is not active, INVALID_ARGUMENT for an index out
+        of range, HANDLE_OBJECT_IN_USE for a used one.
+        """
+        call = "zetMetricQueryCreate"
+        self.check(call)
+        if not self.group.active:
+            raise error(
+                call,
+                ZeResult.ERROR_DEPENDENCY_UNAVAILABLE,
+                "metric group",
+                found="not active",
+                expected="active",
+                hint="activate it",
+            )
+        if not 0 <= index < self.count:
+            expected = f"0 to {self.count - 1}"
+            raise invalid_argument(call, "metric query pool", found=f"index {index}", expected=expected)
+        if index in self._used:
+            raise error(
+                call,
+                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                "metric query pool",
+                found=f"index {index} has a query",
+                expected="a free index",
+                hint="destroy its query first",
+            )
+        self._used.add(index)
+        return MetricQuery(self, index, self._used)
+
+    def destroy(self) -> None:
+        """`zetMetricQueryPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
+        if not self.destroyed and self._used:
+            raise error(
+                "zetMetricQueryPoolDestroy",
+                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                "metric query pool",
+                found=f"{len(self._used)} live queries",
+                expected="none",
+                hint="destroy its queries first",
+            )
+        super().destroy()
+
+    def _drop_references(self) -> None:
+        del self.block
+
+
+class MetricQuery(Handle):
+    """`zet_metric_query_handle_t`: what was counted between its begin and its end in a command list."""
+
+    def __init__(self, pool: MetricQueryPool, index: int, used: set[int]) -> None:
+        self._pool = pool
+        self._offset = index * 2 * SNAPSHOT.size
+        self._register(pool, pool._connection, used.discard, index)
+        self.reset()
+
+    def reset(self) -> None:
+        """`zetMetricQueryReset`: all values are 0."""
+        self.check("zetMetricQueryReset")
+        block = self._pool.block
+        start = block.offset + self._offset
+        block.mapping.buffer[start : start + 2 * SNAPSHOT.size] = bytes(2 * SNAPSHOT.size)
+
+    def get_data(self) -> bytes:
+        """`zetMetricQueryGetData`: one report; zeros before the end has run."""
+        self.check("zetMetricQueryGetData")
+        block = self._pool.block
+        start = block.offset + self._offset
+        before = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start)
+        after = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start + SNAPSHOT.size)
+        return self._pool.group._report(before, after if after[0] >= before[0] else before)
+
+    def _location(self, call: str, end: bool) -> tuple[Block, int]:
+        """Where the snapshot at its begin, or its end, goes."""
+        self.check(call)
+        return self._pool.block, self._offset + end * SNAPSHOT.size
+
+
+class MetricStreamer(Handle):
+    """`zet_metric_streamer_handle_t`: reports of a group at a steady period, written by the daemon."""
+
+    def __init__(self, context: ContextBase, group: MetricGroup, period_ns: int) -> None:
+        call = "zetMetricStreamerOpen"
+        if not group.active:
+            raise _not_ready(call)
+        self.group = group
+        connection = context.connection
+        opened, (fd,) = connection.request(
+            call, msg.MetricStreamOpen(context=context.handle, period=period_ns), msg.MetricStreamOpened
+        )
+        try:
+            self._map = mmap.mmap(fd, metrics.stream_size(), prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self._next = 1  # the sample whose report is read next; it needs the one before
+        self._register(context, connection, _close_stream, connection, opened.stream)
+
+    @property
+    def available(self) -> int:
+        """Reports that can be read now. Older ones than the stream holds are lost."""
+        self.check("zetMetricStreamerReadData")
+        samples = self._samples()
+        self._next = max(self._next, samples - metrics.STREAM_CAPACITY + 2)
+        return samples - self._next
+
+    def read_data(self, max_reports: int | None = None) -> bytes:
+        """`zetMetricStreamerReadData`: the oldest reports that were not read yet, at most `max_reports`."""
+        while True:
+            count = self.available
+            first, count = self._next, count if max_reports is None else min(count, max_reports)
+            snapshots = [self._sample(number) for number in range(first - 1, first + count)]
+            if self._samples() - first < metrics.STREAM_CAPACITY:  # none was overwritten meanwhile
+                self._next = first + count
+                return b"".join(self.group._report(*pair) for pair in pairwise(snapshots))
+
+    def _samples(self) -> int:
+        return int(metrics.STREAM_HEADER.struct.unpack_from(self._map)[0])
+
+    def _sample(self, number: int) -> tuple[int, ...]:
+        at = metrics.STREAM_HEADER.size + number % metrics.STREAM_CAPACITY * SNAPSHOT.size
+        return SNAPSHOT.struct.unpack_from(self._map, at)
+
+    def _drop_references(self) -> None:
+        self._map.close()
+
+
+def _close_stream(connection: Connection, stream: int) -> None:
+    if not connection.is_lost():
+        connection.request("zetMetricStreamerClose", msg.MetricStreamClose(stream=stream), msg.Ok)
+
+
+def _not_ready(call: str) -> ZeError:
+    name = "metric group"
+    return error(call, ZeResult.NOT_READY, name, found="not active", expected="active", hint="activate it")

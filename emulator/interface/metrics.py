@@ -1,0 +1,108 @@
+"""Metrics: which counters of a device Level Zero's metric groups show, and the records that hold them.
+
+Every metric is the difference of two snapshots: what was counted between the begin and the end of a query, or
+between two samples of a stream.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from softnpu.emulator.interface.layout import Layout
+
+SNAPSHOT = Layout(
+    """
+    time         u64  # CLOCK_MONOTONIC in nanoseconds
+    busy         u64  # nanoseconds spent executing
+    tile_busy    u64  # nanoseconds spent in inferences, times the tiles that each occupied
+    submissions  u64
+    commands     u64
+    inferences   u64
+    overlapped   u64  # inferences that began before their turn
+    read         u64  # bytes that commands read: sources of copies, inputs of inferences
+    written      u64  # bytes that commands wrote: targets of copies and fills, outputs of inferences
+    staged       u64  # bytes that were copied because a tensor could not be used in place
+    """
+)
+"""The counters of a device at one moment. They only grow while the daemon lives."""
+STREAM_HEADER = Layout(
+    """
+    samples   u64  # written so far
+    capacity  u64  # how many the stream holds: sample N lies at N modulo capacity
+    reserved  48
+    """
+)
+"""The begin of a stream's memory; snapshots follow, each a sample."""
+STREAM_CAPACITY: Final = 1024
+MIN_PERIOD_NS: Final = 1_000_000
+MAX_PERIOD_NS: Final = 60_000_000_000
+MAX_STREAMS: Final = 2
+"""Streams of a session."""
+
+
+class MetricType(enum.IntEnum):
+    """`zet_metric_type_t`, as far as these metrics are of it."""
+
+    DURATION = 0
+    EVENT = 1
+
+
+class Metric(NamedTuple):
+    """One metric: a u64. `field` of a snapshot."""
+
+    name: str
+    description: str
+    type: MetricType
+    units: str
+    field: str
+
+
+class MetricGroup(NamedTuple):
+    """Metrics that are measured together."""
+
+    name: str
+    description: str
+    metrics: tuple[Metric, ...]
+
+
+def _duration(name: str, field: str, description: str) -> Metric:
+    return Metric(name, description, MetricType.DURATION, "ns", field)
+
+
+def _count(name: str, field: str, description: str, units: str) -> Metric:
+    return Metric(name, description, MetricType.EVENT, units, field)
+
+
+_TIME = _duration("Time", "time", "Time between the two measurements")
+GROUPS: Final = (
+    MetricGroup(
+        "NPU_Execution",
+        "What the device executed",
+        (
+            _TIME,
+            _duration("BusyTime", "busy", "Time in which the device executed commands"),
+            _duration("TileBusyTime", "tile_busy", "Time of inferences, times the tiles of each"),
+            _count("Submissions", "submissions", "Command lists that ended", "submissions"),
+            _count("Commands", "commands", "Commands that ended", "commands"),
+            _count("Inferences", "inferences", "Inferences that ended", "inferences"),
+            _count("OverlappedInferences", "overlapped", "Those that began early", "inferences"),
+        ),
+    ),
+    MetricGroup(
+        "NPU_Memory",
+        "Bytes that commands read and wrote",
+        (
+            _TIME,
+            _count("BytesRead", "read", "Sources of copies, inputs of inferences", "bytes"),
+            _count("BytesWritten", "written", "Targets of copies and fills, outputs", "bytes"),
+            _count("BytesStaged", "staged", "Tensors that could not be used in place", "bytes"),
+        ),
+    ),
+)
+"""The metric groups of a device, each in a domain of its own: they can be active at once."""
+
+
+def stream_size() -> int:
+    """Bytes of a stream's memory."""
+    return STREAM_HEADER.size + STREAM_CAPACITY * SNAPSHOT.size
