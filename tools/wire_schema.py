@@ -204,8 +204,8 @@ def _metric_groups() -> list[str]:
     words = [field.name for field in metrics.SNAPSHOT.fields]
     parts = [
         f"constexpr size_t SNAPSHOT_WORDS = {len(words)};",
-        "struct Metric {\n    const char *name, *description, *units;\n    uint32_t type, word;\n};",
-        "struct MetricGroup {\n    const char *name, *description;\n    const Metric* metrics;\n"
+        "struct MetricInfo {\n    const char *name, *description, *units;\n    uint32_t type, word;\n};",
+        "struct MetricGroupInfo {\n    const char *name, *description;\n    const MetricInfo* metrics;\n"
         "    uint32_t count;\n};",
     ]
     for group in metrics.GROUPS:
@@ -214,12 +214,12 @@ def _metric_groups() -> list[str]:
             f"{words.index(metric.field)}}},"
             for metric in group.metrics
         ]
-        parts.append(f"constexpr Metric {group.name}[] = {{\n" + _lines(rows) + "\n};")
+        parts.append(f"constexpr MetricInfo {group.name}[] = {{\n" + _lines(rows) + "\n};")
     rows = [
         f'    {{"{group.name}", "{group.description}", {group.name}, {len(group.metrics)}}},'
         for group in metrics.GROUPS
     ]
-    parts.append("constexpr MetricGroup METRIC_GROUPS[] = {\n" + _lines(rows) + "\n};")
+    parts.append("constexpr MetricGroupInfo METRIC_GROUPS[] = {\n" + _lines(rows) + "\n};")
     return parts
 
 

@@ -30,7 +30,7 @@ class HandleKind(enum.IntEnum):
     MEMORY = 2
     QUEUE = 3
     GRAPH = 4
-    METRIC_STREAM = 5
+    STREAM = 5
 
 
 def describe(handle: int) -> str:

@@ -81,7 +81,7 @@ class MetricRequests:
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
-        self._streams: HandleTable[_Owned] = HandleTable(HandleKind.METRIC_STREAM, metrics.MAX_STREAMS)
+        self._streams: HandleTable[_Owned] = HandleTable(HandleKind.STREAM, metrics.MAX_STREAMS)
 
     def open(self, call: Call, request: msg.MetricStreamOpen) -> None:
         context = self._state.contexts.get(request.context)

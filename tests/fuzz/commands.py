@@ -10,6 +10,7 @@ from typing import Any
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.metrics import SNAPSHOT
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from tests.fuzz.dice import Dice
 
@@ -66,6 +67,8 @@ def is_right(command: cmd.Command, sizes: Mapping[int, int]) -> bool | None:
             )
         case cmd.Timestamp(at):
             return _inside(at, 8, sizes) and at.offset % 8 == 0
+        case cmd.MetricSnapshot(at):
+            return _inside(at, SNAPSHOT.size, sizes) and at.offset % 8 == 0
         case cmd.EventSignal(at) | cmd.EventReset(at) | cmd.EventWait(at):
             return _inside(at, _SIGNAL, sizes) and at.offset % 8 == 0
     return None
@@ -176,8 +179,10 @@ class CommandMaker:
             extents = [pitch * (rows - 1) + width for pitch in pitches]
             places = [self._place(extent) for extent in extents]
             return cmd.CopyRegion(places[0], pitches[0], places[1], pitches[1], width, rows)
-        if way < 11:
+        if way < 10:
             return cmd.Timestamp(self._place(8, 8))
+        if way < 11:
+            return cmd.MetricSnapshot(self._place(SNAPSHOT.size, 8))
         if way < 12:
             return cmd.EventSignal(self._event())
         if way < 13:

@@ -15,6 +15,7 @@ import msgspec
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.interface.handles import HandleKind
+from softnpu.emulator.interface.metrics import MAX_PERIOD_NS, MIN_PERIOD_NS
 from softnpu.emulator.supervisor.memory import KINDS
 from softnpu.emulator.supervisor.objects import PRIORITIES
 from tests.fuzz.dice import Dice
@@ -30,6 +31,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _WEIGHTS = {
     "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "queue_create": 8, "queue_workload": 4,
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
+    "metric_stream_open": 3, "metric_stream_close": 3,
     "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
     "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
     "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
@@ -132,6 +134,14 @@ class FrameMaker:
 
     def _context_memory(self) -> Frame:
         return Frame("context_memory", {"context": self._live("contexts")})
+
+    def _metric_stream_open(self) -> Frame:
+        # long periods: what a stream writes is not what is tried here
+        period = self._dice.randint(10**9, MAX_PERIOD_NS)
+        return Frame("metric_stream_open", {"context": self._live("contexts"), "period": period})
+
+    def _metric_stream_close(self) -> Frame:
+        return Frame("metric_stream_close", {"stream": self._live("streams")})
 
     def _mem_alloc(self) -> Frame:
         dice = self._dice
@@ -245,7 +255,7 @@ class FrameMaker:
     def _bad_handle(self, kind: HandleKind) -> int:
         """Stale, of another session, of another kind, or forged next to a live one."""
         dice, held = self._dice, self._held
-        live = [*held.contexts, *held.memory, *held.queues, *held.graphs]
+        live = [*held.contexts, *held.memory, *held.queues, *held.graphs, *held.streams]
         way = dice.randrange(7)
         if way == 0 and held.stale:
             return dice.pick(held.stale)
@@ -403,6 +413,7 @@ _RULES: dict[str, Any] = {
     "alignment": lambda _tag, value: _power_of_two(value) and value <= 4096,
     "slots": lambda _tag, value: 2 <= value <= 4096 and _power_of_two(value),
     "priority": lambda _tag, value: value in PRIORITIES,
+    "period": lambda _tag, value: MIN_PERIOD_NS <= value <= MAX_PERIOD_NS,
     "xml_length": lambda _tag, value: 0 < value < 2**46,
     "blob_length": lambda _tag, value: 0 < value < 2**46,
     "placement_length": lambda _tag, value: 0 <= value < 2**46,

@@ -8,7 +8,7 @@ from typing import Any
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 
-HANDLE_FIELDS = {"context": "contexts", "queue": "queues", "graph": "graphs"}
+HANDLE_FIELDS = {"context": "contexts", "queue": "queues", "graph": "graphs", "stream": "streams"}
 
 
 @dataclass
@@ -28,6 +28,7 @@ class OwnedObjects:
     memory: dict[int, Held] = field(default_factory=dict)
     queues: dict[int, Held] = field(default_factory=dict)
     graphs: dict[int, Held] = field(default_factory=dict)
+    streams: dict[int, Held] = field(default_factory=dict)
     rings: dict[int, int] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     leaving: set[int] = field(default_factory=set)
@@ -64,13 +65,15 @@ class OwnedObjects:
             case msg.GraphCreated():
                 if fields["context"] in self.contexts:
                     self.graphs[answer.graph] = Held(fields["context"])
+            case msg.MetricStreamOpened():
+                self.streams[answer.stream] = Held(fields["context"])
             case msg.Ok():
                 self._ended(tag, fields)
 
     def _ended(self, tag: str, fields: dict[str, Any]) -> None:
         if tag == "context_destroy":
             gone = fields["context"]
-            for table in (self.memory, self.queues, self.graphs, self.contexts):
+            for table in (self.memory, self.queues, self.graphs, self.streams, self.contexts):
                 for handle in [handle for handle, held in table.items() if held.context == gone]:
                     del table[handle]
                     self.stale.append(handle)
@@ -87,6 +90,9 @@ class OwnedObjects:
         elif tag == "graph_destroy":
             self.graphs.pop(fields["graph"], None)
             self.stale.append(fields["graph"])
+        elif tag == "metric_stream_close":
+            self.streams.pop(fields["stream"], None)
+            self.stale.append(fields["stream"])
 
     def allocated(self, context: int) -> int:
         """Bytes of a context that the daemon has to count."""

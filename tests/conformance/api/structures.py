@@ -321,3 +321,19 @@ class SysmanProperties(NamedTuple):
 class EngineActivity(NamedTuple):
     active_time_us: int
     timestamp_us: int
+
+
+# ---------------------------------------------------------------- metrics
+
+
+class MetricGroupProperties(NamedTuple):
+    name: str
+    sampling_type: int
+    domain: int
+    metric_count: int
+
+
+class MetricProperties(NamedTuple):
+    name: str
+    metric_type: int
+    result_units: str

@@ -15,9 +15,10 @@ from tests.conformance.api import HostMemory
 from tests.conformance.native_driver.commands import NativeCommands
 from tests.conformance.native_driver.core import NativeCore
 from tests.conformance.native_driver.graphs import NativeGraphs
+from tests.conformance.native_driver.metrics import NativeMetrics
 
 
-class NativeDriver(NativeCore, NativeCommands, NativeGraphs, HostMemory):
+class NativeDriver(NativeCore, NativeCommands, NativeGraphs, NativeMetrics, HostMemory):
     """What a test makes with the library of this process."""
 
     def __init__(self, place: Path) -> None:

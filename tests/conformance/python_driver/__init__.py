@@ -14,9 +14,10 @@ from tests.conformance.api import HostMemory
 from tests.conformance.python_driver.commands import PythonCommands
 from tests.conformance.python_driver.core import PythonCore
 from tests.conformance.python_driver.graphs import PythonGraphs
+from tests.conformance.python_driver.metrics import PythonMetrics
 
 
-class PythonDriver(PythonCore, PythonCommands, PythonGraphs, HostMemory):
+class PythonDriver(PythonCore, PythonCommands, PythonGraphs, PythonMetrics, HostMemory):
     """A session of `softnpu.driver`."""
 
     def __init__(self, place: Path) -> None:

@@ -4,6 +4,7 @@
 #include "abi/graph.hpp"
 #include "abi/npu.hpp"
 #include "abi/zes.hpp"
+#include "abi/zet.hpp"
 
 extern "C" {
 // driver
@@ -135,4 +136,43 @@ ze_result_t zesDeviceEnumEngineGroups(zes_device_handle_t hDevice, uint32_t* pCo
                                       zes_engine_handle_t* phEngine);
 ze_result_t zesEngineGetProperties(zes_engine_handle_t hEngine, zes_engine_properties_t* pProperties);
 ze_result_t zesEngineGetActivity(zes_engine_handle_t hEngine, zes_engine_stats_t* pStats);
+
+// tools
+ze_result_t zetMetricGroupGet(ze_device_handle_t hDevice, uint32_t* pCount,
+                              zet_metric_group_handle_t* phMetricGroups);
+ze_result_t zetMetricGroupGetProperties(zet_metric_group_handle_t hMetricGroup,
+                                        zet_metric_group_properties_t* pProperties);
+ze_result_t zetMetricGroupCalculateMetricValues(zet_metric_group_handle_t hMetricGroup, uint32_t type,
+                                                size_t rawDataSize, const uint8_t* pRawData,
+                                                uint32_t* pMetricValueCount,
+                                                zet_typed_value_t* pMetricValues);
+ze_result_t zetMetricGet(zet_metric_group_handle_t hMetricGroup, uint32_t* pCount,
+                         zet_metric_handle_t* phMetrics);
+ze_result_t zetMetricGetProperties(zet_metric_handle_t hMetric, zet_metric_properties_t* pProperties);
+ze_result_t zetContextActivateMetricGroups(ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                                           uint32_t count, zet_metric_group_handle_t* phMetricGroups);
+ze_result_t zetMetricQueryPoolCreate(ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                                     zet_metric_group_handle_t hMetricGroup,
+                                     const zet_metric_query_pool_desc_t* desc,
+                                     zet_metric_query_pool_handle_t* phMetricQueryPool);
+ze_result_t zetMetricQueryPoolDestroy(zet_metric_query_pool_handle_t hMetricQueryPool);
+ze_result_t zetMetricQueryCreate(zet_metric_query_pool_handle_t hMetricQueryPool, uint32_t index,
+                                 zet_metric_query_handle_t* phMetricQuery);
+ze_result_t zetMetricQueryDestroy(zet_metric_query_handle_t hMetricQuery);
+ze_result_t zetMetricQueryReset(zet_metric_query_handle_t hMetricQuery);
+ze_result_t zetMetricQueryGetData(zet_metric_query_handle_t hMetricQuery, size_t* pRawDataSize,
+                                  uint8_t* pRawData);
+ze_result_t zetCommandListAppendMetricQueryBegin(ze_command_list_handle_t hCommandList,
+                                                 zet_metric_query_handle_t hMetricQuery);
+ze_result_t zetCommandListAppendMetricQueryEnd(ze_command_list_handle_t hCommandList,
+                                               zet_metric_query_handle_t hMetricQuery,
+                                               ze_event_handle_t hSignalEvent, uint32_t numWaitEvents,
+                                               ze_event_handle_t* phWaitEvents);
+ze_result_t zetMetricStreamerOpen(ze_context_handle_t hContext, ze_device_handle_t hDevice,
+                                  zet_metric_group_handle_t hMetricGroup, zet_metric_streamer_desc_t* pDesc,
+                                  ze_event_handle_t hNotificationEvent,
+                                  zet_metric_streamer_handle_t* phMetricStreamer);
+ze_result_t zetMetricStreamerClose(zet_metric_streamer_handle_t hMetricStreamer);
+ze_result_t zetMetricStreamerReadData(zet_metric_streamer_handle_t hMetricStreamer, uint32_t maxReportCount,
+                                      size_t* pRawDataSize, uint8_t* pRawData);
 }

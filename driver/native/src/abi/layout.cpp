@@ -2,6 +2,7 @@
 #include "abi/graph.hpp"
 #include "abi/npu.hpp"
 #include "abi/zes.hpp"
+#include "abi/zet.hpp"
 
 // members of a base class come first, in every ABI of a 64-bit Linux
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
@@ -82,3 +83,11 @@ SIZE_IS(ze_graph_profiling_dditable_ext_t, 7 * 8);
 SIZE_IS(ze_command_queue_desc_npu_ext_2_t, 24);
 SIZE_IS(ze_context_properties_npu_ext_t, 24);
 SIZE_IS(ze_driver_extension_npu_ext_t, 40);
+
+SIZE_IS(zet_metric_group_properties_t, 544);
+AT(zet_metric_group_properties_t, samplingType, 528);
+SIZE_IS(zet_metric_properties_t, 1056);
+AT(zet_metric_properties_t, resultUnits, 796);
+SIZE_IS(zet_typed_value_t, 16);
+SIZE_IS(zet_metric_query_pool_desc_t, 24);
+SIZE_IS(zet_metric_streamer_desc_t, 24);

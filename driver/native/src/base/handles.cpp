@@ -20,16 +20,17 @@ uint8_t epoch_of(uint64_t handle) { return handle >> 48 & 0xff; }
 
 bool owns_others(Kind kind) {
     return kind == Kind::driver || kind == Kind::context || kind == Kind::command_queue ||
-           kind == Kind::event_pool || kind == Kind::profiling_pool;
+           kind == Kind::event_pool || kind == Kind::profiling_pool || kind == Kind::metric_query_pool;
 }
 
 }  // namespace
 
 const char* kind_name(Kind kind) {
-    static const char* const names[] = {"object",         "driver",          "device",    "context",
-                                        "command queue",  "command list",    "fence",     "event pool",
-                                        "event",          "graph",           "build log", "query network",
-                                        "profiling pool", "profiling query", "engine"};
+    static const char* const names[] = {
+        "object",         "driver",          "device", "context",      "command queue", "command list",
+        "fence",          "event pool",      "event",  "graph",        "build log",     "query network",
+        "profiling pool", "profiling query", "engine", "metric group", "metric",        "metric query pool",
+        "metric query",   "metric streamer"};
     return names[static_cast<size_t>(kind)];
 }
 

@@ -34,6 +34,11 @@ enum class Kind : uint8_t {
     profiling_pool,
     profiling_query,
     engine,
+    metric_group,
+    metric,
+    metric_query_pool,
+    metric_query,
+    metric_streamer,
 };
 
 const char* kind_name(Kind kind);

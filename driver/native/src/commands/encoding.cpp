@@ -61,6 +61,8 @@ Command event_signal(const MemoryRef& at) { return at_command(command_type::EVEN
 
 Command event_reset(const MemoryRef& at) { return at_command(command_type::EVENT_RESET, at); }
 
+Command metric_snapshot(const MemoryRef& at) { return at_command(command_type::METRIC_SNAPSHOT, at); }
+
 Command fill(const MemoryRef& at, uint64_t size, const void* pattern, size_t pattern_size) {
     FillCommand record{command_type::MEMORY_FILL,           0, sizeof record, ref_to(at), size, {},
                        static_cast<uint32_t>(pattern_size), {}};

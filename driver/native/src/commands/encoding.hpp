@@ -48,6 +48,7 @@ Command timestamp(const MemoryRef& at);
 Command event_wait(const MemoryRef& at);
 Command event_signal(const MemoryRef& at);
 Command event_reset(const MemoryRef& at);
+Command metric_snapshot(const MemoryRef& at);
 Command fill(const MemoryRef& at, uint64_t size, const void* pattern, size_t pattern_size);
 Command copy(const MemoryRef& target, const MemoryRef& source, uint64_t size);
 Command copy_region(const MemoryRef& target, uint64_t target_pitch, const MemoryRef& source,

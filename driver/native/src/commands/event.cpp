@@ -40,12 +40,39 @@ void Event::host_signal() {
 
 void Event::host_reset() { record().host_reset(); }
 
+bool Event::query() {
+    look_at_tracked();
+    return record().signalled();
+}
+
 bool Event::wait(uint64_t timeout) {
     EventRecord word = record();
-    const auto over = [&] { return word.signalled() || !will_be_signalled(); };
+    const auto over = [&] {
+        const bool tracks = look_at_tracked();
+        return word.signalled() || (!tracks && !will_be_signalled());
+    };
     const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
     wait_until(over, sleep, timeout, *pool_->context->connection, spin_);
     return word.signalled();
+}
+
+void Event::track(std::function<Tracked()> tracked) {
+    std::lock_guard lock(mutex_);
+    tracked_ = std::move(tracked);
+    tracks_ = true;
+}
+
+bool Event::look_at_tracked() {
+    if (!tracks_ || record().signalled()) return tracks_;
+    std::function<Tracked()> tracked;
+    {
+        std::lock_guard lock(mutex_);
+        tracked = tracked_;
+    }
+    const Tracked when = tracked();
+    if (when == Tracked::now) host_signal();
+    if (when == Tracked::never) tracks_ = false;
+    return tracks_;
 }
 
 bool Event::will_be_signalled() {

@@ -1,6 +1,8 @@
 // `ze_event_pool_handle_t` and `ze_event_handle_t`: signalled and reset by the host or by commands.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -41,19 +43,24 @@ public:
 
     void host_signal();
     void host_reset();
-    bool signalled() const { return record().signalled(); }
+    bool query();
     // Waits for the commands in flight that signal this event; false when none is, or the time has passed.
     bool wait(uint64_t timeout);
 
     const MemoryRef& memory() const { return memory_; }
     // A command of this recording signals the event.
     void add_signaller(std::weak_ptr<Recording> recording);
+    // When something that only the host can see signals the event. It is asked whenever the host looks.
+    enum class Tracked { now, later, never };
+    void track(std::function<Tracked()> tracked);
 
 private:
     using Recordings = std::set<std::weak_ptr<Recording>, std::owner_less<std::weak_ptr<Recording>>>;
 
     EventRecord record() const { return EventRecord(memory_.data()); }
     bool will_be_signalled();
+    // Whether what is tracked may still signal the event.
+    bool look_at_tracked();
 
     const std::shared_ptr<EventPool> pool_;
     const uint32_t index_;
@@ -61,6 +68,8 @@ private:
     SpinBudget spin_;
     std::mutex mutex_;
     Recordings recordings_;
+    std::function<Tracked()> tracked_;
+    std::atomic<bool> tracks_{false};
 };
 
 }  // namespace softnpu

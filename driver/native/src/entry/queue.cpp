@@ -162,7 +162,7 @@ ZE_EXPORT ze_result_t zeEventHostReset(ze_event_handle_t hEvent) {
 }
 
 ZE_EXPORT ze_result_t zeEventQueryStatus(ze_event_handle_t hEvent) {
-    return guarded(__func__, [&] { return ready(lookup<Event>(hEvent)->signalled()); });
+    return guarded(__func__, [&] { return ready(lookup<Event>(hEvent)->query()); });
 }
 
 ZE_EXPORT ze_result_t zeEventHostSynchronize(ze_event_handle_t hEvent, uint64_t timeout) {

@@ -176,23 +176,33 @@ EMPTY_TABLE(zesGetVFManagementExpProcAddrTable)
 
 // ---------------------------------------------------------------- tools
 
-TABLE(zetGetCommandListProcAddrTable, absent(), absent(), entry(zetCommandListAppendMetricStreamerMarker),
-      absent(), entry(zetCommandListAppendMetricMemoryBarrier))
+TABLE(zetGetCommandListProcAddrTable, entry(zetCommandListAppendMetricStreamerMarker),
+      entry(zetCommandListAppendMetricQueryBegin), entry(zetCommandListAppendMetricQueryEnd),
+      entry(zetCommandListAppendMetricMemoryBarrier))
 
-EMPTY_TABLE(zetGetContextProcAddrTable)
+TABLE(zetGetContextProcAddrTable, entry(zetContextActivateMetricGroups))
+
+TABLE(zetGetMetricProcAddrTable, entry(zetMetricGet), entry(zetMetricGetProperties))
+
+TABLE(zetGetMetricGroupProcAddrTable, entry(zetMetricGroupGet), entry(zetMetricGroupGetProperties),
+      entry(zetMetricGroupCalculateMetricValues))
+
+TABLE(zetGetMetricQueryProcAddrTable, entry(zetMetricQueryCreate), entry(zetMetricQueryDestroy),
+      entry(zetMetricQueryReset), entry(zetMetricQueryGetData))
+
+TABLE(zetGetMetricQueryPoolProcAddrTable, entry(zetMetricQueryPoolCreate), entry(zetMetricQueryPoolDestroy))
+
+TABLE(zetGetMetricStreamerProcAddrTable, entry(zetMetricStreamerOpen), entry(zetMetricStreamerClose),
+      entry(zetMetricStreamerReadData))
+
 EMPTY_TABLE(zetGetDeviceProcAddrTable)
 EMPTY_TABLE(zetGetDeviceExpProcAddrTable)
 EMPTY_TABLE(zetGetDebugProcAddrTable)
 EMPTY_TABLE(zetGetKernelProcAddrTable)
-EMPTY_TABLE(zetGetMetricProcAddrTable)
 EMPTY_TABLE(zetGetMetricExpProcAddrTable)
 EMPTY_TABLE(zetGetMetricDecoderExpProcAddrTable)
-EMPTY_TABLE(zetGetMetricGroupProcAddrTable)
 EMPTY_TABLE(zetGetMetricGroupExpProcAddrTable)
 EMPTY_TABLE(zetGetMetricProgrammableExpProcAddrTable)
-EMPTY_TABLE(zetGetMetricQueryProcAddrTable)
-EMPTY_TABLE(zetGetMetricQueryPoolProcAddrTable)
-EMPTY_TABLE(zetGetMetricStreamerProcAddrTable)
 EMPTY_TABLE(zetGetMetricTracerExpProcAddrTable)
 EMPTY_TABLE(zetGetCommandListExpProcAddrTable)
 EMPTY_TABLE(zetGetModuleProcAddrTable)

@@ -56,9 +56,18 @@ public:
         return engine_;
     }
 
+    // The handles of its metric groups, made by `make` at the first call.
+    template <class Make>
+    const std::vector<uint64_t>& metric_groups(Make&& make) {
+        std::lock_guard lock(mutex_);
+        if (metric_groups_.empty()) metric_groups_ = make();
+        return metric_groups_;
+    }
+
 private:
     std::mutex mutex_;
     uint64_t engine_ = 0;
+    std::vector<uint64_t> metric_groups_;
     bool asked_ = false;
     CompilerInfo compiler_;
 };

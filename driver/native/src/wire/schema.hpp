@@ -90,7 +90,7 @@ constexpr std::string_view COMPILED = "compiled", CACHE = "cache", NATIVE = "nat
 }
 
 namespace handle_kind {
-constexpr uint32_t CONTEXT = 0x1, MEMORY = 0x2, QUEUE = 0x3, GRAPH = 0x4, METRIC_STREAM = 0x5;
+constexpr uint32_t CONTEXT = 0x1, MEMORY = 0x2, QUEUE = 0x3, GRAPH = 0x4, STREAM = 0x5;
 }
 namespace graph_flag {
 constexpr uint32_t DISABLE_CACHING = 0x1, ENABLE_PROFILING = 0x2, INPUT_GRAPH_PERSISTENT = 0x4,
@@ -289,18 +289,18 @@ static_assert(sizeof(BlobSection) == 64);
 
 constexpr size_t SNAPSHOT_WORDS = 10;
 
-struct Metric {
+struct MetricInfo {
     const char *name, *description, *units;
     uint32_t type, word;
 };
 
-struct MetricGroup {
+struct MetricGroupInfo {
     const char *name, *description;
-    const Metric* metrics;
+    const MetricInfo* metrics;
     uint32_t count;
 };
 
-constexpr Metric NPU_Execution[] = {
+constexpr MetricInfo NPU_Execution[] = {
     {"Time", "Time between the two measurements", "ns", 0, 0},
     {"BusyTime", "Time in which the device executed commands", "ns", 0, 1},
     {"TileBusyTime", "Time of inferences, times the tiles of each", "ns", 0, 2},
@@ -310,14 +310,14 @@ constexpr Metric NPU_Execution[] = {
     {"OverlappedInferences", "Those that began early", "inferences", 1, 6},
 };
 
-constexpr Metric NPU_Memory[] = {
+constexpr MetricInfo NPU_Memory[] = {
     {"Time", "Time between the two measurements", "ns", 0, 0},
     {"BytesRead", "Sources of copies, inputs of inferences", "bytes", 1, 7},
     {"BytesWritten", "Targets of copies and fills, outputs", "bytes", 1, 8},
     {"BytesStaged", "Tensors that could not be used in place", "bytes", 1, 9},
 };
 
-constexpr MetricGroup METRIC_GROUPS[] = {
+constexpr MetricGroupInfo METRIC_GROUPS[] = {
     {"NPU_Execution", "What the device executed", NPU_Execution, 7},
     {"NPU_Memory", "Bytes that commands read and wrote", NPU_Memory, 4},
 };

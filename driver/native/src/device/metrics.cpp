@@ -1,0 +1,189 @@
+#include "device/metrics.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/environment.hpp"
+
+namespace softnpu {
+
+using namespace schema;
+
+namespace {
+
+constexpr const char* ENABLE = "ZET_ENABLE_METRICS";
+constexpr size_t SNAPSHOT_SIZE = SNAPSHOT_WORDS * sizeof(uint64_t);
+
+Error not_active(ze_result_t result) {
+    return Error({result, "metric group", "not active", "an active one", "activate it"});
+}
+
+}  // namespace
+
+bool metrics_enabled() {
+    const char* const value = variable(ENABLE);
+    return value != nullptr && std::string_view(value) == "1";
+}
+
+// ---------------------------------------------------------------- groups
+
+MetricGroup::MetricGroup(std::shared_ptr<Device> of, uint32_t index)
+    : Object(of), device(std::move(of)), index(index), group(METRIC_GROUPS[index]) {}
+
+bool MetricGroup::active() const { return active_beside(nullptr); }
+
+bool MetricGroup::active_beside(const Context* context) const {
+    std::lock_guard lock(mutex_);
+    const auto holder = holder_.lock();
+    return holder != nullptr && holder.get() != context && !holder->retired();
+}
+
+void MetricGroup::activate(const std::shared_ptr<Context>& context) {
+    std::lock_guard lock(mutex_);
+    holder_ = context;
+}
+
+void MetricGroup::deactivate(const Context* context) {
+    std::lock_guard lock(mutex_);
+    if (holder_.lock().get() == context) holder_.reset();
+}
+
+std::string MetricGroup::report(const uint64_t* before, const uint64_t* after) const {
+    std::string out;
+    for (uint32_t number = 0; number < group.count; ++number) {
+        const uint32_t word = group.metrics[number].word;
+        const uint64_t value = after[word] - before[word];
+        out.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return out;
+}
+
+// ---------------------------------------------------------------- queries
+
+MetricQueryPool::MetricQueryPool(std::shared_ptr<Context> of, std::shared_ptr<MetricGroup> counted,
+                                 uint32_t count)
+    : Object(of), context(std::move(of)), group(std::move(counted)), count_(count) {
+    if (count == 0) throw invalid_size("metric query pool", "0 queries", "at least 1");
+    if (!metrics_enabled()) throw uninitialized("metrics", "not enabled", std::string(ENABLE) + "=1");
+    if (!group->active()) throw not_active(ZE_RESULT_NOT_READY);
+    block_ = context->memory()->allocate(memory_kind::CONTROL, 2 * SNAPSHOT_SIZE * count);
+}
+
+MemoryRef MetricQueryPool::acquire(uint32_t index) {
+    if (!group->active()) throw not_active(ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE);
+    std::lock_guard lock(mutex_);
+    if (index >= count_) {
+        throw invalid_argument("metric query pool", format("index %u", index), format("0 to %u", count_ - 1));
+    }
+    if (!used_.insert(index).second) {
+        throw object_in_use("metric query pool", format("index %u has a query", index), "a free index",
+                            "destroy its query first");
+    }
+    return {block_, 2 * SNAPSHOT_SIZE * index};
+}
+
+void MetricQueryPool::release(uint32_t index) {
+    std::lock_guard lock(mutex_);
+    used_.erase(index);
+}
+
+void MetricQueryPool::check_unused() {
+    std::lock_guard lock(mutex_);
+    if (!used_.empty()) {
+        throw object_in_use("metric query pool", format("%zu live queries", used_.size()), "none",
+                            "destroy its queries first");
+    }
+}
+
+MetricQuery::MetricQuery(std::shared_ptr<MetricQueryPool> pool, uint32_t index)
+    : Object(pool), pool_(std::move(pool)), index_(index), memory_(pool_->acquire(index)) {
+    reset();
+}
+
+void MetricQuery::reset() { std::memset(memory_.data(), 0, 2 * SNAPSHOT_SIZE); }
+
+MemoryRef MetricQuery::end() const { return {memory_.block, memory_.offset + SNAPSHOT_SIZE}; }
+
+std::string MetricQuery::data() const {
+    uint64_t both[2][SNAPSHOT_WORDS];
+    std::memcpy(both, memory_.data(), sizeof both);
+    return pool_->group->report(both[0], both[1][0] < both[0][0] ? both[0] : both[1]);
+}
+
+// ---------------------------------------------------------------- streamers
+
+MetricStreamer::MetricStreamer(std::shared_ptr<Context> of, std::shared_ptr<MetricGroup> sampled,
+                               uint64_t period_ns)
+    : Object(of), group(std::move(sampled)), context_(std::move(of)) {
+    if (!group->active()) throw not_active(ZE_RESULT_NOT_READY);
+    MapWriter request(metric_stream_open::TAG);
+    request.put(metric_stream_open::CONTEXT, context_->handle()).put(metric_stream_open::PERIOD, period_ns);
+    const Answer answer = context_->connection->request(request, metric_stream_opened::TAG, 1);
+    stream_ = answer.fields.integer(metric_stream_opened::STREAM);
+    void* const mapped = mmap(nullptr, metric_stream::SIZE, PROT_READ, MAP_SHARED, answer.fds[0].get(), 0);
+    if (mapped == MAP_FAILED) {
+        const int code = errno;
+        retire();
+        throw out_of_host_memory("metric streamer", errno_text(code), "address space for its samples");
+    }
+    map_ = static_cast<const uint8_t*>(mapped);
+}
+
+MetricStreamer::~MetricStreamer() {
+    if (map_ != nullptr) munmap(const_cast<uint8_t*>(map_), metric_stream::SIZE);
+}
+
+void MetricStreamer::retire() {
+    retired_ = true;
+    const auto& connection = context_->connection;
+    if (context_->retired() || connection->is_lost()) return;  // it has ended with its context
+    connection->request(MapWriter(metric_stream_close::TAG).put(metric_stream_close::STREAM, stream_),
+                        ok::TAG);
+}
+
+uint64_t MetricStreamer::samples() const {
+    const auto* const word = reinterpret_cast<const uint64_t*>(map_ + metric_stream_header::SAMPLES);
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+void MetricStreamer::copy_sample(uint64_t number, uint64_t* out) const {
+    const size_t at = metric_stream_header::SIZE + number % metric_stream::CAPACITY * SNAPSHOT_SIZE;
+    std::memcpy(out, map_ + at, SNAPSHOT_SIZE);
+}
+
+uint64_t MetricStreamer::available() {
+    std::lock_guard lock(mutex_);
+    return available_locked();
+}
+
+uint64_t MetricStreamer::available_locked() {
+    const uint64_t written = samples();
+    if (written > next_ + metric_stream::CAPACITY - 2) next_ = written - metric_stream::CAPACITY + 2;
+    return written - next_;
+}
+
+std::string MetricStreamer::read(uint64_t most) {
+    std::lock_guard lock(mutex_);
+    for (;;) {
+        const uint64_t count = std::min(available_locked(), most);
+        const uint64_t first = next_;
+        std::string out;
+        uint64_t before[SNAPSHOT_WORDS], after[SNAPSHOT_WORDS];
+        copy_sample(first - 1, before);
+        for (uint64_t number = first; number < first + count; ++number) {
+            copy_sample(number, after);
+            out += group->report(before, after);
+            std::copy(std::begin(after), std::end(after), before);
+        }
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (samples() - first < metric_stream::CAPACITY) {  // none was overwritten meanwhile
+            next_ = first + count;
+            return out;
+        }
+    }
+}
+
+}  // namespace softnpu
