@@ -39,7 +39,7 @@ class IgnoresWaits(PythonDriver):
         return super().ze_command_list_append_wait_on_events(command_list, count, events)
 
 
-@caught_by("test_commands.py::test_command_waits_for_its_events[copy]")
+@caught_by("test_commands.py::test_command_waits_for_its_events_and_signals_another[copy]")
 class IgnoresWaitEventsOfCopies(PythonDriver):
     """A copy does not wait for its events."""
 

@@ -8,7 +8,7 @@ from tests.conformance.defects.defect import caught_by
 from tests.conformance.python_driver import PythonDriver
 
 
-@caught_by("test_fences.py::test_second_destruction_is_refused")
+@caught_by("test_arguments.py::test_destroyed_object_is_refused[fence]")
 class DestroysTwice(PythonDriver):
     """Destroying a fence for the second time is silently accepted."""
 
@@ -18,7 +18,7 @@ class DestroysTwice(PythonDriver):
         return ZeResult.SUCCESS if stale else result
 
 
-@caught_by("test_fences.py::test_destroyed_fence_is_refused")
+@caught_by("test_arguments.py::test_destroyed_object_is_refused[fence]")
 class AcceptsStaleFences(PythonDriver):
     """A destroyed fence can still be asked: it says that it is not ready."""
 

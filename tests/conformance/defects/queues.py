@@ -40,7 +40,7 @@ class SynchronizeDoesNotWait(PythonDriver):
         return ZeResult.SUCCESS if result == ZeResult.NOT_READY else result
 
 
-@caught_by("test_queues.py::test_lost_queue_says_so_every_time")
+@caught_by("test_queues.py::test_fence_and_queue_of_an_aborted_submission_are_lost")
 class HidesLostDevice(PythonDriver):
     """A lost queue says so once, and then that all is well."""
 
