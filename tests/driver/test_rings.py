@@ -100,9 +100,12 @@ def test_a_buffer_that_is_no_commands_of_the_context(attack: _Attack) -> None:
 
 def test_a_fence_that_is_none(attack: _Attack) -> None:
     attack.buffer.write(_NOTHING)
-    good, no_fence = attack.memory, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT
-    offsets = [(good, offset, no_fence) for offset in (4096 - 63, 4, _TOP, _TOP - 63)]
-    for fence, offset, result in (*offsets, (1, 0, _BAD), (_TOP, 0, _BAD), (0x0200000100000099, 0, _BAD)):
+    no_fence = ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT
+    wrong: list[tuple[WireMemory | int, int, ZeResult]] = [
+        *((attack.memory, offset, no_fence) for offset in (4096 - 63, 4, _TOP, _TOP - 63)),
+        *((handle, 0, _BAD) for handle in (1, _TOP, 0x0200000100000099)),
+    ]
+    for fence, offset, result in wrong:
         number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence, fence_offset=offset)
         assert attack.queue.wait(number) == result, (fence, offset)
     attack.fill(2)

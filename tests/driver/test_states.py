@@ -201,7 +201,7 @@ def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(context: Context
     content = compiled(stateful.two_variables()).get_native_binary()
     meta = BlobReader(content).metadata()
     states = meta.states
-    wrong = [
+    wrong: list[dict[str, object]] = [
         _states(meta, input=-1),
         _states(meta, input=99),
         _states(meta, output=states[0].input),

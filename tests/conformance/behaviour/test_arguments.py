@@ -119,7 +119,7 @@ GRAPHS = {
     "ze_graph_build_log_destroy": ("H", lambda _: [None]),
     "ze_graph_query_network_create2": ("HHP", lambda o: [o.context, o.device, o.desc]),
     "ze_graph_query_network_destroy": ("H", lambda _: [None]),
-    "ze_graph_query_network_get_supported_layers": ("H", lambda _: [None]),
+    "ze_graph_query_network_get_supported_layers": ("H", lambda o: [o.query]),
     "ze_graph_query_context_memory": ("H", lambda o: [o.context, MemoryQuery.DDR]),
     "ze_graph_compiler_get_supported_options": ("H", lambda o: [o.device, OptionType.COMPILER]),
     "ze_command_list_append_graph_execute": ("HH", lambda o: [o.list, o.graph]),
@@ -135,7 +135,8 @@ Table = dict[str, tuple[str, Callable[[Any], list[Any]]]]
 @pytest.fixture
 def objects(rig: Rig, model: Model) -> SimpleNamespace:
     """A live object of each kind."""
-    queue, graph = rig.queue(), rig.graph(model, flags=GraphFlag.ENABLE_PROFILING)
+    queue, desc = rig.queue(), rig.model_desc(model)
+    graph = rig.graph(model, flags=GraphFlag.ENABLE_PROFILING)
     return SimpleNamespace(
         driver=rig.driver,
         device=rig.device,
@@ -150,7 +151,8 @@ def objects(rig: Rig, model: Model) -> SimpleNamespace:
         event=rig.event(),
         graph=graph,
         profiling=rig.api.ze_graph_profiling_pool_create(graph, 1).get(),
-        desc=rig.model_desc(model),
+        desc=desc,
+        query=rig.api.ze_graph_query_network_create2(rig.context, rig.device, desc).get(),
     )
 
 
