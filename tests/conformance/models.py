@@ -9,6 +9,8 @@ from pathlib import Path
 
 COUNT = 16
 """Elements of each tensor: shape 1 x 16."""
+SIZE = COUNT * 4
+"""Bytes of each tensor in f32."""
 FACTOR = 2.0
 NAMES = ("left", "right", "sum")
 

@@ -5,7 +5,8 @@ Methods here only make what has to succeed; what a test is about it calls on `ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import FenceFlag, GraphFormat
@@ -22,8 +23,9 @@ from tests.conformance.api.structures import (
     HostMemDesc,
     Pointer,
 )
+from tests.conformance.commands import Append, copy, wait
 from tests.conformance.drivers import LevelZero
-from tests.conformance.models import Model
+from tests.conformance.models import COUNT, SIZE, Model
 
 SECOND = 1_000_000_000
 DEADLINE = 10 * SECOND
@@ -108,43 +110,63 @@ class Rig:
 
     # ------------------------------------------------------------ execution
 
+    def append(self, command_list: Handle, *commands: Append) -> None:
+        for command in commands:
+            ok(command(self.api, command_list))
+
     def close(self, *lists: Handle) -> None:
         for entry in lists:
             ok(self.api.ze_command_list_close(entry))
 
+    def recorded(self, *commands: Append, context: Handle = None, mutable: bool = False) -> Handle:
+        """A closed list with these commands."""
+        command_list = self.command_list(context, mutable)
+        self.append(command_list, *commands)
+        self.close(command_list)
+        return command_list
+
     def submit(self, queue: Handle, *lists: Handle, fence: Handle = None) -> None:
         ok(self.api.ze_command_queue_execute_command_lists(queue, len(lists), lists, fence))
 
-    def finish(self, queue: Handle) -> None:
-        ok(self.api.ze_command_queue_synchronize(queue, DEADLINE))
+    def finish(self, *queues: Handle) -> None:
+        for queue in queues:
+            ok(self.api.ze_command_queue_synchronize(queue, DEADLINE))
 
     def run(self, *lists: Handle, queue: Handle = None) -> None:
-        """Closes the lists, executes them and waits for the end."""
+        """Close the lists, execute them and wait for the end."""
         chosen = queue or self.queue()
         self.close(*lists)
         self.submit(chosen, *lists)
         self.finish(chosen)
 
+    def execute(self, *commands: Append, queue: Handle = None, context: Handle = None) -> None:
+        """Execute the commands in one list and wait for the end."""
+        chosen = queue or self.queue(context)
+        self.submit(chosen, self.recorded(*commands, context=context))
+        self.finish(chosen)
+
     def copy_list(self, target: Pointer, source: Pointer, size: int) -> Handle:
         """A closed list with one copy."""
-        command_list = self.command_list()
-        ok(self.api.ze_command_list_append_memory_copy(command_list, target, source, size))
-        self.close(command_list)
-        return command_list
-
-    def run_copy(self, target: Pointer, source: Pointer, size: int) -> None:
-        """Copies on the device, and waits for it."""
-        queue = self.queue()
-        self.submit(queue, self.copy_list(target, source, size))
-        self.finish(queue)
+        return self.recorded(copy(target, source, size))
 
     def gated_copy(self, gate: Handle, target: Pointer, source: Pointer, size: int) -> Handle:
         """A closed list that waits for the event `gate` and then copies."""
-        command_list = self.command_list()
-        ok(self.api.ze_command_list_append_wait_on_events(command_list, 1, [gate]))
-        ok(self.api.ze_command_list_append_memory_copy(command_list, target, source, size))
-        self.close(command_list)
-        return command_list
+        return self.recorded(wait(gate), copy(target, source, size))
+
+    def signal(self, event: Handle) -> None:
+        ok(self.api.ze_event_host_signal(event))
+
+    def block(self, queue: Handle) -> Handle:
+        """Submit work that lasts until the event given back is signalled."""
+        gate = self.event()
+        self.submit(queue, self.recorded(wait(gate)))
+        return gate
+
+    def check_works(self, queue: Handle = None, context: Handle = None) -> None:
+        """A copy on the queue has its effect."""
+        target, source = self.host(8, context), self.host(8, context, b"\x77")
+        self.execute(copy(target, source, 8), queue=queue, context=context)
+        assert self.api.read(target, 8) == b"\x77" * 8
 
     # ------------------------------------------------------------ graphs
 
@@ -170,14 +192,27 @@ class Rig:
         ok(self.api.ze_graph_initialize(graph))
         return graph
 
+    def tensor(self, values: Iterable[float] | float = 0) -> Pointer:
+        """Memory of an argument with these values, or full of one."""
+        return self.data(packed(values))
+
+    def values(self, pointer: Pointer) -> list[float]:
+        return list(struct.unpack(f"<{COUNT}f", self.api.read(pointer, SIZE)))
+
     def bind(self, graph: Handle, *pointers: Pointer) -> None:
-        """Sets the graph's arguments, from the first on."""
+        """Set the graph's arguments, from the first on."""
         for index, pointer in enumerate(pointers):
             ok(self.api.ze_graph_set_argument_value(graph, index, pointer))
 
     def memory_in_use(self, context: Handle = None) -> int:
         """Bytes that the context says it has asked for."""
         return self.api.ze_graph_query_context_memory(context or self.context, 1).get().allocated
+
+
+def packed(values: Iterable[float] | float) -> bytes:
+    """The bytes of an argument with these values, or full of one."""
+    numbers = [values] * COUNT if isinstance(values, int | float) else values
+    return struct.pack(f"<{COUNT}f", *numbers)
 
 
 def ok(result: ZeResult) -> None:

@@ -11,7 +11,7 @@ import pytest
 from softnpu.driver import CommandQueue, Context
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from tests.support.cache import Warnings, cache_in
-from tests.support.compiler import Files, Worker, convolution
+from tests.support.compiler import Files, Worker, WriteFiles, convolution, writing
 from tests.support.daemon import Daemon
 
 
@@ -38,19 +38,22 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.fixture
-def static(tmp_path: Path) -> Iterator[Files]:
-    """A convolution over 16 x 16 pixels; its weights begin at byte 100 of their file."""
-    files = Files(tmp_path, convolution([1, 3, 16, 16]), lead=100)
-    yield files
-    files.close()
+def write(tmp_path: Path) -> Iterator[WriteFiles]:
+    """Write models to disk."""
+    with writing(tmp_path) as write:
+        yield write
 
 
 @pytest.fixture
-def dynamic(tmp_path: Path) -> Iterator[Files]:
+def static(write: WriteFiles) -> Files:
+    """A convolution over 16 x 16 pixels; its weights begin at byte 100 of their file."""
+    return write(convolution([1, 3, 16, 16]), lead=100)
+
+
+@pytest.fixture
+def dynamic(write: WriteFiles) -> Files:
     """The same for any number of pictures of any size."""
-    files = Files(tmp_path, convolution([-1, 3, -1, -1]), name="pictures")
-    yield files
-    files.close()
+    return write(convolution([-1, 3, -1, -1]), name="pictures")
 
 
 @pytest.fixture

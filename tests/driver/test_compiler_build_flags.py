@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import openvino as ov
 import pytest
@@ -13,7 +10,7 @@ from openvino import opset15 as ops
 from softnpu.emulator.compiler.build_flags import BuildFlags, parse
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.links.compiler import CompileJob
-from tests.support.compiler import Files, Worker
+from tests.support.compiler import Files, Worker, WriteFiles
 
 REAL = (
     '--inputs_precisions="0:FP32" --inputs_layouts="0:NC" --outputs_precisions="0:FP32"'
@@ -54,30 +51,27 @@ def test_names_may_contain_blanks_and_colons_and_words_go_in_either_case() -> No
     assert flags.inputs_layouts == {"s": "**SCALAR**", "my input:0": "NCHW"}
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ('--inputs_precision="a:FP16"', "--inputs_precision"),
-        ('--inputs_precisions="a:FP17"', "a:FP17"),
-        ('--inputs_precisions="FP16"', "FP16"),
-        ('--inputs_precisions="a:FP16 a:FP32"', "'a' as FP16 and as FP32"),
-        ('--inputs_layouts="a:FP16"', "a:FP16"),
-        ('--config A="1" A="2"', "'1' and '2'"),
-        ("--config A=1", "A=1"),
-        ("hello", "hello"),
-        ('--inputs_precisions="a:FP16', "--inputs"),
-        ("x" * 70000, "70000"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_refused_by_the_place(line: str, word: str) -> None:
-    assert word in str(refused(line))
+def test_a_line_that_cannot_be_read_is_refused_by_the_place() -> None:
+    for line, word in {
+        '--inputs_precision="a:FP16"': "--inputs_precision",
+        '--inputs_precisions="a:FP17"': "a:FP17",
+        '--inputs_precisions="FP16"': "FP16",
+        '--inputs_precisions="a:FP16 a:FP32"': "'a' as FP16 and as FP32",
+        '--inputs_layouts="a:FP16"': "a:FP16",
+        '--config A="1" A="2"': "'1' and '2'",
+        "--config A=1": "A=1",
+        "hello": "hello",
+        '--inputs_precisions="a:FP16': "--inputs",
+        "x" * 70000: "70000",
+    }.items():
+        assert word in str(refused(line))
 
 
 # ---------------------------------------------------------------- arguments
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Iterator[Files]:
+def picture(write: WriteFiles) -> Files:
     """pixels [1, 3, 4, 5] f32 -> scaled, the same shape; plus a second input for its name."""
     pixels = ops.parameter([1, 3, 4, 5], np.float32, name="pixels")
     pixels.output(0).set_names({"pixels", "image"})
@@ -85,9 +79,7 @@ def picture(tmp_path: Path) -> Iterator[Files]:
     scaled = ops.relu(pixels, name="scaled")
     scaled.output(0).set_names({"out"})
     rest = ops.negative(gain, name="rest")
-    files = Files(tmp_path, ov.Model([scaled, rest], [pixels, gain], "picture"))
-    yield files
-    files.close()
+    return write(ov.Model([scaled, rest], [pixels, gain], "picture"))
 
 
 def job(files: Files, line: str) -> CompileJob:
@@ -104,21 +96,16 @@ def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture:
     assert [argument.friendly_name for argument in meta.arguments] == ["pixels", "gain", "scaled", "rest"]
 
 
-def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, tmp_path: Path) -> None:
+def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, write: WriteFiles) -> None:
     # an input that is called "1" must not be taken for input number 1
     first = ops.parameter([2], np.float32, name="1")
     second = ops.parameter([2], np.float32, name="second")
     model = ov.Model([ops.relu(first), ops.relu(second)], [first, second], "swapped")
     line = '--inputs_precisions="1:FP16"'
-    files = Files(tmp_path, model, name="by_name")
+    files = write(model)
     meta = worker.blob(job(files, line), [files.xml]).meta
     assert [argument.element_type for argument in meta.inputs] == ["f16", "f32"]
-    files.close()
     model.set_rt_info("true", "use_indices_for_io_metadata")
-    files = Files(tmp_path, model, name="by_index")
+    files = write(model)
     meta = worker.blob(job(files, line), [files.xml]).meta
     assert [argument.element_type for argument in meta.inputs] == ["f32", "f16"]
-    files.close()
-
-
-# ---------------------------------------------------------------- configuration

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import unescape
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,7 +21,7 @@ from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.emulator.interface.messages import Failed, GraphExported, WeightSource
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
-from tests.support.compiler import PLATFORM, Files, Made, Worker, altered, memory_file, result, with_meta
+from tests.support.compiler import PLATFORM, Files, Made, Worker, WriteFiles, altered, result, with_meta
 
 pytestmark = pytest.mark.quick
 
@@ -45,10 +44,8 @@ def reference(made: Made) -> WeightsReference:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Files]:
-    files = Files(tmp_path, two_constants(), name="two")
-    yield files
-    files.close()
+def two(write: WriteFiles) -> Files:
+    return write(two_constants(), name="two")
 
 
 def test_one_model_has_one_blob_wherever_its_weights_lie(worker: Worker, two: Files) -> None:
@@ -57,17 +54,14 @@ def test_one_model_has_one_blob_wherever_its_weights_lie(worker: Worker, two: Fi
     # in two files, the second range beginning in the middle of a page
     first = WeightSource(offset=0, length=len(two.weights))
     lead = 4096 * 3 + 123
-    other = memory_file(bytes(lead) + two.weights)
     second = WeightSource(offset=lead, length=len(two.weights))
     starts = SpaceLayout([first, second]).starts
     offsets = [layer.offset + starts[(number + 1) % 2] for number, layer in enumerate(layers)]
     xml = with_offsets(two.xml_data, layers, offsets)
-    fd = memory_file(xml)
-    split = worker.blob(two.job(xml_length=len(xml), weights=(first, second)), [fd, two.bin, other])
+    job = two.job(xml_length=len(xml), weights=(first, second))
+    split = worker.blob(job, [xml, two.bin, bytes(lead) + two.weights])
     assert split.blob == plain.blob
     assert split.offsets != plain.offsets
-    os.close(fd)
-    os.close(other)
 
 
 def test_small_constants_are_embedded_on_request(worker: Worker, two: Files) -> None:
@@ -84,44 +78,32 @@ def test_small_constants_are_embedded_on_request(worker: Worker, two: Files) -> 
 
 def test_a_constant_in_the_gap_between_two_sources_is_refused(worker: Worker, two: Files) -> None:
     layers = const_layers(two.xml_data)
-    sources = (
-        WeightSource(offset=0, length=len(two.weights)),
-        WeightSource(offset=0, length=len(two.weights)),
-    )
+    sources = (WeightSource(offset=0, length=len(two.weights)),) * 2
     xml = with_offsets(two.xml_data, layers, [len(two.weights) - 8] * len(layers))
-    fd = memory_file(xml)
-    info = worker.info(two.job(xml_length=len(xml), weights=sources), [fd, two.bin, two.bin])
-    os.close(fd)
+    info = worker.info(two.job(xml_length=len(xml), weights=sources), [xml, two.bin, two.bin])
     assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert "reach beyond" in info.found
 
 
-def test_text_constants_are_refused_by_name(worker: Worker, tmp_path: Path) -> None:
+def test_text_constants_are_refused_by_name(worker: Worker, write: WriteFiles) -> None:
     x = ops.parameter([2], np.float32, name="x")
     packed = np.frombuffer(struct.pack("<4I4s", 2, 0, 1, 4, b"abcd"), np.uint8)
-    files = Files(tmp_path, ov.Model([ops.relu(x), ops.constant(packed, name="words")], [x], "text"))
+    files = write(ov.Model([ops.relu(x), ops.constant(packed, name="words")], [x], "text"))
     xml = files.xml_data.replace(b'element_type="u8" shape="20"', b'element_type="string" shape="2"')
     xml = xml.replace(b'precision="U8"', b'precision="STRING"').replace(b"<dim>20</dim>", b"<dim>2</dim>")
     assert xml != files.xml_data
-    fd = memory_file(xml)
-    info = worker.info(files.job(xml_length=len(xml)), [fd, files.bin])
-    os.close(fd)
-    files.close()
+    info = worker.info(files.job(xml_length=len(xml)), [xml, files.bin])
     assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert "string" in str(info)
 
 
-def test_notes_of_programs_to_the_compiler_do_not_change_the_blob(worker: Worker, tmp_path: Path) -> None:
+def test_notes_of_programs_to_the_compiler_do_not_change_the_blob(worker: Worker, write: WriteFiles) -> None:
     noted = two_constants()
-    plain = Files(tmp_path, noted, name="two")
+    plain = write(noted, name="two")
     for key in ("is_new_api", "use_indices_for_io_metadata", "ws_bin_offset_0"):
         noted.set_rt_info("true", key)
-    folder = tmp_path / "noted"
-    folder.mkdir()
-    files = Files(folder, noted, name="two")
+    files = write(noted, name="two")
     assert worker.blob(files.job(), files.fds).blob == worker.blob(plain.job(), plain.fds).blob
-    files.close()
-    plain.close()
 
 
 NAMES = ("plain", 'we"ird <&> name', "dup", "dup", "tab\tand\nline", "größe", "in a branch", "in the other")
@@ -175,30 +157,29 @@ def test_constants_without_elements_have_no_size() -> None:
 # ---------------------------------------------------------------- blobs from outside
 
 
-def ask(worker: Worker, job: ImportJob | ExportJob, contents: list[bytes], *fds: int) -> Made | ErrorInfo:
-    """What the worker answers: a blob, or why it refuses these contents."""
-    made = [memory_file(content) for content in contents]
-    try:
-        outcome, answered = worker.ask(job, [*made, *fds])
-        if isinstance(outcome, Failed):
-            return outcome.info
-        data = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in answered]
-        for fd in answered:
-            os.close(fd)
-        assert isinstance(outcome, Compiled | GraphExported)
-        return Made(outcome, data[0], data[1] if len(data) > 1 else b"")  # type: ignore[arg-type]
-    finally:
-        for fd in made:
-            os.close(fd)
+def ask(worker: Worker, job: ImportJob | ExportJob, files: list[int | bytes]) -> Made | ErrorInfo:
+    """What the worker answers: a blob, or why it refuses these files."""
+    outcome, answered = worker.ask(job, files)
+    if isinstance(outcome, Failed):
+        return outcome.info
+    data = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in answered]
+    for fd in answered:
+        os.close(fd)
+    assert isinstance(outcome, Compiled | GraphExported)
+    return Made(outcome, data[0], data[1] if len(data) > 1 else b"")  # type: ignore[arg-type]
 
 
 def imported(
-    worker: Worker, blob: bytes, placement: bytes = b"", sources: tuple[WeightSource, ...] = (), *fds: int
+    worker: Worker,
+    blob: bytes,
+    placement: bytes = b"",
+    sources: tuple[WeightSource, ...] = (),
+    *weights: int | bytes,
 ) -> Made | ErrorInfo:
     job = ImportJob(
         platform=PLATFORM, blob_length=len(blob), placement_length=len(placement), weights=sources
     )
-    return ask(worker, job, [blob, placement] if placement else [blob], *fds)
+    return ask(worker, job, [blob, *([placement] if placement else []), *weights])
 
 
 def refused(outcome: Made | ErrorInfo, expected: ZeResult = ZeResult.ERROR_INVALID_NATIVE_BINARY) -> str:
@@ -216,7 +197,7 @@ def made(worker: Worker, static: Files) -> Made:
 def native(worker: Worker, static: Files, made: Made) -> bytes:
     """The blob with all weights inside."""
     job = ExportJob(blob_length=len(made.blob), placement_length=len(made.placement), weights=static.sources)
-    exported = ask(worker, job, [made.blob, made.placement], static.bin)
+    exported = ask(worker, job, [made.blob, made.placement, static.bin])
     assert isinstance(exported, Made)
     return exported.blob
 
@@ -242,9 +223,8 @@ def test_an_exported_blob_needs_no_weights_and_has_every_constant(
 def test_without_a_placement_constants_lie_at_their_canonical_offsets(
     worker: Worker, static: Files, made: Made
 ) -> None:
-    fd = memory_file(static.weights)
-    again = imported(worker, made.blob, b"", (WeightSource(offset=0, length=len(static.weights)),), fd)
-    os.close(fd)
+    source = WeightSource(offset=0, length=len(static.weights))
+    again = imported(worker, made.blob, b"", (source,), static.weights)
     assert isinstance(again, Made)
     assert again.offsets == (0,)
 
@@ -254,58 +234,43 @@ def test_other_weights_are_refused_by_the_constant_that_differs(
 ) -> None:
     wrong = bytearray(bytes(static.lead) + static.weights)
     wrong[-1] ^= 1
-    fd = memory_file(bytes(wrong))
-    text = refused(
-        imported(worker, made.blob, made.placement, static.sources, fd), ZeResult.ERROR_INVALID_ARGUMENT
-    )
-    os.close(fd)
+    outcome = imported(worker, made.blob, made.placement, static.sources, bytes(wrong))
+    text = refused(outcome, ZeResult.ERROR_INVALID_ARGUMENT)
     (kernels,) = reference(made).constants
     assert "'kernels'" in text
     assert kernels.digest.hex() in text
 
 
-@pytest.mark.parametrize(
-    "placement",
-    [
-        b"\xc1",
-        Placement(offsets=()).encode(),
-        Placement(offsets=(0, 0)).encode(),
-        Placement(offsets=(-1,)).encode(),
-        Placement(offsets=(2**63,)).encode(),
-        Placement(offsets=(4096,)).encode(),
-    ],
-    ids=["garbage", "too few", "too many", "negative", "huge", "behind the end"],
-)
-def test_a_bad_placement_is_refused(worker: Worker, static: Files, made: Made, placement: bytes) -> None:
-    outcome = imported(worker, made.blob, placement, static.sources, static.bin)
-    refused(outcome, ZeResult.ERROR_INVALID_ARGUMENT)
+def test_a_bad_placement_is_refused(worker: Worker, static: Files, made: Made) -> None:
+    wrong = [Placement(offsets=offsets).encode() for offsets in ((), (0, 0), (-1,), (2**63,), (4096,))]
+    for placement in (b"\xc1", *wrong):
+        outcome = imported(worker, made.blob, placement, static.sources, static.bin)
+        refused(outcome, ZeResult.ERROR_INVALID_ARGUMENT)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "word"),
-    [
-        (lambda _: b"ELF" * 100, "magic"),
-        (lambda blob: blob[:-1], "total size"),
-        (lambda blob: blob[:8] + b"\x02" + blob[9:], "version"),
-        (lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]), "checksum"),
-        (lambda blob: with_meta(blob, platform="3720"), "platform"),
-        (lambda blob: with_meta(blob, precision="bf16"), "precision"),
-        (lambda blob: with_meta(blob, config={}), "config"),
-        (lambda blob: with_meta(blob, arguments=BlobReader(blob).metadata().inputs), "arguments"),
-        (lambda blob: altered(blob, METADATA=b"\x93"), "METADATA"),
-        (lambda blob: altered(blob, IR=b"<net/>"), "IR"),
-        (lambda blob: altered(blob, drop=(Section.IR,)), "IR"),
-        (lambda blob: altered(blob, WEIGHTS_REFERENCE=b"\x93"), "WEIGHTS_REFERENCE"),
-        (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,)), "IR"),
-        (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,), WEIGHTS=b"alone"), "weights"),
-    ],
+BAD_BLOBS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
+    (lambda _: b"ELF" * 100, "magic"),
+    (lambda blob: blob[:-1], "total size"),
+    (lambda blob: blob[:8] + b"\x02" + blob[9:], "version"),
+    (lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]), "checksum"),
+    (lambda blob: with_meta(blob, platform="3720"), "platform"),
+    (lambda blob: with_meta(blob, precision="bf16"), "precision"),
+    (lambda blob: with_meta(blob, config={}), "config"),
+    (lambda blob: with_meta(blob, arguments=BlobReader(blob).metadata().inputs), "arguments"),
+    (lambda blob: altered(blob, METADATA=b"\x93"), "METADATA"),
+    (lambda blob: altered(blob, IR=b"<net/>"), "IR"),
+    (lambda blob: altered(blob, drop=(Section.IR,)), "IR"),
+    (lambda blob: altered(blob, WEIGHTS_REFERENCE=b"\x93"), "WEIGHTS_REFERENCE"),
+    (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,)), "IR"),
+    (lambda blob: altered(blob, drop=(Section.WEIGHTS_REFERENCE,), WEIGHTS=b"alone"), "weights"),
 )
-def test_a_bad_blob_is_refused_naming_what_is_wrong(
-    worker: Worker, static: Files, made: Made, spoil: Callable[[bytes], bytes], word: str
-) -> None:
-    blob = spoil(made.blob)
-    listed = b"" if Section.WEIGHTS_REFERENCE not in _sections(blob) else made.placement
-    assert word in refused(imported(worker, blob, listed, static.sources, static.bin))
+
+
+def test_a_bad_blob_is_refused_naming_what_is_wrong(worker: Worker, static: Files, made: Made) -> None:
+    for spoil, word in BAD_BLOBS:
+        blob = spoil(made.blob)
+        listed = b"" if Section.WEIGHTS_REFERENCE not in _sections(blob) else made.placement
+        assert word in refused(imported(worker, blob, listed, static.sources, static.bin))
 
 
 def _sections(blob: bytes) -> set[int]:
@@ -326,30 +291,21 @@ def test_every_byte_of_header_and_table_is_covered(worker: Worker, native: bytes
             refused(outcome)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"embedded": 1}, {"embedded": 2**40}, {"embedded": 2**63}, {"size": 1 << 60}, {"twice": True}],
-    ids=str,
-)
-def test_constants_that_leave_their_section_or_overlap_are_refused(
-    worker: Worker, native: bytes, change: dict[str, int]
-) -> None:
+def test_constants_that_leave_their_section_or_overlap_are_refused(worker: Worker, native: bytes) -> None:
     """Also by an export, which writes as much as the reference says."""
     reference = BlobReader(native).weights_reference()
     assert reference is not None
     (one,) = reference.constants
-    if "embedded" in change:
-        reference = msgspec.structs.replace(
-            reference, constants=(msgspec.structs.replace(one, embedded=change["embedded"]),)
-        )
-    elif "size" in change:
-        reference = msgspec.structs.replace(reference, size=change["size"])
-    else:
-        again = msgspec.structs.replace(one, name="again")
-        reference = msgspec.structs.replace(reference, constants=(one, again))
-    forged = altered(native, WEIGHTS_REFERENCE=msgspec.msgpack.encode(reference))
-    refused(imported(worker, forged))
-    refused(ask(worker, ExportJob(blob_length=len(forged)), [forged]))
+    outside = [msgspec.structs.replace(one, embedded=place) for place in (1, 2**40, 2**63)]
+    twice = (one, msgspec.structs.replace(one, name="again"))
+    for forged_reference in (
+        *(msgspec.structs.replace(reference, constants=(wrong,)) for wrong in outside),
+        msgspec.structs.replace(reference, size=1 << 60),
+        msgspec.structs.replace(reference, constants=twice),
+    ):
+        forged = altered(native, WEIGHTS_REFERENCE=msgspec.msgpack.encode(forged_reference))
+        refused(imported(worker, forged))
+        refused(ask(worker, ExportJob(blob_length=len(forged)), [forged]))
 
 
 def test_an_empty_blob_and_a_sparse_one_larger_than_the_host_are_refused(worker: Worker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,39 +13,26 @@ from openvino import opset15 as ops
 
 from softnpu.driver import Context, ZeError, ZeResult
 from softnpu.driver.graph_properties import DYNAMIC_DIMENSION, UNBOUNDED
-from softnpu.emulator.blob.container import ArgumentMeta
 from softnpu.emulator.links.compiler import CompileJob
-from tests.support.compiler import Files, Made, Worker, import_job, memory_file, result, with_meta
+from tests.support.compiler import Files, Made, Worker, WriteFiles, import_job, result, with_meta
 from tests.support.dynamic import SHAPE, Execution, graph_of, named, non_zero, on_cpu, relu, source
 
-Compile = Callable[..., tuple[ArgumentMeta, ...]]
+Compile = Callable[..., Made]
 
 
 @pytest.fixture
-def compile_(worker: Worker, tmp_path: Path) -> Compile:
-    """The arguments of a model; keyword arguments are fields of the job."""
+def compiled(worker: Worker, write: WriteFiles) -> Compile:
+    """Compile a model; keyword arguments are fields of the job."""
 
-    def compile_(model: ov.Model, **changes: object) -> tuple[ArgumentMeta, ...]:
-        return made(worker, tmp_path, model, **changes).meta.arguments
+    def compiled(model: ov.Model, **changes: object) -> Made:
+        return worker.blob(*_job(write(model, name="model"), changes))
 
-    return compile_
-
-
-def made(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> Made:
-    files = Files(folder, model, name="model")
-    try:
-        return worker.blob(*_job(files, changes))
-    finally:
-        files.close()
+    return compiled
 
 
-def fault_of(worker: Worker, folder: Path, model: ov.Model, **changes: object) -> tuple[ZeResult, str, str]:
-    files = Files(folder, model, name="model")
-    try:
-        info = worker.info(*_job(files, changes))
-    finally:
-        files.close()
-    return result(info), info.object, f"{info.found}; {info.expected}; {info.hint}"
+def refusal(worker: Worker, files: Files, **changes: object) -> tuple[ZeResult, str]:
+    info = worker.info(*_job(files, changes))
+    return result(info), f"{info.object}: {info.found}; {info.expected}; {info.hint}"
 
 
 def taken() -> ov.Model:
@@ -64,16 +50,16 @@ def _job(files: Files, changes: dict[str, object]) -> tuple[CompileJob, list[int
 # ---------------------------------------------------------------- metadata
 
 
-def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compile_: Compile) -> None:
-    x = compile_(relu("[1..8,16]"))[0]
+def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compiled: Compile) -> None:
+    x = compiled(relu("[1..8,16]")).meta.arguments[0]
     assert (x.shape, x.byte_size, x.unbounded) == ((8, 16), 8 * 16 * 4, False)
     assert (x.partial_shape, x.model_shape) == ("[1..8,16]", (-1, 16))
 
 
-def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile_: Compile) -> None:
+def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compiled: Compile) -> None:
     fixed, wide = source([4], "fixed"), source("[?,4]", "wide")
     model = ov.Model([named(ops.relu(wide), "wider"), named(ops.relu(fixed), "same")], [wide, fixed], "mixed")
-    arguments = compile_(model)
+    arguments = compiled(model).meta.arguments
     assert [(argument.name, argument.input) for argument in arguments] == [
         ("wide", True),
         ("fixed", True),
@@ -87,42 +73,26 @@ def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile
         assert (companion.element_type, companion.shape, companion.byte_size) == ("i32", (2,), 8)
 
 
-def test_without_a_bound_it_is_refused_by_the_inputs_name(worker: Worker, tmp_path: Path) -> None:
-    config = {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}
-    what, where, text = fault_of(worker, tmp_path, relu("[?,16]"), config=config)
-    assert what == ZeResult.ERROR_INVALID_ARGUMENT
-    assert "input 'x'" in where
-    assert "[?,16]" in text
+def test_what_cannot_be_is_refused(worker: Worker, write: WriteFiles) -> None:
+    static = {"config": {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}}
+    unsupported, invalid = ZeResult.ERROR_UNSUPPORTED_FEATURE, ZeResult.ERROR_INVALID_ARGUMENT
+    large = relu(f"[..{2**20},..{2**20}]")
+    for model, changes, expected, words in (
+        (relu("..."), {}, unsupported, ["input 'x'", "number of dimensions", "--shape x="]),
+        (large, {}, ZeResult.ERROR_UNSUPPORTED_SIZE, ["input 'x'", "(-1)"]),
+        (taken(), {}, unsupported, [f"'{SHAPE}x'"]),
+        (relu("[?,16]"), static, invalid, ["input 'x'", "[?,16]"]),  # there is no bound
+    ):
+        what, text = refusal(worker, write(model), **changes)
+        assert what == expected
+        assert [word for word in words if word not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("model", "expected", "words"),
-    [
-        (
-            relu("..."),
-            ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            ["input 'x'", "number of dimensions", "--shape x="],
-        ),
-        (relu(f"[..{2**20},..{2**20}]"), ZeResult.ERROR_UNSUPPORTED_SIZE, ["input 'x'", "(-1)"]),
-        (taken(), ZeResult.ERROR_UNSUPPORTED_FEATURE, [f"'{SHAPE}x'"]),
-    ],
-    ids=["rank", "size", "name"],
-)
-def test_what_cannot_be_is_refused(
-    worker: Worker, tmp_path: Path, model: ov.Model, expected: ZeResult, words: list[str]
+def test_a_blob_that_tells_of_other_dimensions_than_its_ir_is_refused(
+    worker: Worker, compiled: Compile
 ) -> None:
-    what, where, text = fault_of(worker, tmp_path, model)
-    assert what == expected
-    for word in words:
-        assert word in f"{where}: {text}"
-
-
-# ---------------------------------------------------------------- blobs
-
-
-@pytest.mark.parametrize(
-    ("index", "change"),
-    [
+    made = compiled(relu("[1..8,16]"))
+    changes: tuple[tuple[int, dict[str, object]], ...] = (
         (0, {"partial_shape": "[1..9,16]"}),
         (0, {"partial_shape": ""}),
         (0, {"partial_shape": "nonsense"}),
@@ -132,20 +102,14 @@ def test_what_cannot_be_is_refused(
         (1, {"shape_of": -1}),
         (1, {"shape_of": 2**40}),
         (1, {"shape": (3,), "byte_size": 12}),
-    ],
-)
-def test_a_blob_that_tells_of_other_dimensions_than_its_ir_is_refused(
-    worker: Worker, tmp_path: Path, index: int, change: dict[str, object]
-) -> None:
-    blob = made(worker, tmp_path, relu("[1..8,16]"))
-    arguments = list(blob.meta.arguments)
-    arguments[index] = msgspec.structs.replace(arguments[index], **change)
-    wrong = with_meta(blob.blob, arguments=tuple(arguments))
-    fd = memory_file(wrong)
-    info = worker.info(import_job(wrong), [fd])
-    os.close(fd)
-    assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY
-    assert f"argument {index} " in info.found
+    )
+    for index, change in changes:
+        arguments = list(made.meta.arguments)
+        arguments[index] = msgspec.structs.replace(arguments[index], **change)
+        wrong = with_meta(made.blob, arguments=tuple(arguments))
+        info = worker.info(import_job(wrong), [wrong])
+        assert result(info) == ZeResult.ERROR_INVALID_NATIVE_BINARY, change
+        assert f"argument {index} " in info.found
 
 
 # ---------------------------------------------------------------- Level Zero

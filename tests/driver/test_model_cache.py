@@ -26,12 +26,12 @@ pytestmark = pytest.mark.quick
 # ---------------------------------------------------------------- keys
 
 
-@pytest.mark.parametrize("key", ["", "a" * 79, "A" * 80, "../" + "a" * 77, "a" * 80 + "\n"])
-def test_what_is_no_key_cannot_name_a_file(cache: ModelCache, key: str) -> None:
-    with pytest.raises(ValueError, match="cache key"):
-        cache.store(key, PAYLOAD)
-    with pytest.raises(ValueError, match="cache key"):
-        cache.load(key)
+def test_what_is_no_key_cannot_name_a_file(cache: ModelCache) -> None:
+    for key in ("", "a" * 79, "A" * 80, "../" + "a" * 77, "a" * 80 + "\n"):
+        with pytest.raises(ValueError, match="cache key"):
+            cache.store(key, PAYLOAD)
+        with pytest.raises(ValueError, match="cache key"):
+            cache.load(key)
 
 
 # ---------------------------------------------------------------- store and load
@@ -49,39 +49,31 @@ def test_a_hit_notes_the_use_and_leaves_the_modification_time(cache: ModelCache,
 # ---------------------------------------------------------------- damage
 
 
-@given(at=st.integers(0, len(PAYLOAD) + 79), bit=st.integers(0, 7))
-@example(at=0, bit=0)
-@example(at=len(PAYLOAD) - 1, bit=7)
-@example(at=len(PAYLOAD), bit=5)  # the case of a digit: 'a' and 'A' are two digests
-@example(at=len(PAYLOAD) + 64, bit=0)
-@example(at=len(PAYLOAD) + 79, bit=0)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_flipped_bit_is_a_miss_and_the_entry_goes(directory: Path, at: int, bit: int) -> None:
+@given(at=st.integers(0, len(PAYLOAD) + 79), bit=st.integers(0, 7), cut=st.booleans())
+@example(at=0, bit=0, cut=False)
+@example(at=len(PAYLOAD) - 1, bit=7, cut=False)
+@example(at=len(PAYLOAD), bit=5, cut=False)  # the case of a digit: 'a' and 'A' are two digests
+@example(at=len(PAYLOAD) + 64, bit=0, cut=False)
+@example(at=len(PAYLOAD) + 79, bit=0, cut=False)
+@example(at=0, bit=0, cut=True)
+@example(at=79, bit=0, cut=True)
+@example(at=80, bit=0, cut=True)
+@example(at=len(PAYLOAD), bit=0, cut=True)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_entry_with_a_flipped_bit_or_cut_is_a_miss_and_goes(
+    directory: Path, at: int, bit: int, cut: bool
+) -> None:
     cache = cache_in(directory)
     key = key_of(cache, "a")
     assert cache.store(key, PAYLOAD)
     content = bytearray((directory / key).read_bytes())
     content[at] ^= 1 << bit
-    _overwrite(directory / key, bytes(content))
+    (directory / key).chmod(0o600)
+    (directory / key).write_bytes(content[:at] if cut else content)
     assert cache.load(key) is None
     assert listing(directory) == []
     assert cache.store(key, PAYLOAD)
     assert cache.load(key) == PAYLOAD
-
-
-@given(length=st.integers(0, len(PAYLOAD) + 79))
-@example(length=0)
-@example(length=79)
-@example(length=80)
-@example(length=len(PAYLOAD))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_an_entry_cut_at_any_length_is_a_miss_and_goes(directory: Path, length: int) -> None:
-    cache = cache_in(directory)
-    key = key_of(cache, "a")
-    assert cache.store(key, PAYLOAD)
-    os.truncate(directory / key, length)
-    assert cache.load(key) is None
-    assert listing(directory) == []
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "socket"])
@@ -113,11 +105,6 @@ def test_a_good_entry_that_took_the_place_of_a_bad_one_is_not_removed(
     finally:
         os.close(bad)
     assert cache.load(key) == PAYLOAD
-
-
-def _overwrite(path: Path, content: bytes) -> None:
-    path.chmod(0o600)
-    path.write_bytes(content)
 
 
 # ---------------------------------------------------------------- size and order of use
@@ -221,15 +208,15 @@ def test_the_sidecar_goes_with_its_entry_and_a_lonely_one_is_swept(directory: Pa
     assert listing(directory) == [keys[2]]
 
 
-@pytest.mark.parametrize("sidecar", [b"", b"\n\n", b"{", b"\xff", b'{"created": 1}'])
-def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path, sidecar: bytes) -> None:
+def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD)
-    (directory / f"{key}.json").write_bytes(sidecar)
-    assert cache.load(key) == PAYLOAD
-    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
-    assert record is None
-    assert hits == sidecar.count(b"\n") + 1
+    for sidecar in (b"", b"\n\n", b"{", b"\xff", b'{"created": 1}'):
+        (directory / f"{key}.json").write_bytes(sidecar)
+        assert cache.load(key) == PAYLOAD
+        record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
+        assert record is None
+        assert hits == sidecar.count(b"\n") + 1
 
 
 def test_a_name_that_is_no_utf8_is_described_all_the_same(cache: ModelCache) -> None:

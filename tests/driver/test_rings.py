@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -61,137 +60,102 @@ def attack(daemon: Daemon) -> Iterator[_Attack]:
     attack.wire.close()
 
 
-@pytest.mark.parametrize(
-    "handle",
-    [0, 1, _TOP, 0x0200000100000063, 0x0100000100000000, 0x0300000100000000, 0xFF00000100000000],
-    ids=hex,
-)
-def test_a_buffer_that_is_no_memory_of_the_context(attack: _Attack, handle: int) -> None:
-    assert attack.queue.wait(attack.queue.submit(handle, 40)) == _BAD
-    attack.fill(2)
-
-
-@pytest.mark.parametrize(
-    ("offset", "size"),
-    [
-        (0, 0),
-        (0, 31),
-        (0, 2**32 - 1),
-        (0, (1 << 16) + 1),
-        ((1 << 16) - 8, 40),
-        (1 << 16, 0),
-        (_TOP, 40),
-        (_TOP - 39, 40),
-        (2**63, 40),
-        (0, 17 << 20),
-    ],
-)
-def test_a_buffer_range_outside_its_memory(attack: _Attack, offset: int, size: int) -> None:
-    attack.buffer.write(_NOTHING)
-    assert attack.queue.wait(attack.queue.submit(attack.buffer, size, offset)) == _BAD
-    attack.fill(2)
-
-
-@pytest.mark.parametrize(
-    ("handle", "offset", "result"),
-    [
-        (None, 4096 - 63, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT),
-        (None, 4, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT),
-        (None, _TOP, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT),
-        (None, _TOP - 63, ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT),
-        (1, 0, _BAD),
-        (_TOP, 0, _BAD),
-        (0x0200000100000099, 0, _BAD),
-    ],
-)
-def test_a_fence_that_is_none(attack: _Attack, handle: int | None, offset: int, result: ZeResult) -> None:
-    attack.buffer.write(_NOTHING)
-    fence = attack.memory if handle is None else handle
-    number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence, fence_offset=offset)
-    assert attack.queue.wait(number) == result
-    attack.fill(2)
-
-
-_HERE = MemoryAt(1, 0)  # stands for the good memory
-
-
-@pytest.mark.parametrize(
-    ("command", "result"),
-    [
-        (cmd.Fill(_HERE, 4097, b"x"), _BAD),
-        (cmd.Fill(MemoryAt(1, 1), 4096, b"x"), _BAD),
-        (cmd.Fill(MemoryAt(1, _TOP), 2, b"x"), _BAD),
-        (cmd.Fill(_HERE, _TOP, b"x"), _BAD),
-        (cmd.Fill(MemoryAt(1, 2**63), 2**63, b"x"), _BAD),
-        (cmd.Copy(_HERE, MemoryAt(1, 4000), 97), _BAD),
-        (cmd.Copy(MemoryAt(1, 4000), _HERE, 97), _BAD),
-        (cmd.Copy(MemoryAt(0, 0), _HERE, 1), _BAD),
-        (cmd.Copy(_HERE, MemoryAt(0x0200000100000077, 0), 1), _BAD),
-        (cmd.Timestamp(MemoryAt(1, 4089)), _BAD),
-        (cmd.Timestamp(MemoryAt(1, 4)), ZeResult.ERROR_UNSUPPORTED_ALIGNMENT),
-        (cmd.EventSignal(MemoryAt(1, 4040)), _BAD),
-        (cmd.EventWait(MemoryAt(1, 1)), ZeResult.ERROR_UNSUPPORTED_ALIGNMENT),
-        (cmd.EventReset(MemoryAt(_TOP, 0)), _BAD),
-        (cmd.GraphInit(0), ZeResult.ERROR_UNINITIALIZED),
-        (cmd.GraphExecute(0x0400000100000000, 1, ()), ZeResult.ERROR_UNINITIALIZED),
-    ],
-    ids=lambda value: repr(value)[:70],
-)
-def test_a_command_that_reaches_outside(attack: _Attack, command: cmd.Command, result: ZeResult) -> None:
-    def place(value: Any) -> Any:
-        if isinstance(value, MemoryAt) and value.memory == 1:
-            return MemoryAt(attack.memory.handle, value.offset)
-        return value
-
-    good = cmd.Fill(MemoryAt(attack.memory.handle, 0), 64, b"\x63")
-    kind: Any = type(command)
-    bad = kind(*map(place, command))
-    assert attack.run(good, bad) == result
-    assert attack.memory.read(64) == b"\x01" * 64, "no command of a refused buffer runs"
-    attack.fill(2)
-
-
 def _patched(data: bytes, at: int, shape: str, value: int) -> bytes:
     return data[:at] + struct.pack(shape, value) + data[at + struct.calcsize(shape) :]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        _patched(_NOTHING, 0, "=I", 0),
-        _patched(_NOTHING, 4, "=H", 9),
-        _patched(_NOTHING, 6, "=H", 1),
-        _patched(_NOTHING, 8, "=I", 48),
-        _patched(_NOTHING, 12, "=I", 2),
-        _patched(_NOTHING, 12, "=I", 2**32 - 1),
-        _patched(_NOTHING, 12, "=I", 0),
-        _patched(_NOTHING, 32, "=H", 0x7777),
-        _patched(_NOTHING, 36, "=I", 0),
-        _patched(_NOTHING, 36, "=I", 7),
-        _patched(_NOTHING, 36, "=I", 2**32 - 8),
-        bytes(40),
-        b"\xff" * 40,
-    ],
+HANDLES = (0, 1, _TOP, 0x0200000100000063, 0x0100000100000000, 0x0300000100000000, 0xFF00000100000000)
+RANGES = (
+    (0, 0), (0, 31), (0, 2**32 - 1), (0, (1 << 16) + 1), ((1 << 16) - 8, 40), (1 << 16, 0),
+    (_TOP, 40), (_TOP - 39, 40), (2**63, 40), (0, 17 << 20),
+)  # fmt: skip
+BUFFERS = (
+    _patched(_NOTHING, 0, "=I", 0),
+    _patched(_NOTHING, 4, "=H", 9),
+    _patched(_NOTHING, 6, "=H", 1),
+    _patched(_NOTHING, 8, "=I", 48),
+    _patched(_NOTHING, 12, "=I", 2),
+    _patched(_NOTHING, 12, "=I", 2**32 - 1),
+    _patched(_NOTHING, 12, "=I", 0),
+    _patched(_NOTHING, 32, "=H", 0x7777),
+    _patched(_NOTHING, 36, "=I", 0),
+    _patched(_NOTHING, 36, "=I", 7),
+    _patched(_NOTHING, 36, "=I", 2**32 - 8),
+    bytes(40),
+    b"\xff" * 40,
 )
-def test_a_garbage_buffer(attack: _Attack, data: bytes) -> None:
-    assert attack.queue.run(data, attack.buffer) == _BAD
+
+
+def test_a_buffer_that_is_no_commands_of_the_context(attack: _Attack) -> None:
+    queue = attack.queue
+    for handle in HANDLES:
+        assert queue.wait(queue.submit(handle, 40)) == _BAD, hex(handle)
+    attack.buffer.write(_NOTHING)
+    for offset, size in RANGES:
+        assert queue.wait(queue.submit(attack.buffer, size, offset)) == _BAD, (offset, size)
+    for data in BUFFERS:
+        assert queue.run(data, attack.buffer) == _BAD, data
     attack.fill(2)
 
 
-@pytest.mark.parametrize("tail", [17, 18, 1000, 2**32, 2**63, _TOP, 0])
-def test_a_tail_that_cannot_be_loses_the_queue_only(attack: _Attack, tail: int) -> None:
-    attack.queue.set_tail(tail)
-    wait_until(lambda: attack.queue.lost)
-    attack.queue = attack.context.queue()
+def test_a_fence_that_is_none(attack: _Attack) -> None:
+    attack.buffer.write(_NOTHING)
+    no_fence = ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT
+    wrong: list[tuple[WireMemory | int, int, ZeResult]] = [
+        *((attack.memory, offset, no_fence) for offset in (4096 - 63, 4, _TOP, _TOP - 63)),
+        *((handle, 0, _BAD) for handle in (1, _TOP, 0x0200000100000099)),
+    ]
+    for fence, offset, result in wrong:
+        number = attack.queue.submit(attack.buffer, len(_NOTHING), fence=fence, fence_offset=offset)
+        assert attack.queue.wait(number) == result, (fence, offset)
     attack.fill(2)
 
 
-@pytest.mark.parametrize("sequence", [0, 1, 3, 2**63, _TOP])
-def test_a_slot_out_of_order_loses_the_queue_only(attack: _Attack, sequence: int) -> None:
-    attack.queue.submit(attack.buffer, len(_NOTHING), sequence=sequence)
-    wait_until(lambda: attack.queue.lost)
-    attack.queue = attack.context.queue()
+def test_a_command_that_reaches_outside(attack: _Attack) -> None:
+    def at(offset: int) -> MemoryAt:
+        return MemoryAt(attack.memory.handle, offset)
+
+    unaligned, unknown = ZeResult.ERROR_UNSUPPORTED_ALIGNMENT, ZeResult.ERROR_UNINITIALIZED
+    commands: dict[cmd.Command, ZeResult] = {
+        cmd.Fill(at(0), 4097, b"x"): _BAD,
+        cmd.Fill(at(1), 4096, b"x"): _BAD,
+        cmd.Fill(at(_TOP), 2, b"x"): _BAD,
+        cmd.Fill(at(0), _TOP, b"x"): _BAD,
+        cmd.Fill(at(2**63), 2**63, b"x"): _BAD,
+        cmd.Copy(at(0), at(4000), 97): _BAD,
+        cmd.Copy(at(4000), at(0), 97): _BAD,
+        cmd.Copy(MemoryAt(0, 0), at(0), 1): _BAD,
+        cmd.Copy(at(0), MemoryAt(0x0200000100000077, 0), 1): _BAD,
+        cmd.Timestamp(at(4089)): _BAD,
+        cmd.Timestamp(at(4)): unaligned,
+        cmd.EventSignal(at(4040)): _BAD,
+        cmd.EventWait(at(1)): unaligned,
+        cmd.EventReset(MemoryAt(_TOP, 0)): _BAD,
+        cmd.GraphInit(0): unknown,
+        cmd.GraphExecute(0x0400000100000000, 1, ()): unknown,
+    }
+    good = cmd.Fill(at(0), 64, b"\x63")
+    for bad, result in commands.items():
+        assert attack.run(good, bad) == result, bad
+    assert attack.memory.read(64) == b"\x01" * 64, "no command of a refused buffer runs"
     attack.fill(2)
+
+
+def test_a_tail_or_slot_that_cannot_be_loses_the_queue_only(attack: _Attack) -> None:
+    def lost() -> None:
+        wait_until(lambda: attack.queue.lost)
+        attack.queue = attack.context.queue()
+
+    for tail in (17, 18, 1000, 2**32, 2**63, _TOP, 0):
+        if tail == 0:
+            attack.fill(2)  # a tail that goes back
+        attack.queue.set_tail(tail)
+        lost()
+    for sequence in (0, 1, 3, 2**63, _TOP):
+        attack.fill(3)
+        attack.queue.submit(attack.buffer, len(_NOTHING), sequence=sequence)
+        lost()
+    attack.fill(4)
 
 
 def test_commands_that_write_into_their_own_ring(attack: _Attack) -> None:

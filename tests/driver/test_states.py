@@ -100,22 +100,18 @@ def test_long_ids_are_cut_alike_in_both_names(compiled: Compile) -> None:
     assert graph.meta.states[0].variable == "v" * 300
 
 
-@pytest.mark.parametrize(
-    ("initial", "repeated"),
-    [
+def test_a_constant_initial_value_is_in_the_metadata_if_it_is_short(compiled: Compile) -> None:
+    short = np.arange(256, dtype=np.float32)
+    values: list[tuple[Array | None, bytes]] = [
         (None, bytes(4)),
         (np.zeros(600, np.float32), bytes(4)),
         (np.full(600, -0.0, np.float32), np.float32(-0.0).tobytes()),
-        (np.arange(256, dtype=np.float32), np.arange(256, dtype=np.float32).tobytes()),
+        (short, short.tobytes()),
         (np.arange(257, dtype=np.float32), b""),
-    ],
-    ids=["none", "zeros", "negative zero", "short", "long"],
-)
-def test_a_constant_initial_value_is_in_the_metadata_if_it_is_short(
-    compiled: Compile, initial: Array | None, repeated: bytes
-) -> None:
-    shape = (600,) if initial is None else initial.shape
-    assert compiled(stateful.running_sum(shape, initial)).meta.states[0].initial == repeated
+    ]
+    for initial, repeated in values:
+        shape = (600,) if initial is None else initial.shape
+        assert compiled(stateful.running_sum(shape, initial)).meta.states[0].initial == repeated
 
 
 # ---------------------------------------------------------------- execution
@@ -201,31 +197,26 @@ def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
     return {"arguments": tuple(arguments)}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda meta: _states(meta, input=-1),
-        lambda meta: _states(meta, input=99),
-        lambda meta: _states(meta, output=meta.states[0].input),
-        lambda meta: _states(meta, input=0),
-        lambda meta: _states(meta, input=meta.states[1].input),
-        lambda meta: _states(meta, variable="other"),
-        lambda meta: _states(meta, initial=bytes(5)),
-        lambda meta: {"states": (*meta.states, meta.states[0])},
-        lambda meta: _argument(meta, 3, name="x3"),
-        lambda meta: {"states": meta.states[1:]},
-    ],
-    ids=[
-        "negative", "beyond", "one for both", "a port", "another's", "another name", "bad length", "twice",
-        "argument renamed", "left out",
-    ],
-)  # fmt: skip
-def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(
-    context: Context, compiled: Compile, change: Callable[[GraphMeta], dict[str, object]]
-) -> None:
+def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(context: Context, compiled: Compile) -> None:
     content = compiled(stateful.two_variables()).get_native_binary()
-    bad = with_meta(content, **change(BlobReader(content).metadata()))
-    assert "states" in refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    meta = BlobReader(content).metadata()
+    states = meta.states
+    wrong: list[dict[str, object]] = [
+        _states(meta, input=-1),
+        _states(meta, input=99),
+        _states(meta, output=states[0].input),
+        _states(meta, input=0),  # that of a port
+        _states(meta, input=states[1].input),
+        _states(meta, variable="other"),
+        _states(meta, initial=bytes(5)),
+        {"states": (*states, states[0])},
+        _argument(meta, 3, name="x3"),
+        {"states": states[1:]},
+    ]
+    for change in wrong:
+        bad = with_meta(content, **change)
+        told = refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)  # noqa: B023
+        assert "states" in told, change
 
 
 def test_a_blob_with_a_variable_inside_is_refused(
@@ -285,23 +276,17 @@ def _chained() -> ov.Model:
     return stateful.model({"y": ops.add(first, second)}, assigns, [x], "chained")
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_states_that_cannot_be_are_refused_by_name(compiled: Compile) -> None:
+    for make, words in (
         (_growing, ["'grows'", "f32[1,3]", "f32[2,3]"]),
         (_dynamic, ["'wide'", "dynamic shape [?,3]"]),
         (_unlike, ["'twice'", "different initial values"]),
         (_never_read, ["'unread'", "never read"]),
         (_named_alike, ["'s'", "vpux_ie_read_value_s"]),
         (stateful.with_states_inside_a_body, ["'inside'", "If"]),
-    ],
-    ids=["grows", "dynamic", "two values", "never read", "taken name", "in a body"],
-)
-def test_states_that_cannot_be_are_refused_by_name(
-    compiled: Compile, make: Callable[[], ov.Model], words: list[str]
-) -> None:
-    told = refused(lambda: compiled(make()))
-    assert [word for word in words if word not in told] == [], told
+    ):
+        told = refused(lambda: compiled(make()))  # noqa: B023
+        assert [word for word in words if word not in told] == [], told
 
 
 def test_one_variable_is_assigned_one_value(compiled: Compile) -> None:

@@ -1,4 +1,4 @@
-"""Submissions: how they end, what is in flight, order, fairness, and the watchdog of waits."""
+"""Submissions: how they end, what is in flight, order, and the watchdog of waits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from softnpu.driver import CommandQueue, Context, Driver, ZeResult
+from softnpu.driver import CommandQueue, Context, Driver, Fence, ZeResult
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
-from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, copy, execute, failure, fill, recorded, run, stamp, waits
 
@@ -26,24 +25,25 @@ pytestmark = pytest.mark.quick
 # ------------------------------------------------------------ how they end
 
 
-def test_a_failed_submission_raises_and_the_queue_goes_on(context: Context, queue: CommandQueue) -> None:
+def test_each_fence_tells_of_its_own_failure_and_the_queue_goes_on(
+    context: Context, queue: CommandQueue
+) -> None:
     memory = context.alloc_host(64)
-    fence = execute(queue, recorded(context, lambda c: c.append_memory_copy(memory, memory, 65)))
+
+    def submit(size: int) -> Fence:
+        return execute(queue, recorded(context, lambda c: c.append_memory_copy(memory, memory, size)))
+
+    fence = submit(65)
     for wait in (fence.host_synchronize, fence.query_status, lambda: fence.host_synchronize(0)):
         error = failure(wait, ZeResult.ERROR_INVALID_ARGUMENT)
         assert "command 0 (Copy)" in error.info.object
         assert "65" in error.info.found
-    run(queue, barrier(context))
-    assert not queue.lost
-
-
-def test_each_fence_tells_of_its_own_failure(context: Context, queue: CommandQueue) -> None:
-    small, large = context.alloc_host(64), context.alloc_host(128)
-    first = execute(queue, recorded(context, lambda c: c.append_memory_copy(small, small, 66)))
-    second = execute(queue, recorded(context, lambda c: c.append_memory_copy(large, large, 155)))
+    first, second = submit(66), submit(155)
     assert "155" in str(failure(lambda: second.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT))
     told = failure(lambda: first.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
     assert "155" not in str(told), "that is the other submission's reason"
+    run(queue, barrier(context))
+    assert not queue.lost
 
 
 def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: CommandQueue) -> None:
@@ -224,7 +224,7 @@ def test_a_submission_is_a_snapshot_on_every_queue(context: Context) -> None:
     assert not memory.view()[32:].any()
 
 
-# ------------------------------------------------------------ order and fairness
+# ------------------------------------------------------------ order
 
 
 def test_more_lists_than_slots_are_refused(context: Context) -> None:
@@ -232,6 +232,8 @@ def test_more_lists_than_slots_are_refused(context: Context) -> None:
     error = failure(lambda: queue.execute_command_lists([barrier(context)] * 3), ZeResult.ERROR_INVALID_SIZE)
     assert "2 slots" in error.info.expected
     run(queue, barrier(context), barrier(context))
+    for slots in (0, 1, 3, 1 << 20):
+        failure(lambda: context.create_command_queue(slots=slots), ZeResult.ERROR_INVALID_SIZE)  # noqa: B023
 
 
 def test_a_higher_priority_runs_first(context: Context) -> None:
@@ -248,11 +250,6 @@ def test_a_higher_priority_runs_first(context: Context) -> None:
     assert high <= normal <= low
 
 
-@pytest.mark.parametrize("slots", [0, 1, 3, 1 << 20])
-def test_an_impossible_size_is_refused(context: Context, slots: int) -> None:
-    failure(lambda: context.create_command_queue(slots=slots), ZeResult.ERROR_INVALID_SIZE)
-
-
 def test_a_destroyed_queue_drops_what_has_not_run(context: Context) -> None:
     gate, memory = context.create_event(), context.alloc_host(64)
     queue = context.create_command_queue()
@@ -265,38 +262,6 @@ def test_a_destroyed_queue_drops_what_has_not_run(context: Context) -> None:
 
     run(context.create_command_queue(), barrier(context))
     assert not memory.view().any()
-
-
-def test_a_busy_session_leaves_time_for_another(
-    daemon: Daemon, context: Context, queue: CommandQueue
-) -> None:
-    memory = context.alloc_host(1 << 24)
-    big = recorded(context, *[lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24)] * 4)
-    fences = [execute(queue, big) for _ in range(100)]
-    with Driver.open(daemon.socket) as other:
-        small = other.devices[0].create_context()
-        run(small.create_command_queue(), barrier(small))
-        assert not fences[-1].query_status(), "it did not have to wait for all that came before it"
-    assert fences[-1].host_synchronize(LONG)
-
-
-def test_a_session_that_has_worked_before_is_not_made_to_wait_for_a_new_one(
-    daemon: Daemon, context: Context, queue: CommandQueue
-) -> None:
-    memory = context.alloc_host(1 << 24)
-    run(queue, *[recorded(context, lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24))] * 100)
-    with Driver.open(daemon.socket) as other:
-        new = other.devices[0].create_context()
-        crowd, more = new.create_command_queue(), new.alloc_host(1 << 24)
-        start, late, mine = new.create_event(), new.alloc_host(64), context.alloc_host(64)
-        commands = fill(new, more, 2)
-        execute(crowd, waits(new, start))
-        fences = [execute(crowd, commands) for _ in range(50)]
-        fences += [execute(crowd, stamp(new, late)), *(execute(crowd, commands) for _ in range(50))]
-        start.host_signal()
-        run(queue, stamp(context, mine))
-        assert fences[-1].host_synchronize(LONG)
-        assert mine.view(np.uint64)[0] < late.view(np.uint64)[0], "what it had done before is held against it"
 
 
 # ------------------------------------------------------------ threads and processes
@@ -318,33 +283,6 @@ def test_eight_threads_submit_to_one_queue_at_once(context: Context) -> None:
 
 
 # ------------------------------------------------------------ the watchdog of waits
-
-
-def test_the_watchdog_bites_while_the_engine_is_busy(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(tdr_ms=200)
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        never, memory = context.create_event(), context.alloc_host(1 << 12)
-        busy, queue = context.create_command_queue(), context.create_command_queue()
-        # short ones: only the time between them counts, in which the device has nothing to do
-        fill = recorded(context, lambda c: c.append_memory_fill(memory, b"\x01", 1 << 12))
-        stop = threading.Event()
-
-        def keep_busy() -> None:
-            while not stop.is_set():
-                busy.execute_command_lists([fill])
-
-        thread = threading.Thread(target=keep_busy)
-        thread.start()
-        try:
-            wait_until(lambda: not busy.synchronize(0), what="the engine never runs dry")
-            fence = execute(queue, recorded(context, lambda c: c.append_wait_on_events([never])))
-            failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-            assert not stop.is_set(), "the engine was busy all the time"
-        finally:
-            stop.set()
-            thread.join(20)
-        assert busy.synchronize(LONG)
 
 
 def test_the_watchdog_counts_anew_after_progress(start_daemon: StartDaemon) -> None:

@@ -7,8 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -72,11 +75,20 @@ class Worker:
             self.process.kill()
             self.process.wait()
 
-    def ask(self, body: bytes | Message, fds: list[int]) -> tuple[Outcome, list[int]]:
-        """The outcome of one job and its descriptors; progress is kept in `progress`."""
+    def ask(self, body: bytes | Message, files: Sequence[int | bytes]) -> tuple[Outcome, list[int]]:
+        """The outcome of one job and its descriptors; progress is kept in `progress`.
+
+        `files` are descriptors, or contents that go as memory files.
+        """
         self._request += 1
         self.progress = []
-        self.channel.send(self._request, body if isinstance(body, bytes) else encode(body), fds)
+        made = {at: memory_file(file) for at, file in enumerate(files) if isinstance(file, bytes)}
+        try:
+            fds = [made[at] if isinstance(file, bytes) else file for at, file in enumerate(files)]
+            self.channel.send(self._request, body if isinstance(body, bytes) else encode(body), fds)
+        finally:
+            for fd in made.values():
+                os.close(fd)
         deadline = time.monotonic() + DEADLINE_S
         while True:
             assert self.channel.wait_readable(deadline - time.monotonic()), "no answer in time"
@@ -89,22 +101,22 @@ class Worker:
                     return outcome, packet.take_fds(packet.fd_count)
                 self.progress.append(outcome)
 
-    def info(self, body: bytes | Message, fds: list[int]) -> ErrorInfo:
+    def info(self, body: bytes | Message, files: Sequence[int | bytes]) -> ErrorInfo:
         """The fault of a job that has to fail; it brings no descriptor."""
-        outcome, answered = self.ask(body, fds)
+        outcome, answered = self.ask(body, files)
         assert answered == []
         assert isinstance(outcome, Failed), outcome
         return outcome.info
 
-    def content(self, body: Message, fds: list[int]) -> tuple[Message, bytes]:
+    def content(self, body: Message, files: Sequence[int | bytes]) -> tuple[Message, bytes]:
         """The answer to a job, and the content of its one descriptor, which must be immutable."""
-        outcome, (fd,) = self.ask(body, fds)
+        outcome, (fd,) = self.ask(body, files)
         assert not isinstance(outcome, Failed | Progress), outcome
         return outcome, _content(fd)
 
-    def blob(self, body: Message, fds: list[int]) -> Made:
+    def blob(self, body: Message, files: Sequence[int | bytes]) -> Made:
         """What a compilation or an import gives; digests and lengths have to be right."""
-        outcome, answered = self.ask(body, fds)
+        outcome, answered = self.ask(body, files)
         assert isinstance(outcome, Compiled), outcome
         contents = [_content(fd) for fd in answered]
         assert len(contents) == 1 + (outcome.placement_length > 0)
@@ -159,6 +171,28 @@ class Files:
     def close(self) -> None:
         os.close(self.xml)
         os.close(self.bin)
+
+
+WriteFiles = Callable[..., Files]
+"""Writes a model to disk; arguments are those of `Files` without the folder. Closes what it has opened."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[WriteFiles]:
+    """Write models into folders of their own below `folder`."""
+    written: list[Files] = []
+
+    def write(model: ov.Model, **how: Any) -> Files:
+        place = folder / f"model{len(written)}"
+        place.mkdir()
+        written.append(Files(place, model, **how))
+        return written[-1]
+
+    try:
+        yield write
+    finally:
+        for files in written:
+            files.close()
 
 
 def worker_command(fd: int) -> list[str]:

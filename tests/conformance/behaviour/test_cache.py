@@ -12,22 +12,24 @@ import pytest
 
 from tests.conformance import models
 from tests.conformance.api.enumerations import CACHE_DIR, CACHE_SIZE, GraphFlag, GraphProperty
-from tests.conformance.api.structures import GraphDesc
-from tests.conformance.models import Model
+from tests.conformance.api.structures import GraphDesc, Handle
+from tests.conformance.commands import infer
+from tests.conformance.models import SIZE, Model
 from tests.conformance.rig import Rig, ok
 
 Cached = tuple[Rig, Path]
+COMPILED, LOADED = GraphProperty.COMPILED, GraphProperty.LOADED_FROM_CACHE
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
 HOUR_S = 3600
 
 
-def origin(rig: Rig, desc: GraphDesc) -> int:
-    """Compiles; whether it was compiled, or loaded from the cache."""
-    graph = rig.api.ze_graph_create2(rig.context, rig.device, desc).get()
+def origin(rig: Rig, desc: GraphDesc, context: Handle = None) -> int:
+    """Compile; whether it was compiled, or loaded from the cache."""
+    graph = rig.api.ze_graph_create2(context or rig.context, rig.device, desc).get()
     flags = rig.api.ze_graph_get_properties3(graph).get().flags
     ok(rig.api.ze_graph_destroy(graph))
-    return flags & (GraphProperty.COMPILED | GraphProperty.LOADED_FROM_CACHE)
+    return flags & (COMPILED | LOADED)
 
 
 def entries(folder: Path) -> list[Path]:
@@ -39,125 +41,79 @@ def entries(folder: Path) -> list[Path]:
 
 
 def rebuild(path: Path, data: bytes) -> None:
-    """Overwrites an entry, which is read-only."""
+    """Overwrite an entry, which is read-only."""
     path.chmod(0o640)
     path.write_bytes(data)
     path.chmod(0o440)
 
 
 def test_second_compilation_is_loaded_from_the_cache(cached: Cached, model: Model) -> None:
-    rig, _ = cached
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
-
-
-def test_entry_is_one_file_named_by_its_hash(cached: Cached, model: Model) -> None:
     rig, folder = cached
-    origin(rig, rig.model_desc(model))
+    assert origin(rig, rig.model_desc(model)) == COMPILED
     (entry,) = entries(folder)
     assert set(entry.name) <= set("0123456789abcdef")
     assert entry.stat().st_mode & 0o777 == 0o440
-
-
-def test_loading_from_the_cache_does_not_change_the_entry(cached: Cached, model: Model) -> None:
-    rig, folder = cached
-    origin(rig, rig.model_desc(model))
-    (entry,) = entries(folder)
     before = entry.stat().st_mtime_ns
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
+    assert origin(rig, rig.model_desc(model)) == LOADED
+    assert origin(rig, rig.model_desc(model), rig.new_context()) == LOADED
     assert entries(folder)[0].stat().st_mtime_ns == before
+    entry.unlink()
+    assert origin(rig, rig.model_desc(model)) == COMPILED
+    assert len(entries(folder)) == 1
 
 
 def test_graph_from_the_cache_computes_the_same(cached: Cached, model: Model) -> None:
     rig, _ = cached
     left, right, found = rig.host(64, fill=b"\x3f"), rig.host(64, fill=b"\x3e"), []
     for _ in range(2):
-        graph, output, command_list = rig.graph(model), rig.host(64), rig.command_list()
+        graph, output = rig.graph(model), rig.host(SIZE)
         rig.bind(graph, left, right, output)
-        ok(rig.api.ze_command_list_append_graph_execute(command_list, graph))
-        rig.run(command_list)
-        found.append(rig.api.read(output, 64))
-    assert found[0] == found[1] != bytes(64)
+        rig.execute(infer(graph))
+        found.append(rig.api.read(output, SIZE))
+    assert found[0] == found[1] != bytes(SIZE)
 
 
-def test_other_context_and_session_use_the_same_cache(cached: Cached, model: Model) -> None:
-    rig, _ = cached
-    origin(rig, rig.model_desc(model))
-    context = rig.new_context()
-    graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
-    assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.LOADED_FROM_CACHE
-
-
-def test_other_build_flags_miss(cached: Cached, model: Model) -> None:
+def test_other_build_flags_and_weights_miss(cached: Cached, model: Model) -> None:
     rig, folder = cached
-    origin(rig, rig.model_desc(model))
     other = rig.model_desc(model, build_flags=models.build_flags(output="FP16"))
-    assert origin(rig, other) == GraphProperty.COMPILED
-    assert len(entries(folder)) == 2
-
-
-def test_other_weights_miss(cached: Cached, model: Model) -> None:
-    rig, _ = cached
-    origin(rig, rig.model_desc(model))
-    assert origin(rig, rig.model_desc(models.weighted_sum(3.0))) == GraphProperty.COMPILED
+    for desc in (rig.model_desc(model), other, rig.model_desc(models.weighted_sum(3.0))):
+        assert origin(rig, desc) == COMPILED
+    assert len(entries(folder)) == 3
 
 
 def test_disabled_caching_never_loads_and_never_stores(cached: Cached, model: Model) -> None:
     rig, folder = cached
     desc = rig.model_desc(model, flags=GraphFlag.DISABLE_CACHING)
-    assert [origin(rig, desc) for _ in range(2)] == [GraphProperty.COMPILED] * 2
+    assert [origin(rig, desc) for _ in range(2)] == [COMPILED] * 2
     assert entries(folder) == []
     origin(rig, rig.model_desc(model))
-    assert origin(rig, desc) == GraphProperty.COMPILED
+    assert origin(rig, desc) == COMPILED
 
 
 def test_input_hash_is_the_key_if_it_is_given(cached: Cached, model: Model) -> None:
     rig, _ = cached
-    assert origin(rig, rig.model_desc(model, input_hash=4711)) == GraphProperty.COMPILED
+    assert origin(rig, rig.model_desc(model, input_hash=4711)) == COMPILED
     altered = dataclasses.replace(model, xml=model.xml + b"\n<!-- altered -->\n")
-    assert origin(rig, rig.model_desc(altered, input_hash=4711)) == GraphProperty.LOADED_FROM_CACHE
-    assert origin(rig, rig.model_desc(model, input_hash=4712)) == GraphProperty.COMPILED
-
-
-def test_input_hash_with_other_build_flags_misses(cached: Cached, model: Model) -> None:
-    rig, _ = cached
-    origin(rig, rig.model_desc(model, input_hash=4711))
+    assert origin(rig, rig.model_desc(altered, input_hash=4711)) == LOADED
+    assert origin(rig, rig.model_desc(model, input_hash=4712)) == COMPILED
     other = rig.model_desc(model, build_flags=models.build_flags(output="FP16"), input_hash=4711)
-    assert origin(rig, other) == GraphProperty.COMPILED
+    assert origin(rig, other) == COMPILED
 
 
-@pytest.mark.parametrize("where", [0.0, 0.5, 0.999])
-def test_entry_with_a_flipped_byte_is_compiled_and_stored_again(
-    cached: Cached, model: Model, where: float
-) -> None:
+def test_damaged_entry_is_compiled_and_stored_again(cached: Cached, model: Model) -> None:
     rig, folder = cached
     origin(rig, rig.model_desc(model))
-    (entry,) = entries(folder)
-    good = entry.read_bytes()
-    bad = bytearray(good)
-    bad[int(len(bad) * where)] ^= 1
-    rebuild(entry, bytes(bad))
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
-    assert entries(folder)[0].read_bytes() == good
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.LOADED_FROM_CACHE
-
-
-@pytest.mark.parametrize("size", [0, 10, 80])
-def test_truncated_entry_is_compiled_again(cached: Cached, model: Model, size: int) -> None:
-    rig, folder = cached
-    origin(rig, rig.model_desc(model))
-    (entry,) = entries(folder)
-    rebuild(entry, entry.read_bytes()[:size])
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
-
-
-def test_deleted_entry_is_compiled_again(cached: Cached, model: Model) -> None:
-    rig, folder = cached
-    origin(rig, rig.model_desc(model))
-    for entry in entries(folder):
-        entry.unlink()
-    assert origin(rig, rig.model_desc(model)) == GraphProperty.COMPILED
-    assert len(entries(folder)) == 1
+    good = entries(folder)[0].read_bytes()
+    damaged = [good[:size] for size in (0, 10, 80)]
+    for where in (0.0, 0.5, 0.999):
+        flipped = bytearray(good)
+        flipped[int(len(good) * where)] ^= 1
+        damaged.append(bytes(flipped))
+    for data in damaged:
+        rebuild(entries(folder)[0], data)
+        assert origin(rig, rig.model_desc(model)) == COMPILED
+        assert entries(folder)[0].read_bytes() == good
+        assert origin(rig, rig.model_desc(model)) == LOADED
 
 
 def test_threads_that_compile_the_same_model_all_succeed(cached: Cached, model: Model) -> None:
@@ -182,13 +138,14 @@ def test_build_log_tells_that_the_blob_was_stored_and_found(cached: Cached, mode
         ok(rig.api.ze_graph_build_log_destroy(outcome.log))
 
 
-def test_small_limit_stores_nothing(cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["256", "plenty"], ids=["small", "unparsable"])
+def test_limit_that_leaves_no_room_stores_nothing(
+    cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     rig, folder = cached
-    monkeypatch.setenv(CACHE_SIZE, "256")
+    monkeypatch.setenv(CACHE_SIZE, limit)
     context = rig.new_context()
-    for _ in range(2):
-        graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
-        assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.COMPILED
+    assert [origin(rig, rig.model_desc(model), context) for _ in range(2)] == [COMPILED] * 2
     assert entries(folder) == []
 
 
@@ -210,32 +167,17 @@ def test_limit_evicts_what_was_not_used_for_longest(
     for path in folder.glob(f"{newest.name}*"):
         path.unlink()
     monkeypatch.setenv(CACHE_SIZE, str(total - missing))
-    context = rig.new_context()
-    rig.api.ze_graph_create2(context, rig.device, descs[-1]).get()
+    origin(rig, descs[-1], rig.new_context())
     assert len(entries(folder)) == left
     assert newest.exists()
     assert stored[0].exists() is (missing == 0)
 
 
-def test_unparsable_limit_stores_nothing(
-    cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig, folder = cached
-    monkeypatch.setenv(CACHE_SIZE, "plenty")
-    rig.api.ze_graph_create2(rig.new_context(), rig.device, rig.model_desc(model)).get()
-    assert entries(folder) == []
-
-
-def test_empty_directory_setting_turns_caching_off(rig: Rig, model: Model) -> None:
-    assert os.environ[CACHE_DIR] == ""
-    assert [origin(rig, rig.model_desc(model)) for _ in range(2)] == [GraphProperty.COMPILED] * 2
-
-
-def test_directory_that_cannot_be_made_turns_caching_off(
+def test_directory_that_is_empty_or_cannot_be_made_turns_caching_off(
     rig: Rig, model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert os.environ[CACHE_DIR] == ""
+    assert [origin(rig, rig.model_desc(model)) for _ in range(2)] == [COMPILED] * 2
     (tmp_path / "file").touch()
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "file" / "cache"))
-    context = rig.new_context()
-    graph = rig.api.ze_graph_create2(context, rig.device, rig.model_desc(model)).get()
-    assert rig.api.ze_graph_get_properties3(graph).get().flags & GraphProperty.COMPILED
+    assert origin(rig, rig.model_desc(model), rig.new_context()) == COMPILED

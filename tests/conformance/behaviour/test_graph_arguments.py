@@ -3,64 +3,59 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance import models
 from tests.conformance.api.enumerations import ArgumentType, ElementType, Layout, Precision
+from tests.conformance.api.structures import ArgumentProperties, Handle
+from tests.conformance.commands import infer
 from tests.conformance.models import COUNT, FACTOR, NAMES, Model
-from tests.conformance.rig import Rig, ok
+from tests.conformance.rig import Rig
 
 
-@pytest.mark.parametrize("version", ["", "2", "3"])
-def test_inputs_come_before_outputs(rig: Rig, model: Model, version: str) -> None:
-    graph = rig.graph(model)
+@pytest.fixture
+def graph(rig: Rig, model: Model) -> Handle:
+    return rig.graph(model)
+
+
+def properties(rig: Rig, graph: Handle, version: str = "3") -> list[ArgumentProperties]:
     ask = getattr(rig.api, f"ze_graph_get_argument_properties{version}")
-    found = [ask(graph, index).get() for index in range(3)]
-    assert [entry.type for entry in found] == [ArgumentType.INPUT, ArgumentType.INPUT, ArgumentType.OUTPUT]
+    return [ask(graph, index).get() for index in range(3)]
 
 
-@pytest.mark.parametrize("version", ["", "2", "3"])
-def test_unused_dimensions_are_one(rig: Rig, model: Model, version: str) -> None:
-    graph = rig.graph(model)
-    ask = getattr(rig.api, f"ze_graph_get_argument_properties{version}")
-    assert [ask(graph, index).get().dims for index in range(3)] == [(1, COUNT, 1, 1, 1)] * 3
+def test_every_version_tells_types_and_dimensions(rig: Rig, graph: Handle) -> None:
+    types = [ArgumentType.INPUT, ArgumentType.INPUT, ArgumentType.OUTPUT]
+    for version in ("", "2", "3"):
+        found = properties(rig, graph, version)
+        assert [entry.type for entry in found] == types
+        assert [entry.dims for entry in found] == [(1, COUNT, 1, 1, 1)] * 3
+        assert all(entry.name for entry in found)
+        assert len({entry.name for entry in found}) == 3
 
 
-def test_arguments_have_the_precisions_and_layouts_of_the_build_flags(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model)
-    for index in range(3):
-        found = rig.api.ze_graph_get_argument_properties3(graph, index).get()
+def test_arguments_have_the_precisions_and_layouts_of_the_build_flags(rig: Rig, graph: Handle) -> None:
+    for found in properties(rig, graph):
         assert found.network_precision == found.device_precision == Precision.FP32
         assert found.network_layout == found.device_layout == Layout.NC
 
 
-def test_quantization_is_the_identity(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model)
-    found = [rig.api.ze_graph_get_argument_properties2(graph, index).get() for index in range(3)]
+def test_quantization_is_the_identity(rig: Rig, graph: Handle) -> None:
+    found = properties(rig, graph, "2")
     assert [entry.quant_reverse_scale for entry in found] == [1, 1, 0]
     assert [entry.quant_zero_point for entry in found] == [0, 0, 0]
 
 
-def test_version_3_tells_rank_and_names(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model)
-    for index, name in enumerate(NAMES):
-        found = rig.api.ze_graph_get_argument_properties3(graph, index).get()
+def test_version_3_tells_rank_and_names(rig: Rig, graph: Handle) -> None:
+    for found, name in zip(properties(rig, graph), NAMES, strict=True):
         assert found.dims_count == 2
         assert found.debug_friendly_name == name
         assert name in found.associated_tensor_names
 
 
-def test_argument_names_are_distinct(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model)
-    found = [rig.api.ze_graph_get_argument_properties(graph, index).get().name for index in range(3)]
-    assert all(found)
-    assert len(set(found)) == 3
-
-
-def test_metadata_describes_the_model(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model)
+def test_metadata_describes_the_model(rig: Rig, graph: Handle) -> None:
     for index, name in enumerate(NAMES):
         found = rig.api.ze_graph_get_argument_metadata(graph, index).get()
         assert found.type == (ArgumentType.OUTPUT if index == 2 else ArgumentType.INPUT)
@@ -70,49 +65,26 @@ def test_metadata_describes_the_model(rig: Rig, model: Model) -> None:
         assert name in found.tensor_names
 
 
-def test_argument_that_does_not_exist_is_an_invalid_argument(rig: Rig, model: Model) -> None:
-    api, graph, invalid = rig.api, rig.graph(model), ZeResult.ERROR_INVALID_ARGUMENT
+def test_argument_that_does_not_exist_is_an_invalid_argument(rig: Rig, graph: Handle) -> None:
+    api, invalid = rig.api, ZeResult.ERROR_INVALID_ARGUMENT
     assert api.ze_graph_get_argument_properties(graph, 3).result == invalid
     assert api.ze_graph_get_argument_properties3(graph, 3).result == invalid
     assert api.ze_graph_get_argument_metadata(graph, 3).result == invalid
 
 
-def test_null_graph_and_output_are_refused(rig: Rig, model: Model) -> None:
-    api, graph = rig.api, rig.graph(model)
-    null_handle, null_pointer = ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_NULL_POINTER
-    assert api.ze_graph_get_argument_properties(None, 0).result == null_handle
-    assert api.ze_graph_get_argument_metadata(None, 0).result == null_handle
-    assert api.ze_graph_get_argument_properties(graph, 0, out=False).result == null_pointer
-    assert api.ze_graph_get_argument_properties3(graph, 0, out=False).result == null_pointer
-    assert api.ze_graph_get_argument_metadata(graph, 0, out=False).result == null_pointer
-
-
-def test_build_flags_choose_the_precision_of_an_input(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model, build_flags=models.build_flags(inputs=("U8", "FP16")))
-    found = [rig.api.ze_graph_get_argument_properties3(graph, index).get() for index in range(3)]
-    assert [entry.device_precision for entry in found] == [Precision.U8, Precision.FP16, Precision.FP32]
-
-
-def test_inference_takes_and_gives_the_precisions_of_the_build_flags(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model, build_flags=models.build_flags(inputs=("U8", "FP16"), output="FP16"))
+@pytest.mark.parametrize("case", [str.upper, str.lower], ids=["capitals", "small letters"])
+def test_build_flags_choose_the_precisions(rig: Rig, model: Model, case: Callable[[str], str]) -> None:
+    flags = models.build_flags(inputs=(case("U8"), case("FP16")), output=case("FP16"))
+    graph, output = rig.graph(model, build_flags=flags), rig.host(COUNT * 2)
+    expected = [Precision.U8, Precision.FP16, Precision.FP16]
+    assert [entry.device_precision for entry in properties(rig, graph)] == expected
+    # the metadata keeps the precision of the model
+    assert rig.api.ze_graph_get_argument_metadata(graph, 0).get().data_type == ElementType.F32
     left, right = rig.data(bytes(range(COUNT))), rig.data(struct.pack(f"<{COUNT}e", *[1.5] * COUNT))
-    output, command_list = rig.host(COUNT * 2), rig.command_list()
     rig.bind(graph, left, right, output)
-    ok(rig.api.ze_command_list_append_graph_execute(command_list, graph))
-    rig.run(command_list)
+    rig.execute(infer(graph))
     found = struct.unpack(f"<{COUNT}e", rig.api.read(output, COUNT * 2))
     assert list(found) == [at + 1.5 * FACTOR for at in range(COUNT)]
-
-
-def test_precisions_may_be_written_in_small_letters(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model, build_flags=models.build_flags(inputs=("u8", "fp16"), output="fp16"))
-    found = [rig.api.ze_graph_get_argument_properties3(graph, index).get() for index in range(3)]
-    assert [entry.device_precision for entry in found] == [Precision.U8, Precision.FP16, Precision.FP16]
-
-
-def test_metadata_keeps_the_precision_of_the_model(rig: Rig, model: Model) -> None:
-    graph = rig.graph(model, build_flags=models.build_flags(inputs=("U8", "FP16")))
-    assert rig.api.ze_graph_get_argument_metadata(graph, 0).get().data_type == ElementType.F32
 
 
 def test_config_of_the_build_flags_is_accepted(rig: Rig, model: Model) -> None:

@@ -24,145 +24,106 @@ from tests.conformance.api.enumerations import (
     MemoryAccess,
     QueueGroupFlag,
 )
-from tests.conformance.rig import DEADLINE, SECOND, Rig, ok
+from tests.conformance.rig import DEADLINE, SECOND, Rig
 from tests.support.waiting import wait_until
 
-# platform of the suite's daemon, index: device id, SIMD width, slices, nanoseconds a tick
+# index of the device of the suite's daemon: id, SIMD width, slices, execution units, nanoseconds a tick
 PLATFORMS = {
-    "Lunar Lake": (0, 0x643E, 4096, 6, 52),
-    "Meteor Lake": (1, 0x7D1D, 4096, 2, 26),
-    "Panther Lake": (2, 0xB03E, 8192, 3, None),
+    0: (0x643E, 4096, 6, 12288, 52),
+    1: (0x7D1D, 4096, 2, 4096, 26),
+    2: (0xB03E, 8192, 3, None, None),
+}
+EXTENSIONS = {
+    GRAPH_EXTENSION: GRAPH_EXTENSION_VERSION,
+    PROFILING_EXTENSION: 1 << 16,
+    QUEUE_EXTENSION: 1 << 16 | 1,
+    CONTEXT_EXTENSION: 1 << 16,
+    MUTABLE_EXTENSION: 1 << 16 | 1,
 }
 
 
 def test_drivers_are_found_with_the_npu_flag(rig: Rig) -> None:
-    assert len(rig.api.ze_init_drivers(InitDriverType.NPU).get()) == 1
-
-
-def test_drivers_are_found_with_the_npu_flag_among_others(rig: Rig) -> None:
-    assert len(rig.api.ze_init_drivers(InitDriverType.NPU | InitDriverType.GPU).get()) == 1
-
-
-def test_drivers_of_other_types_only_are_uninitialized(rig: Rig) -> None:
+    for flags in (InitDriverType.NPU, InitDriverType.NPU | InitDriverType.GPU):
+        assert len(rig.api.ze_init_drivers(flags).get()) == 1
     assert rig.api.ze_init_drivers(InitDriverType.GPU).result == ZeResult.ERROR_UNINITIALIZED
 
 
-def test_api_version_is_the_one_of_the_headers(rig: Rig) -> None:
+def test_driver_is_the_npu_driver(rig: Rig) -> None:
     assert rig.api.ze_driver_get_api_version(rig.driver).get() == API_VERSION
-
-
-def test_driver_uuid_is_the_npu_driver_uuid(rig: Rig) -> None:
     properties = rig.api.ze_driver_get_properties(rig.driver).get()
     assert properties.uuid == DRIVER_UUID
     assert properties.driver_version > 0
-
-
-def test_last_error_is_described(rig: Rig) -> None:
-    assert rig.api.ze_mem_free(rig.context, 0x1234) == ZeResult.ERROR_INVALID_ARGUMENT
-    said = rig.api.ze_driver_get_last_error_description(rig.driver).get()
-    assert said.partition(":")[0] == "zeMemFree"
-    assert "0x1234" in said
-
-
-def test_last_error_is_the_one_of_the_calling_thread(rig: Rig) -> None:
-    assert rig.api.ze_mem_free(rig.context, 0x1234) == ZeResult.ERROR_INVALID_ARGUMENT
-    said: list[str] = []
-    other = threading.Thread(
-        target=lambda: said.append(rig.api.ze_driver_get_last_error_description(rig.driver).get())
-    )
-    other.start()
-    other.join(DEADLINE / SECOND)
-    assert said == [""]
-
-
-def test_driver_has_no_ipc(rig: Rig) -> None:
     assert rig.api.ze_driver_get_ipc_properties(rig.driver).get() == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        (GRAPH_EXTENSION, GRAPH_EXTENSION_VERSION),
-        (PROFILING_EXTENSION, 1 << 16),
-        (QUEUE_EXTENSION, 1 << 16 | 1),
-        (CONTEXT_EXTENSION, 1 << 16),
-        (MUTABLE_EXTENSION, 1 << 16 | 1),
-    ],
-)
-def test_extension_is_listed_with_its_version(rig: Rig, name: str, version: int) -> None:
+def test_last_error_of_a_thread_is_described_to_it_alone(rig: Rig) -> None:
+    def describe() -> str:
+        return rig.api.ze_driver_get_last_error_description(rig.driver).get()
+
+    assert rig.api.ze_mem_free(rig.context, 0x1234) == ZeResult.ERROR_INVALID_ARGUMENT
+    others: list[str] = []
+    other = threading.Thread(target=lambda: others.append(describe()))
+    other.start()
+    other.join(DEADLINE / SECOND)
+    assert others == [""]
+    assert describe().partition(":")[0] == "zeMemFree"
+    assert "0x1234" in describe()
+
+
+def test_extensions_are_listed_with_their_versions(rig: Rig) -> None:
     found = rig.api.ze_driver_get_extension_properties(rig.driver).get()
-    assert {entry.name: entry.version for entry in found}[name] == version
+    assert EXTENSIONS.items() <= {entry.name: entry.version for entry in found}.items()
 
 
-@pytest.mark.parametrize("name", [GRAPH_EXTENSION, PROFILING_EXTENSION, QUEUE_EXTENSION, CONTEXT_EXTENSION])
-def test_extension_table_is_found_by_name(rig: Rig, name: str) -> None:
-    assert rig.api.ze_driver_get_extension_function_address(rig.driver, name).get()
-
-
-def test_graph_extension_is_found_by_its_older_names(rig: Rig) -> None:
-    for minor in range(2, 9):
-        name = f"{GRAPH_EXTENSION}_1_{minor}"
+def test_extension_tables_are_found_by_name(rig: Rig) -> None:
+    older = [f"{GRAPH_EXTENSION}_1_{minor}" for minor in range(2, 9)]
+    for name in [*older, *(name for name in EXTENSIONS if name != MUTABLE_EXTENSION)]:
         assert rig.api.ze_driver_get_extension_function_address(rig.driver, name).get()
-
-
-def test_unknown_extension_is_an_invalid_argument(rig: Rig) -> None:
     found = rig.api.ze_driver_get_extension_function_address(rig.driver, "ZE_extension_of_nobody")
     assert found.result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_device_has_the_identity_of_its_platform(rig: Rig, platform: str) -> None:
-    index, device_id, simd, slices, tick = PLATFORMS[platform]
+@pytest.mark.parametrize("index", PLATFORMS)
+def test_device_has_the_identity_of_its_platform(rig: Rig, index: int) -> None:
+    device_id, simd, slices, units, tick = PLATFORMS[index]
     found = rig.api.ze_device_get_properties(rig.devices[index]).get()
     assert found.device_id == device_id
     assert found.physical_eu_simd_width == simd
     assert found.num_slices == slices
     assert found.num_subslices_per_slice == 1
+    assert units is None or found.num_eus_per_subslice == units
     assert tick is None or found.timer_resolution == tick
 
 
-@pytest.mark.parametrize(("index", "units"), [(0, 12288), (1, 4096)])
-def test_device_has_the_execution_units_of_its_platform(rig: Rig, index: int, units: int) -> None:
-    assert rig.api.ze_device_get_properties(rig.devices[index]).get().num_eus_per_subslice == units
-
-
-def test_device_is_an_integrated_npu_of_intel(rig: Rig) -> None:
+def test_device_is_an_integrated_npu_of_intel_with_its_limits(rig: Rig) -> None:
     found = rig.api.ze_device_get_properties(rig.device).get()
     assert found.type == DeviceType.VPU
     assert found.vendor_id == VENDOR_INTEL
     assert found.flags == DeviceFlag.INTEGRATED
     assert found.name == "Intel(R) AI Boost"
     assert len(found.uuid) == 16
-
-
-def test_device_limits_are_those_of_the_npu(rig: Rig) -> None:
-    found = rig.api.ze_device_get_properties(rig.device).get()
     assert found.max_hardware_contexts == 64
     assert found.max_command_queue_priority == 2
     assert found.num_threads_per_eu == 1
     assert found.timestamp_valid_bits == 64
     assert found.max_mem_alloc_size > 1 << 20
+    # the newer structure tells cycles a second
+    newer = rig.api.ze_device_get_properties(rig.device, version=(1, 2)).get()
+    assert newer.timer_resolution == pytest.approx(1e9 / 52, rel=0.01)
 
 
-def test_timer_resolution_of_the_newer_structure_is_cycles_a_second(rig: Rig) -> None:
-    found = rig.api.ze_device_get_properties(rig.device, version=(1, 2)).get()
-    assert found.timer_resolution == pytest.approx(1e9 / 52, rel=0.01)
+def test_devices_have_uuids_and_pci_addresses_of_their_own(rig: Rig) -> None:
+    count = len(rig.devices)
+    assert len({rig.api.ze_device_get_properties(device).get().uuid for device in rig.devices}) == count
+    assert len({rig.api.ze_device_pci_get_properties_ext(device).get() for device in rig.devices}) == count
 
 
-def test_devices_have_uuids_of_their_own(rig: Rig) -> None:
-    found = {rig.api.ze_device_get_properties(device).get().uuid for device in rig.devices}
-    assert len(found) == len(rig.devices)
-
-
-def test_device_has_no_sub_devices(rig: Rig) -> None:
-    found = rig.api.ze_device_get_sub_devices(rig.device)
-    assert found.result == ZeResult.SUCCESS
-    assert list(found.value or ()) == []
-
-
-def test_compute_and_image_properties_are_zeros(rig: Rig) -> None:
-    assert not any(rig.api.ze_device_get_compute_properties(rig.device).get())
-    assert not any(rig.api.ze_device_get_image_properties(rig.device).get())
+def test_device_has_no_sub_devices_peers_compute_and_images(rig: Rig) -> None:
+    api, device = rig.api, rig.device
+    assert list(api.ze_device_get_sub_devices(device).get()) == []
+    assert api.ze_device_get_p2p_properties(device, device).get() == 0
+    assert not any(api.ze_device_get_compute_properties(device).get())
+    assert not any(api.ze_device_get_image_properties(device).get())
 
 
 def test_device_has_one_memory_called_ddr(rig: Rig) -> None:
@@ -170,19 +131,12 @@ def test_device_has_one_memory_called_ddr(rig: Rig) -> None:
     assert (found.name, found.max_clock_rate, found.max_bus_width, found.total_size) == ("DDR", 0, 0, 0)
 
 
-def test_host_and_device_memory_can_be_accessed_atomically(rig: Rig) -> None:
-    found = rig.api.ze_device_get_memory_access_properties(rig.device).get()
-    assert found.host == found.device == MemoryAccess.RW | MemoryAccess.ATOMIC
-
-
-def test_memory_is_imported_and_exported_as_dma_buf(rig: Rig) -> None:
-    found = rig.api.ze_device_get_external_memory_properties(rig.device).get()
-    assert found.allocation_import_types & ExternalMemory.DMA_BUF
-    assert found.allocation_export_types & ExternalMemory.DMA_BUF
-
-
-def test_devices_are_not_peers(rig: Rig) -> None:
-    assert rig.api.ze_device_get_p2p_properties(rig.device, rig.device).get() == 0
+def test_memory_is_accessed_atomically_and_shared_as_dma_buf(rig: Rig) -> None:
+    access = rig.api.ze_device_get_memory_access_properties(rig.device).get()
+    assert access.host == access.device == MemoryAccess.RW | MemoryAccess.ATOMIC
+    external = rig.api.ze_device_get_external_memory_properties(rig.device).get()
+    assert external.allocation_import_types & ExternalMemory.DMA_BUF
+    assert external.allocation_export_types & ExternalMemory.DMA_BUF
 
 
 def test_device_has_one_queue_group_that_computes_and_copies(rig: Rig) -> None:
@@ -190,10 +144,6 @@ def test_device_has_one_queue_group_that_computes_and_copies(rig: Rig) -> None:
     assert found.flags == QueueGroupFlag.COMPUTE | QueueGroupFlag.COPY
     assert found.num_queues == 1
     assert found.max_memory_fill_pattern_size == 4
-
-
-def test_device_status_is_success(rig: Rig) -> None:
-    ok(rig.api.ze_device_get_status(rig.device))
 
 
 def test_global_timestamps_go_forward_together(rig: Rig) -> None:
@@ -211,11 +161,6 @@ def test_global_timestamps_tick_at_the_timer_resolution(rig: Rig) -> None:
         pass
     ticks, spent = second.device - first.device, second.host - first.host
     assert spent / ticks == pytest.approx(52, rel=0.2)
-
-
-def test_pci_addresses_differ(rig: Rig) -> None:
-    found = {rig.api.ze_device_pci_get_properties_ext(device).get() for device in rig.devices}
-    assert len(found) == len(rig.devices)
 
 
 def test_sysman_names_an_npu_of_intel(rig: Rig) -> None:
@@ -239,21 +184,3 @@ def test_sysman_engine_is_busy_while_it_works(rig: Rig) -> None:
     after = rig.api.zes_engine_get_activity(engine).get()
     assert after.timestamp_us > before.timestamp_us
     assert 0 < after.active_time_us - before.active_time_us <= after.timestamp_us - before.timestamp_us
-
-
-def test_null_driver_and_device_are_refused(rig: Rig) -> None:
-    null = ZeResult.ERROR_INVALID_NULL_HANDLE
-    assert rig.api.ze_driver_get_properties(None).result == null
-    assert rig.api.ze_driver_get_api_version(None).result == null
-    assert rig.api.ze_device_get(None).result == null
-    assert rig.api.ze_device_get_properties(None).result == null
-    assert rig.api.ze_device_get_status(None) == null
-
-
-def test_null_pointers_for_properties_are_refused(rig: Rig) -> None:
-    null = ZeResult.ERROR_INVALID_NULL_POINTER
-    assert rig.api.ze_driver_get_properties(rig.driver, out=False).result == null
-    assert rig.api.ze_driver_get_api_version(rig.driver, out=False).result == null
-    assert rig.api.ze_device_get_properties(rig.device, out=False).result == null
-    assert rig.api.ze_device_get_global_timestamps(rig.device, out=False).result == null
-    assert rig.api.ze_driver_get_extension_function_address(rig.driver, None).result == null

@@ -1,6 +1,6 @@
 """Drivers with one seeded defect each. The suite has to fail on every one of them, at the expected test."""
 
-from tests.conformance.defects import commands, events, fences, graphs, handles, lists, memory, queues
+from tests.conformance.defects import commands, objects, waits
 from tests.conformance.defects.defect import DEFECTS
 
-__all__ = ["DEFECTS", "commands", "events", "fences", "graphs", "handles", "lists", "memory", "queues"]
+__all__ = ["DEFECTS", "commands", "objects", "waits"]

@@ -15,11 +15,13 @@ from tests.conformance.native_driver.session import (
     answer,
     array,
     call,
+    creation,
     events_of,
     handle,
     made,
     plain,
     pointer,
+    told,
 )
 
 _QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020, 0xB
@@ -76,10 +78,7 @@ class NativeCommands(Session):
     ze_command_list_reset = plain("zeCommandListReset")
     ze_command_list_host_synchronize = plain("zeCommandListHostSynchronize", c_uint64)
 
-    def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> Answer[bool]:
-        told = c_uint8()
-        result = call("zeCommandListIsImmediate", handle(command_list), ctypes.byref(told) if out else None)
-        return answer(result, lambda: bool(told.value))
+    ze_command_list_is_immediate = told("zeCommandListIsImmediate", c_uint8, lambda found: bool(found.value))
 
     def ze_command_list_get_next_command_id_exp(
         self, command_list: Handle, desc: api.MutableCommandIdDesc | None, out: bool = True
@@ -174,9 +173,7 @@ class NativeCommands(Session):
 
     # ------------------------------------------------------------ fences
 
-    def ze_fence_create(self, queue: Handle, desc: api.FenceDesc | None, out: bool = True) -> Answer[Handle]:
-        given = None if desc is None else lib.Flags(flags=desc.flags)
-        return made("zeFenceCreate", out, handle(queue), pointer(given))
+    ze_fence_create = creation("zeFenceCreate", lambda desc: lib.Flags(flags=desc.flags))
 
     ze_fence_destroy = plain("zeFenceDestroy")
     ze_fence_host_synchronize = plain("zeFenceHostSynchronize", c_uint64)
@@ -195,9 +192,7 @@ class NativeCommands(Session):
 
     ze_event_pool_destroy = plain("zeEventPoolDestroy")
 
-    def ze_event_create(self, pool: Handle, desc: api.EventDesc | None, out: bool = True) -> Answer[Handle]:
-        given = None if desc is None else lib.EventDesc(index=desc.index)
-        return made("zeEventCreate", out, handle(pool), pointer(given))
+    ze_event_create = creation("zeEventCreate", lambda desc: lib.EventDesc(index=desc.index))
 
     ze_event_destroy = plain("zeEventDestroy")
     ze_event_host_signal = plain("zeEventHostSignal")

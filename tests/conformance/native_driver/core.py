@@ -16,16 +16,21 @@ from tests.conformance.native_driver.session import (
     Session,
     answer,
     call,
-    each,
     handle,
+    listed,
     made,
     plain,
     pointer,
     properties,
+    told,
 )
 
 _EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
 _PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
+
+
+def _same(handle: int) -> Handle:
+    return handle
 
 
 class NativeCore(Session):
@@ -43,26 +48,23 @@ class NativeCore(Session):
         result = call("zeInitDrivers", ctypes.byref(count), entries, ctypes.byref(desc))
         return answer(result, lambda: list(entries))
 
-    def ze_driver_get_api_version(self, driver: Handle, out: bool = True) -> Answer[int]:
-        version = c_uint32()
-        result = call("zeDriverGetApiVersion", handle(driver), ctypes.byref(version) if out else None)
-        return answer(result, lambda: version.value)
+    ze_driver_get_api_version = told("zeDriverGetApiVersion", c_uint32, lambda found: int(found.value))
 
-    def ze_driver_get_properties(self, driver: Handle, out: bool = True) -> Answer[api.DriverProperties]:
-        found = lib.DriverProperties()
-        result = properties("zeDriverGetProperties", found, out, handle(driver))
-        return answer(result, lambda: api.DriverProperties(bytes(found.uuid), found.driverVersion))
+    ze_driver_get_properties = told(
+        "zeDriverGetProperties",
+        lib.DriverProperties,
+        lambda found: api.DriverProperties(bytes(found.uuid), found.driverVersion),
+    )
 
-    def ze_driver_get_ipc_properties(self, driver: Handle, out: bool = True) -> Answer[int]:
-        found = lib.Flags(flags=77)
-        result = properties("zeDriverGetIpcProperties", found, out, handle(driver))
-        return answer(result, lambda: found.flags)
+    ze_driver_get_ipc_properties = told(
+        "zeDriverGetIpcProperties", lambda: lib.Flags(flags=77), lambda found: int(found.flags)
+    )
 
-    def ze_driver_get_extension_properties(
-        self, driver: Handle, out: bool = True
-    ) -> Answer[Sequence[api.ExtensionProperties]]:
-        result, found = each("zeDriverGetExtensionProperties", lib.ExtensionProperties, out, handle(driver))
-        return answer(result, lambda: [api.ExtensionProperties(e.name.decode(), e.version) for e in found])
+    ze_driver_get_extension_properties = listed(
+        "zeDriverGetExtensionProperties",
+        lib.ExtensionProperties,
+        lambda found: api.ExtensionProperties(found.name.decode(), found.version),
+    )
 
     def ze_driver_get_extension_function_address(
         self, driver: Handle, name: str | None, out: bool = True
@@ -70,21 +72,15 @@ class NativeCore(Session):
         text = None if name is None else name.encode()
         return made("zeDriverGetExtensionFunctionAddress", out, handle(driver), text)
 
-    def ze_driver_get_last_error_description(self, driver: Handle, out: bool = True) -> Answer[str]:
-        text = c_char_p()
-        place = ctypes.byref(text) if out else None
-        result = call("zeDriverGetLastErrorDescription", handle(driver), place)
-        return answer(result, (text.value or b"").decode)
+    ze_driver_get_last_error_description = told(
+        "zeDriverGetLastErrorDescription", c_char_p, lambda found: (found.value or b"").decode()
+    )
 
     # ------------------------------------------------------------ device
 
-    def ze_device_get(self, driver: Handle) -> Answer[Sequence[Handle]]:
-        result, found = each("zeDeviceGet", c_void_p, True, handle(driver))
-        return answer(result, lambda: found)
+    ze_device_get = listed("zeDeviceGet", c_void_p, _same)
 
-    def ze_device_get_sub_devices(self, device: Handle) -> Answer[Sequence[Handle]]:
-        result, found = each("zeDeviceGetSubDevices", c_void_p, True, handle(device))
-        return answer(result, lambda: found)
+    ze_device_get_sub_devices = listed("zeDeviceGetSubDevices", c_void_p, _same)
 
     def ze_device_get_properties(
         self, device: Handle, version: tuple[int, int] = (1, 0), out: bool = True
@@ -93,56 +89,43 @@ class NativeCore(Session):
         result = properties("zeDeviceGetProperties", found, out, handle(device))
         return answer(result, lambda: api.DeviceProperties(**_device_fields(found)))
 
-    def ze_device_get_compute_properties(self, device: Handle, out: bool = True) -> Answer[Sequence[int]]:
-        found = lib.ComputeProperties()
-        result = properties("zeDeviceGetComputeProperties", found, out, handle(device))
-        return answer(result, lambda: list(found.numbers))
+    ze_device_get_compute_properties = told(
+        "zeDeviceGetComputeProperties", lib.ComputeProperties, lambda found: list(found.numbers)
+    )
 
-    def ze_device_get_image_properties(self, device: Handle, out: bool = True) -> Answer[Sequence[int]]:
-        found = lib.ImageProperties()
-        result = properties("zeDeviceGetImageProperties", found, out, handle(device))
-        return answer(result, lambda: [*found.dims, found.maxImageBufferSize, *found.numbers])
+    ze_device_get_image_properties = told(
+        "zeDeviceGetImageProperties",
+        lib.ImageProperties,
+        lambda found: [*found.dims, found.maxImageBufferSize, *found.numbers],
+    )
 
-    def ze_device_get_memory_properties(self, device: Handle) -> Answer[Sequence[api.MemoryProperties]]:
-        result, found = each("zeDeviceGetMemoryProperties", lib.MemoryProperties, True, handle(device))
-        return answer(
-            result,
-            lambda: [
-                api.MemoryProperties(e.name.decode(), e.max_clock_rate, e.max_bus_width, e.total_size)
-                for e in found
-            ],
-        )
+    ze_device_get_memory_properties = listed(
+        "zeDeviceGetMemoryProperties",
+        lib.MemoryProperties,
+        lambda e: api.MemoryProperties(e.name.decode(), e.max_clock_rate, e.max_bus_width, e.total_size),
+    )
 
-    def ze_device_get_memory_access_properties(
-        self, device: Handle, out: bool = True
-    ) -> Answer[api.MemoryAccessProperties]:
-        found = lib.MemoryAccessProperties()
-        result = properties("zeDeviceGetMemoryAccessProperties", found, out, handle(device))
-        return answer(result, lambda: api.MemoryAccessProperties(*found.capabilities))
+    ze_device_get_memory_access_properties = told(
+        "zeDeviceGetMemoryAccessProperties",
+        lib.MemoryAccessProperties,
+        lambda found: api.MemoryAccessProperties(*found.capabilities),
+    )
 
-    def ze_device_get_external_memory_properties(
-        self, device: Handle, out: bool = True
-    ) -> Answer[api.ExternalMemoryProperties]:
-        found = lib.ExternalMemoryProperties()
-        result = properties("zeDeviceGetExternalMemoryProperties", found, out, handle(device))
-        return answer(result, lambda: api.ExternalMemoryProperties(*found.types[:2]))
+    ze_device_get_external_memory_properties = told(
+        "zeDeviceGetExternalMemoryProperties",
+        lib.ExternalMemoryProperties,
+        lambda found: api.ExternalMemoryProperties(*found.types[:2]),
+    )
 
-    def ze_device_get_p2p_properties(self, device: Handle, peer: Handle, out: bool = True) -> Answer[int]:
-        found = lib.Flags(flags=77)
-        result = properties("zeDeviceGetP2PProperties", found, out, handle(device), handle(peer))
-        return answer(result, lambda: found.flags)
+    ze_device_get_p2p_properties = told(
+        "zeDeviceGetP2PProperties", lambda: lib.Flags(flags=77), lambda found: int(found.flags), [c_void_p]
+    )
 
-    def ze_device_get_command_queue_group_properties(
-        self, device: Handle
-    ) -> Answer[Sequence[api.QueueGroupProperties]]:
-        name = "zeDeviceGetCommandQueueGroupProperties"
-        result, found = each(name, lib.QueueGroupProperties, True, handle(device))
-        return answer(
-            result,
-            lambda: [
-                api.QueueGroupProperties(e.flags, e.max_memory_fill_pattern_size, e.num_queues) for e in found
-            ],
-        )
+    ze_device_get_command_queue_group_properties = listed(
+        "zeDeviceGetCommandQueueGroupProperties",
+        lib.QueueGroupProperties,
+        lambda e: api.QueueGroupProperties(e.flags, e.max_memory_fill_pattern_size, e.num_queues),
+    )
 
     ze_device_get_status = plain("zeDeviceGetStatus")
 
@@ -154,12 +137,11 @@ class NativeCore(Session):
         result = call("zeDeviceGetGlobalTimestamps", handle(device), *places)
         return answer(result, lambda: api.GlobalTimestamps(host.value, ticks.value))
 
-    def ze_device_pci_get_properties_ext(self, device: Handle, out: bool = True) -> Answer[api.PciProperties]:
-        found = lib.PciProperties()
-        result = properties("zeDevicePciGetPropertiesExt", found, out, handle(device))
-        return answer(
-            result, lambda: api.PciProperties(found.domain, found.bus, found.device, found.function)
-        )
+    ze_device_pci_get_properties_ext = told(
+        "zeDevicePciGetPropertiesExt",
+        lib.PciProperties,
+        lambda found: api.PciProperties(found.domain, found.bus, found.device, found.function),
+    )
 
     # ------------------------------------------------------------ context
 
@@ -254,22 +236,21 @@ class NativeCore(Session):
 
     # ------------------------------------------------------------ sysman
 
-    def zes_device_get_properties(self, device: Handle) -> Answer[api.SysmanProperties]:
-        found = lib.SysmanProperties()
-        result = properties("zesDeviceGetProperties", found, True, handle(device))
-        names = ("brand_name", "vendor_name", "driver_version", "model_name")
-        return answer(
-            result, lambda: api.SysmanProperties(*(getattr(found, name).decode() for name in names))
-        )
+    zes_device_get_properties = told(
+        "zesDeviceGetProperties",
+        lib.SysmanProperties,
+        lambda found: api.SysmanProperties(
+            *(getattr(found, name).decode() for name in api.SysmanProperties._fields)
+        ),
+    )
 
-    def zes_device_enum_engine_groups(self, device: Handle) -> Answer[Sequence[Handle]]:
-        result, found = each("zesDeviceEnumEngineGroups", c_void_p, True, handle(device))
-        return answer(result, lambda: found)
+    zes_device_enum_engine_groups = listed("zesDeviceEnumEngineGroups", c_void_p, _same)
 
-    def zes_engine_get_activity(self, engine: Handle) -> Answer[api.EngineActivity]:
-        found = lib.EngineStats()
-        result = properties("zesEngineGetActivity", found, True, handle(engine))
-        return answer(result, lambda: api.EngineActivity(found.activeTime, found.timestamp))
+    zes_engine_get_activity = told(
+        "zesEngineGetActivity",
+        lib.EngineStats,
+        lambda found: api.EngineActivity(found.activeTime, found.timestamp),
+    )
 
     # ------------------------------------------------------------ what the device does not have
 

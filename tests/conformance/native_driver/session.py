@@ -19,7 +19,7 @@ def handle(value: Any) -> c_void_p:
     return c_void_p(value)
 
 
-def pointer(structure: ctypes.Structure | None, out: bool = True) -> Any:
+def pointer(structure: Any, out: bool = True) -> Any:
     """The address of a structure; null without one, or without outputs."""
     return None if structure is None or not out else ctypes.byref(structure)
 
@@ -69,6 +69,41 @@ def made(name: str, out: bool, *arguments: Any) -> Answer[Any]:
 def properties(name: str, structure: ctypes.Structure, out: bool, *arguments: Any) -> ZeResult:
     """A call whose last argument is a structure to be filled."""
     return call(name, *arguments, pointer(structure, out))
+
+
+def told(
+    name: str, structure: Callable[[], Any], read: Callable[[Any], T], kinds: Sequence[Any] = ()
+) -> Callable[..., Answer[T]]:
+    """A call on handles, or a handle and values of these kinds, that fills a structure or a number."""
+
+    def method(_self: object, first: Handle, *arguments: Any, out: bool = True) -> Answer[T]:
+        found = structure()
+        values = [kind(value) for kind, value in zip(kinds, arguments, strict=True)]
+        result = call(name, handle(first), *values, pointer(found, out))
+        return answer(result, lambda: read(found))
+
+    return method
+
+
+def listed(name: str, kind: Any, read: Callable[[Any], T]) -> Callable[..., Answer[list[T]]]:
+    """A call on a handle that gives an array."""
+
+    def method(_self: object, first: Handle, out: bool = True) -> Answer[list[T]]:
+        result, found = each(name, kind, out, handle(first))
+        return answer(result, lambda: [read(entry) for entry in found])
+
+    return method
+
+
+def creation(name: str, structure: Callable[[Any], Any]) -> Callable[..., Answer[Any]]:
+    """A call that creates an object of handles and a descriptor."""
+
+    def method(_self: object, *arguments: Any, out: bool = True) -> Answer[Any]:
+        *handles, desc = arguments
+        given = None if desc is None else structure(desc)
+        return made(name, out, *map(handle, handles), pointer(given))
+
+    return method
 
 
 def each(name: str, kind: Any, out: bool, *arguments: Any) -> tuple[ZeResult, list[Any]]:

@@ -14,12 +14,8 @@ from softnpu.driver.region import CopyRegion as DriverRegion
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import FenceFlag, ListFlag, QueueOption, QueuePriority, WorkloadType
 from tests.conformance.api.structures import (
-    CommandListDesc,
-    CommandQueueDesc,
     CopyRegion,
-    EventDesc,
     EventPoolDesc,
-    FenceDesc,
     Handle,
     Handles,
     MutableCommandIdDesc,
@@ -32,12 +28,14 @@ from tests.conformance.python_driver.results import (
     Keeper,
     answers,
     counted,
+    creation,
     destruction,
     events_of,
     given,
     live,
     method,
     results,
+    told,
 )
 
 _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePriority.HIGH: "high"}
@@ -48,22 +46,16 @@ class PythonCommands(Keeper):
 
     # ------------------------------------------------------------ queues
 
-    @answers
-    def ze_command_queue_create(
-        self, context: Handle, device: Handle, desc: CommandQueueDesc | None, out: bool = True
-    ) -> Handle:
-        found = live(context, Context)
-        live(device, Device)
-        given(desc, out)
-        assert desc is not None
-        made = found.create_command_queue(
+    ze_command_queue_create = creation(
+        [Context, Device],
+        lambda context, _, desc: context.create_command_queue(
             _PRIORITIES[QueuePriority(desc.priority)],
             bool(desc.options & QueueOption.TURBO),
             ordinal=desc.ordinal,
             mode=QueueMode(desc.mode),
             device_sync=bool(desc.options & QueueOption.DEVICE_SYNC),
-        )
-        return self.keep(made)
+        ),
+    )
 
     ze_command_queue_destroy = destruction("zeCommandQueueDestroy", CommandQueue)
 
@@ -89,40 +81,26 @@ class PythonCommands(Keeper):
 
     # ------------------------------------------------------------ lists
 
-    @answers
-    def ze_command_list_create(
-        self, context: Handle, device: Handle, desc: CommandListDesc | None, out: bool = True
-    ) -> Handle:
-        found = live(context, Context)
-        live(device, Device)
-        given(desc, out)
-        assert desc is not None
-        in_order = bool(desc.flags & ListFlag.IN_ORDER)
-        made = found.create_command_list(mutable=desc.mutable, in_order=in_order, ordinal=desc.ordinal)
-        return self.keep(made)
+    ze_command_list_create = creation(
+        [Context, Device],
+        lambda context, _, desc: context.create_command_list(
+            mutable=desc.mutable, in_order=bool(desc.flags & ListFlag.IN_ORDER), ordinal=desc.ordinal
+        ),
+    )
 
-    @answers
-    def ze_command_list_create_immediate(
-        self, context: Handle, device: Handle, desc: CommandQueueDesc | None, out: bool = True
-    ) -> Handle:
-        found = live(context, Context)
-        live(device, Device)
-        given(desc, out)
-        assert desc is not None
-        priority = _PRIORITIES[QueuePriority(desc.priority)]
-        made = found.create_command_list_immediate(priority, QueueMode(desc.mode), ordinal=desc.ordinal)
-        return self.keep(made)
+    ze_command_list_create_immediate = creation(
+        [Context, Device],
+        lambda context, _, desc: context.create_command_list_immediate(
+            _PRIORITIES[QueuePriority(desc.priority)], QueueMode(desc.mode), ordinal=desc.ordinal
+        ),
+    )
 
     ze_command_list_destroy = destruction("zeCommandListDestroy", CommandList)
     ze_command_list_close = method(CommandList, "close")
     ze_command_list_reset = method(CommandList, "reset")
     ze_command_list_host_synchronize = method(CommandList, "host_synchronize")
 
-    @answers
-    def ze_command_list_is_immediate(self, command_list: Handle, out: bool = True) -> bool:
-        found = live(command_list, CommandList)
-        given(out)
-        return found.is_immediate()
+    ze_command_list_is_immediate = told(CommandList, lambda found: found.is_immediate())
 
     @answers
     def ze_command_list_get_next_command_id_exp(
@@ -218,12 +196,9 @@ class PythonCommands(Keeper):
 
     # ------------------------------------------------------------ fences
 
-    @answers
-    def ze_fence_create(self, queue: Handle, desc: FenceDesc | None, out: bool = True) -> Handle:
-        found = live(queue, CommandQueue)
-        given(desc, out)
-        assert desc is not None
-        return self.keep(found.create_fence(bool(desc.flags & FenceFlag.SIGNALED)))
+    ze_fence_create = creation(
+        [CommandQueue], lambda queue, desc: queue.create_fence(bool(desc.flags & FenceFlag.SIGNALED))
+    )
 
     ze_fence_destroy = destruction("zeFenceDestroy", Fence)
     ze_fence_host_synchronize = method(Fence, "host_synchronize")
@@ -244,12 +219,7 @@ class PythonCommands(Keeper):
 
     ze_event_pool_destroy = destruction("zeEventPoolDestroy", EventPool)
 
-    @answers
-    def ze_event_create(self, pool: Handle, desc: EventDesc | None, out: bool = True) -> Handle:
-        found = live(pool, EventPool)
-        given(desc, out)
-        assert desc is not None
-        return self.keep(found.create_event(desc.index))
+    ze_event_create = creation([EventPool], lambda pool, desc: pool.create_event(desc.index))
 
     ze_event_destroy = destruction("zeEventDestroy", Event)
     ze_event_host_signal = method(Event, "host_signal")

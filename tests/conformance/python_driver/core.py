@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,6 @@ from tests.conformance.api.enumerations import ExternalMemory, InitDriverType
 from tests.conformance.api.structures import (
     AddressRange,
     AllocationProperties,
-    ContextDesc,
     DeviceMemDesc,
     DeviceProperties,
     DriverProperties,
@@ -39,11 +38,13 @@ from tests.conformance.python_driver.results import (
     Keeper,
     answers,
     convert,
+    creation,
     destruction,
     given,
     live,
     method,
     results,
+    told,
 )
 
 
@@ -65,31 +66,15 @@ class PythonCore(Keeper):
             raise error("zeInitDrivers", ZeResult.ERROR_UNINITIALIZED, "drivers", found=f"flags {flags}")
         return [self._driver]
 
-    @answers
-    def ze_driver_get_api_version(self, driver: Handle, out: bool = True) -> int:
-        found = live(driver, Driver)
-        given(out)
-        return found.get_api_version()
+    ze_driver_get_api_version = told(Driver, Driver.get_api_version)
 
-    @answers
-    def ze_driver_get_properties(self, driver: Handle, out: bool = True) -> DriverProperties:
-        found = live(driver, Driver)
-        given(out)
-        return convert(DriverProperties, found.get_properties())
+    ze_driver_get_properties = told(Driver, lambda found: convert(DriverProperties, found.get_properties()))
 
-    @answers
-    def ze_driver_get_ipc_properties(self, driver: Handle, out: bool = True) -> int:
-        found = live(driver, Driver)
-        given(out)
-        return found.get_ipc_properties().flags
+    ze_driver_get_ipc_properties = told(Driver, lambda found: found.get_ipc_properties().flags)
 
-    @answers
-    def ze_driver_get_extension_properties(
-        self, driver: Handle, out: bool = True
-    ) -> Sequence[ExtensionProperties]:
-        found = live(driver, Driver)
-        given(out)
-        return [convert(ExtensionProperties, entry) for entry in found.get_extension_properties()]
+    ze_driver_get_extension_properties = told(
+        Driver, lambda found: [convert(ExtensionProperties, e) for e in found.get_extension_properties()]
+    )
 
     @answers
     def ze_driver_get_extension_function_address(
@@ -100,21 +85,13 @@ class PythonCore(Keeper):
         assert name is not None
         return found.get_extension_function_address(name)
 
-    @answers
-    def ze_driver_get_last_error_description(self, driver: Handle, out: bool = True) -> str:
-        found = live(driver, Driver)
-        given(out)
-        return found.get_last_error_description()
+    ze_driver_get_last_error_description = told(Driver, Driver.get_last_error_description)
 
     # ------------------------------------------------------------ device
 
-    @answers
-    def ze_device_get(self, driver: Handle) -> Sequence[Handle]:
-        return list(live(driver, Driver).devices)
+    ze_device_get = told(Driver, lambda found: list(found.devices))
 
-    @answers
-    def ze_device_get_sub_devices(self, device: Handle) -> Sequence[Handle]:
-        return list(live(device, Device).get_sub_devices())
+    ze_device_get_sub_devices = told(Device, lambda found: list(found.get_sub_devices()))
 
     @answers
     def ze_device_get_properties(
@@ -129,47 +106,22 @@ class PythonCore(Keeper):
             return properties._replace(timer_resolution=cycles)
         return properties
 
-    @answers
-    def ze_device_get_compute_properties(self, device: Handle, out: bool = True) -> Sequence[int]:
-        found = live(device, Device)
-        given(out)
-        return _numbers(found.get_compute_properties())
+    ze_device_get_compute_properties = told(Device, lambda found: _numbers(found.get_compute_properties()))
 
-    @answers
-    def ze_device_get_image_properties(self, device: Handle, out: bool = True) -> Sequence[int]:
-        found = live(device, Device)
-        given(out)
-        return _numbers(found.get_image_properties())
+    ze_device_get_image_properties = told(Device, lambda found: _numbers(found.get_image_properties()))
 
-    @answers
-    def ze_device_get_memory_properties(self, device: Handle) -> Sequence[MemoryProperties]:
-        return [convert(MemoryProperties, entry) for entry in live(device, Device).get_memory_properties()]
+    ze_device_get_memory_properties = told(
+        Device, lambda found: [convert(MemoryProperties, e) for e in found.get_memory_properties()]
+    )
 
-    @answers
-    def ze_device_get_memory_access_properties(
-        self, device: Handle, out: bool = True
-    ) -> MemoryAccessProperties:
-        found = live(device, Device)
-        given(out)
-        properties = found.get_memory_access_properties()
-        return MemoryAccessProperties(
-            host=properties.host_alloc_capabilities,
-            device=properties.device_alloc_capabilities,
-            shared_single_device=properties.shared_single_device_alloc_capabilities,
-            shared_cross_device=properties.shared_cross_device_alloc_capabilities,
-            shared_system=properties.shared_system_alloc_capabilities,
-        )
+    ze_device_get_memory_access_properties = told(
+        Device,
+        lambda found: MemoryAccessProperties(*msgspec.structs.astuple(found.get_memory_access_properties())),
+    )
 
-    @answers
-    def ze_device_get_external_memory_properties(
-        self, device: Handle, out: bool = True
-    ) -> ExternalMemoryProperties:
-        found = live(device, Device)
-        given(out)
-        properties = found.get_external_memory_properties()
-        return ExternalMemoryProperties(
-            properties.memory_allocation_import_types, properties.memory_allocation_export_types
-        )
+    ze_device_get_external_memory_properties = told(
+        Device, lambda found: _external(found.get_external_memory_properties())
+    )
 
     @answers
     def ze_device_get_p2p_properties(self, device: Handle, peer: Handle, out: bool = True) -> int:
@@ -177,32 +129,24 @@ class PythonCore(Keeper):
         given(out)
         return found.get_p2p_properties(other).flags
 
-    @answers
-    def ze_device_get_command_queue_group_properties(self, device: Handle) -> Sequence[QueueGroupProperties]:
-        groups = live(device, Device).get_command_queue_group_properties()
-        return [convert(QueueGroupProperties, entry) for entry in groups]
+    ze_device_get_command_queue_group_properties = told(
+        Device,
+        lambda found: [convert(QueueGroupProperties, e) for e in found.get_command_queue_group_properties()],
+    )
 
     ze_device_get_status = method(Device, "get_status")
 
-    @answers
-    def ze_device_get_global_timestamps(self, device: Handle, out: bool = True) -> GlobalTimestamps:
-        found = live(device, Device)
-        given(out)
-        return GlobalTimestamps(*found.get_global_timestamps())
+    ze_device_get_global_timestamps = told(
+        Device, lambda found: GlobalTimestamps(*found.get_global_timestamps())
+    )
 
-    @answers
-    def ze_device_pci_get_properties_ext(self, device: Handle, out: bool = True) -> PciProperties:
-        found = live(device, Device)
-        given(out)
-        return convert(PciProperties, found.pci_get_properties_ext())
+    ze_device_pci_get_properties_ext = told(
+        Device, lambda found: convert(PciProperties, found.pci_get_properties_ext())
+    )
 
     # ------------------------------------------------------------ context
 
-    @answers
-    def ze_context_create(self, driver: Handle, desc: ContextDesc | None, out: bool = True) -> Handle:
-        found = live(driver, Driver)
-        given(desc, out)
-        return self.keep(found.devices[0].create_context())
+    ze_context_create = creation([Driver], lambda driver, _: driver.devices[0].create_context())
 
     ze_context_destroy = destruction("zeContextDestroy", Context)
     ze_context_get_status = method(Context, "get_status")
@@ -281,9 +225,9 @@ class PythonCore(Keeper):
 
     # ------------------------------------------------------------ sysman
 
-    @answers
-    def zes_device_get_properties(self, device: Handle) -> SysmanProperties:
-        return convert(SysmanProperties, live(device, Device).sysman().get_properties())
+    zes_device_get_properties = told(
+        Device, lambda found: convert(SysmanProperties, found.sysman().get_properties())
+    )
 
     @answers
     def zes_device_enum_engine_groups(self, device: Handle) -> Sequence[Handle]:
@@ -308,6 +252,12 @@ class PythonCore(Keeper):
 
 def _numbers(record: msgspec.Struct) -> list[int]:
     return [value for value in msgspec.structs.astuple(record) if isinstance(value, int)]
+
+
+def _external(found: Any) -> ExternalMemoryProperties:
+    return ExternalMemoryProperties(
+        found.memory_allocation_import_types, found.memory_allocation_export_types
+    )
 
 
 def _exportable(export: int) -> bool:

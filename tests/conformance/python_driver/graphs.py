@@ -35,12 +35,14 @@ from tests.conformance.python_driver.results import (
     Keeper,
     answers,
     convert,
+    creation,
     destruction,
     events_of,
     given,
     live,
     method,
     results,
+    told,
 )
 
 
@@ -61,11 +63,10 @@ class PythonGraphs(Keeper):
             properties.max_ov_opset_version_supported,
         )
 
-    @answers
-    def ze_device_get_graph_properties2(self, device: Handle, out: bool = True) -> DeviceGraphProperties2:
-        found = live(device, Device)
-        given(out)
-        return convert(DeviceGraphProperties2, GraphExtension(found).device_get_graph_properties())
+    ze_device_get_graph_properties2 = told(
+        Device,
+        lambda found: convert(DeviceGraphProperties2, GraphExtension(found).device_get_graph_properties()),
+    )
 
     @answers
     def ze_graph_compiler_get_supported_options(self, device: Handle, kind: int) -> str:
@@ -79,21 +80,13 @@ class PythonGraphs(Keeper):
 
     # ------------------------------------------------------------ life of a graph
 
-    @answers
-    def ze_graph_create(
-        self, context: Handle, device: Handle, desc: GraphDesc | None, out: bool = True
-    ) -> Handle:
-        found, extension = live(context, Context), GraphExtension(live(device, Device))
-        given(out)
-        return self.keep(extension.create(found, _desc(desc)))
+    ze_graph_create = creation(
+        [Context, Device], lambda context, device, desc: GraphExtension(device).create(context, _desc(desc))
+    )
 
-    @answers
-    def ze_graph_create2(
-        self, context: Handle, device: Handle, desc: GraphDesc | None, out: bool = True
-    ) -> Handle:
-        found, extension = live(context, Context), GraphExtension(live(device, Device))
-        given(out)
-        return self.keep(extension.create2(found, _desc(desc)))
+    ze_graph_create2 = creation(
+        [Context, Device], lambda context, device, desc: GraphExtension(device).create2(context, _desc(desc))
+    )
 
     def ze_graph_create3(
         self, context: Handle, device: Handle, desc: GraphDesc | None, out: bool = True
@@ -113,25 +106,11 @@ class PythonGraphs(Keeper):
 
     # ------------------------------------------------------------ what a graph is
 
-    @answers
-    def ze_graph_get_properties(self, graph: Handle, out: bool = True) -> GraphProperties:
-        found = live(graph, Graph)
-        given(out)
-        return GraphProperties(found.get_properties().num_graph_args)
+    ze_graph_get_properties = told(Graph, lambda found: _properties(found, 1))
 
-    @answers
-    def ze_graph_get_properties2(self, graph: Handle, out: bool = True) -> GraphProperties:
-        found = live(graph, Graph)
-        given(out)
-        properties = found.get_properties()
-        return GraphProperties(properties.num_graph_args, properties.init_stage_required)
+    ze_graph_get_properties2 = told(Graph, lambda found: _properties(found, 2))
 
-    @answers
-    def ze_graph_get_properties3(self, graph: Handle, out: bool = True) -> GraphProperties:
-        found = live(graph, Graph)
-        given(out)
-        properties = found.get_properties()
-        return GraphProperties(properties.num_graph_args, properties.init_stage_required, properties.flags)
+    ze_graph_get_properties3 = told(Graph, lambda found: _properties(found, 3))
 
     @answers
     def ze_graph_get_argument_properties(
@@ -160,15 +139,11 @@ class PythonGraphs(Keeper):
     ) -> ArgumentProperties:
         return convert(ArgumentProperties, _argument(graph, index, out))
 
-    @answers
-    def ze_graph_get_argument_metadata(self, graph: Handle, index: int, out: bool = True) -> ArgumentMetadata:
-        found = live(graph, Graph)
-        given(out)
-        return convert(ArgumentMetadata, found.get_argument_metadata(index))
+    ze_graph_get_argument_metadata = told(
+        Graph, lambda found, index: convert(ArgumentMetadata, found.get_argument_metadata(index))
+    )
 
-    @answers
-    def ze_graph_get_native_binary(self, graph: Handle) -> bytes:
-        return live(graph, Graph).get_native_binary()
+    ze_graph_get_native_binary = told(Graph, Graph.get_native_binary)
 
     @answers
     def ze_graph_get_native_binary2(self, graph: Handle) -> tuple[Pointer, int]:
@@ -193,25 +168,21 @@ class PythonGraphs(Keeper):
 
     ze_graph_build_log_destroy = method(BuildLog, "destroy")
 
-    @answers
-    def ze_graph_query_network_create2(
-        self, context: Handle, device: Handle, desc: GraphDesc | None, out: bool = True
-    ) -> Handle:
-        found, extension = live(context, Context), GraphExtension(live(device, Device))
-        given(out)
-        return self.keep(extension.query_network_create(found, _desc(desc)))
+    ze_graph_query_network_create2 = creation(
+        [Context, Device],
+        lambda context, device, desc: GraphExtension(device).query_network_create(context, _desc(desc)),
+    )
 
     ze_graph_query_network_destroy = destruction("pfnQueryNetworkDestroy", QueryNetwork)
 
-    @answers
-    def ze_graph_query_network_get_supported_layers(self, query: Handle) -> str:
-        return live(query, QueryNetwork).get_supported_layers()
+    ze_graph_query_network_get_supported_layers = told(QueryNetwork, QueryNetwork.get_supported_layers)
 
-    @answers
-    def ze_graph_query_context_memory(self, context: Handle, kind: int, out: bool = True) -> MemoryUse:
-        found = live(context, Context)
-        given(out)
-        return convert(MemoryUse, GraphExtension(found.device).query_context_memory(found, kind))
+    ze_graph_query_context_memory = told(
+        Context,
+        lambda found, kind: convert(
+            MemoryUse, GraphExtension(found.device).query_context_memory(found, kind)
+        ),
+    )
 
     # ------------------------------------------------------------ execution
 
@@ -250,25 +221,13 @@ class PythonGraphs(Keeper):
 
     # ------------------------------------------------------------ profiling
 
-    @answers
-    def ze_device_get_profiling_data_properties(self, device: Handle, out: bool = True) -> int:
-        found = live(device, Device)
-        given(out)
-        return found.get_profiling_data_properties()
+    ze_device_get_profiling_data_properties = told(Device, Device.get_profiling_data_properties)
 
-    @answers
-    def ze_graph_profiling_pool_create(self, graph: Handle, count: int, out: bool = True) -> Handle:
-        found = live(graph, Graph)
-        given(out)
-        return self.keep(ProfilingPool(found, count))
+    ze_graph_profiling_pool_create = creation([Graph], ProfilingPool)
 
     ze_graph_profiling_pool_destroy = destruction("pfnProfilingPoolDestroy", ProfilingPool)
 
-    @answers
-    def ze_graph_profiling_query_create(self, pool: Handle, index: int, out: bool = True) -> Handle:
-        found = live(pool, ProfilingPool)
-        given(out)
-        return self.keep(found.create_query(index))
+    ze_graph_profiling_query_create = creation([ProfilingPool], ProfilingPool.create_query)
 
     ze_graph_profiling_query_destroy = destruction("pfnProfilingQueryDestroy", ProfilingQuery)
 
@@ -278,6 +237,13 @@ class PythonGraphs(Keeper):
 
     def _some_device(self) -> Device:
         return self._driver.devices[0]
+
+
+def _properties(graph: Graph, version: int) -> GraphProperties:
+    """What this version of the call tells."""
+    found = graph.get_properties()
+    fields = (found.num_graph_args, found.init_stage_required, found.flags)
+    return GraphProperties(*fields[:version])
 
 
 def _argument(graph: Handle, index: int, out: bool) -> ArgumentProperties3:

@@ -18,6 +18,7 @@ from tests.conformance.api.structures import Answer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+K = TypeVar("K")
 _CALL = "conformance adapter"
 
 
@@ -74,6 +75,31 @@ def method(kind: type[object], name: str) -> Callable[..., ZeResult]:
 def destruction(call: str, kind: type[Handle]) -> Callable[[Keeper, object], ZeResult]:
     """A call that destroys an object."""
     return results(lambda keeper, handle: keeper.destroy(call, handle, kind))
+
+
+def told(kind: type[K], read: Callable[..., T]) -> Callable[..., Answer[T]]:
+    """A call that asks one object: `read` gives the outputs."""
+
+    @answers
+    def call(_self: object, handle: object, *arguments: object, out: bool = True) -> T:
+        found = live(handle, kind)
+        given(out)
+        return read(found, *arguments)
+
+    return call
+
+
+def creation(kinds: Sequence[type[object]], make: Callable[..., object]) -> Callable[..., Answer[object]]:
+    """A call that creates an object: of handles of these kinds, a descriptor, and what follows it."""
+
+    @answers
+    def call(keeper: Keeper, *arguments: object, out: bool = True) -> object:
+        count = len(kinds)
+        handles = [live(handle, kind) for handle, kind in zip(arguments[:count], kinds, strict=True)]
+        given(arguments[count] is not None, out)
+        return keeper.keep(make(*handles, *arguments[count:]))
+
+    return call
 
 
 def counted(
