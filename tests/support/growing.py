@@ -86,3 +86,37 @@ def steps(lengths: Sequence[int], batch: int = 2, seed: int = 0) -> list[list[ov
         x = random.standard_normal((batch, length, SIZE), np.float32)
         made.append([ov.Tensor(x), ov.Tensor(beams.astype(np.int32))])
     return made
+
+
+def doubling() -> ov.Model:
+    """`rows` becomes twice itself and x: more than any input lets one expect."""
+    x = stateful.source([-1, 3])
+    past = stateful.read(None, "rows", x)
+    rows = ops.concat([past, past, x], 0)
+    y = stateful.named(ops.reduce_sum(rows, ops.constant([0]), False), "y")
+    return stateful.model({"y": y}, [opset6.assign(rows, "rows")], [x], "doubling")
+
+
+def encoded() -> ov.Model:
+    """A state that begins as a product of x and stays, as Whisper's decoder keeps its encoder's keys."""
+    x = stateful.source([-1, 3])
+    random = np.random.default_rng(4)
+    key = ops.matmul(x, ops.constant(random.random((3, 3), np.float32)), False, False)
+    kept = opset6.read_value(key, "kept", ov.Type.f32, ov.PartialShape([-1, 3]))
+    past = stateful.read(None, "rows", x)
+    rows = ops.concat([past, x], 0)
+    y = stateful.named(ops.matmul(rows, ops.matmul(kept, kept, True, False), False, False), "y")
+    return stateful.model(
+        {"y": y}, [opset6.assign(kept, "kept"), opset6.assign(rows, "rows")], [x], "encoded"
+    )
+
+
+def beside_a_static_one() -> ov.Model:
+    """`sum` of a fixed shape begins as 5, `rows` grows."""
+    x = stateful.source([-1, 3])
+    begin = ops.constant(np.full(3, 5, np.float32))
+    total = ops.add(stateful.read(begin, "sum", begin), ops.reduce_sum(x, ops.constant([0]), False))
+    rows = ops.concat([stateful.read(None, "rows", x), x], 0)
+    y = stateful.named(ops.multiply(rows, total), "y")
+    assigns = [opset6.assign(total, "sum"), opset6.assign(rows, "rows")]
+    return stateful.model({"y": y}, assigns, [x], "beside")
