@@ -281,7 +281,8 @@ def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -
     if shape.is_dynamic and value is not None and shape.compatible(value.partial_shape):
         shape = value.partial_shape  # a variable may be declared wider than what it begins with
     if shape.is_dynamic:
-        raise _changes(name, subject, found=f"dynamic shape {shape}", expected="a static shape")
+        found = f"dynamic shape {port.partial_shape}"
+        raise _changes(name, subject, found=found, expected="a static shape")
     if value is not None and value.partial_shape != shape:
         found = f"shape {shape}, begins as {value.partial_shape}"
         raise _changes(name, subject, found=found, expected="equal shapes")
