@@ -12,7 +12,7 @@ from pathlib import Path
 
 import openvino as ov
 
-from softnpu.driver import Context, Graph, GraphSource
+from softnpu.driver import Context, Graph, GraphSource, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.graph_creation import compile_source
 from softnpu.plugin import exporting, log, model_source
@@ -25,7 +25,7 @@ from softnpu.plugin.importing import import_cached
 from softnpu.plugin.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
 from softnpu.plugin.model_source import SourceOptions
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
-from softnpu.plugin.states import initial_config, needs_initial
+from softnpu.plugin.states import STATES_DYNAMIC, initial_config, needs_initial
 
 Progress = Callable[[str, float], None]
 
@@ -97,7 +97,12 @@ class _Compiler:
 
     def run(self, provenance: Provenance) -> CompiledModel:
         """Compile, and load unless NPU_DEFER_WEIGHTS_LOAD."""
-        graph = self._graph(self.config)
+        try:
+            graph = self._graph(self.config)
+        except ZeError as error:
+            if error.info.property != STATES_DYNAMIC or STATES_DYNAMIC in self.config:
+                raise
+            graph = self._graph({**self.config, STATES_DYNAMIC: "YES"})
         try:
             initial = self._graph(initial_config(self.config)) if needs_initial(graph.meta) else None
             compiled = CompiledModel(

@@ -84,6 +84,12 @@ class DynamicSlot(Slot):
                 self._check(self.tensor)
             self._checked = shape
 
+    @property
+    def positions(self) -> int:
+        """The product of the dynamic dimensions of the current shape."""
+        dims = zip(self.shape, self._partial, strict=True)
+        return math.prod(size for size, allowed in dims if allowed.is_dynamic)
+
     def write_shape(self) -> None:
         """Write the checked shape of an input for the device."""
         self._shape_tensor[:] = self._checked[::-1]

@@ -295,7 +295,8 @@ class InferRequest(RequestTensors):
 
     def _change_states(self, call: str, change: Callable[[], int]) -> None:
         self._check_idle(call)
-        copied = change()
+        with translated(f"model '{self._name}', {call}", InferError):
+            copied = change()
         if copied:
             self._executable.count_staged(copied)
 

@@ -15,15 +15,18 @@ import openvino as ov
 
 from softnpu.driver import Allocation, Context, Graph
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, StateMeta
+from softnpu.plugin.dynamic_states import DynamicStateBuffers
 from softnpu.plugin.errors import InputError, NpuError
 
 STATES_INIT = "NPU_STATES_INIT"
+STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
+"""The property of the compiler for states whose shape changes; a refusal of one names it."""
 _PROFILING = "PERF_COUNT"
 
 
 def needs_initial(meta: GraphMeta) -> bool:
     """Whether a model has states whose initial values another graph computes."""
-    return any(not state.initial for state in meta.states)
+    return not meta.dynamic_states and any(not state.initial for state in meta.states)
 
 
 def initial_config(config: Mapping[str, str]) -> dict[str, str]:
@@ -65,8 +68,12 @@ class States:
     def __init__(self, context: Context, graph: Graph, initial: Graph | None) -> None:
         meta = graph.meta
         self._initial_arguments = initial_arguments(meta, None if initial is None else initial.meta)
-        self.by_name = {
-            state.variable: StateBuffers(context, state, meta.arguments[state.input]) for state in meta.states
+        dynamic = meta.dynamic_states
+        self.by_name: dict[str, StateBuffers | DynamicStateBuffers] = {
+            state.variable: DynamicStateBuffers(context, state, meta)
+            if state.input in dynamic
+            else StateBuffers(context, state, meta.arguments[state.input])
+            for state in meta.states
         }
         self.turn = 0
 
@@ -77,10 +84,9 @@ class States:
 
     def bindings(self) -> dict[int, Any]:
         """The memory of all arguments that are states, for the next inference."""
-        bindings = {}
+        bindings: dict[int, Any] = {}
         for state in self.by_name.values():
-            bindings[state.meta.input] = state.memory[self.turn]
-            bindings[state.meta.output] = state.memory[1 - self.turn]
+            bindings |= state.bindings(self.turn)
         return bindings
 
     def initial_bindings(self, bindings: Mapping[int, Any]) -> dict[int, Any]:
@@ -91,7 +97,7 @@ class States:
         kept = {
             state.meta.input: state.memory[1 - self.turn]
             for state in self.by_name.values()
-            if not state.meta.initial and not state.pending
+            if isinstance(state, StateBuffers) and not state.meta.initial and not state.pending
         }
         return {
             argument: kept.get(index, bindings[index])
@@ -111,6 +117,11 @@ class States:
             if state.pending:
                 state.reset(self.turn)
 
+    @property
+    def dynamic(self) -> list[DynamicStateBuffers]:
+        """The states whose shape changes: all or none."""
+        return [state for state in self.by_name.values() if isinstance(state, DynamicStateBuffers)]
+
     def reset(self) -> int:
         """Reset all states to their initial values. Copies 0 bytes."""
         for state in self.by_name.values():
@@ -128,6 +139,10 @@ class StateBuffers:
         self.memory = tuple(_reserve(context, argument.byte_size) for _ in range(2))
         self.pending = False
         self.reset(0)
+
+    def bindings(self, turn: int) -> dict[int, Any]:
+        """The memory of its two arguments, for the next inference."""
+        return {self.meta.input: self.memory[turn], self.meta.output: self.memory[1 - turn]}
 
     def tensor(self, turn: int) -> Any:
         """A tensor of the buffer, without a copy."""
@@ -187,7 +202,7 @@ class VariableState:
 
     @property
     def state(self) -> ov.Tensor:
-        """The current state: a view of device memory, of the shape of the variable.
+        """The current state: a view of device memory, of the shape that it has now.
 
         It is current until the next inference of the request has ended; the one after that overwrites this
         memory, so copy a value that is needed longer. Writing into it changes the state. While an inference
@@ -198,7 +213,7 @@ class VariableState:
 
     @state.setter
     def state(self, tensor: ov.Tensor) -> None:
-        """Copy a value in, of exactly this type and shape.
+        """Copy a value in, of exactly this type and of a shape that the variable may have.
 
         The bytes count as staged. Raises `InputError` for any other tensor, `InferError` while the request is
         busy.
@@ -210,8 +225,9 @@ class VariableState:
         self._change(f"reset of state '{self._name}'", lambda: self._buffers.reset(self._states.turn))
 
     def __repr__(self) -> str:
-        kind = self._buffers.type.to_string()
-        return f"<VariableState: '{self._name}' {kind}{list(self._buffers.shape)}>"
+        shape = self._buffers.shape
+        listed = list(shape) if isinstance(shape, tuple) else shape
+        return f"<VariableState: '{self._name}' {self._buffers.type.to_string()}{listed}>"
 
 
 def _reserve(context: Context, size: int) -> Any:

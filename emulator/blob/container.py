@@ -146,6 +146,16 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(argument for argument in self.arguments if not argument.input)
 
     @property
+    def dynamic_states(self) -> frozenset[int]:
+        """The arguments that are states whose shape changes; all states of a graph are, or none."""
+        return frozenset(
+            index
+            for state in self.states
+            for index in (state.input, state.output)
+            if self.arguments[index].is_dynamic
+        )
+
+    @property
     def shape_tensors(self) -> dict[int, int]:
         """For each argument with dynamic dimensions the one that holds its shape, both by index."""
         return {

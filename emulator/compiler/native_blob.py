@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.constant_digests import check_constants
-from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section, WeightsReference
+from softnpu.emulator.blob.container import (
+    ArgumentMeta,
+    BlobReader,
+    GraphMeta,
+    Section,
+    StateMeta,
+    WeightsReference,
+)
 from softnpu.emulator.blob.weight_space import WeightSpace, check_range
 from softnpu.emulator.blob.weights import (
     MAX_SPACE,
@@ -27,6 +35,9 @@ from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 _CHUNK = 16 << 20
 _CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
@@ -223,7 +234,7 @@ def _check_content(
     stages: Stages,
 ) -> None:
     """Refuses a blob whose IR cannot be read or is not what its metadata says."""
-    from softnpu.emulator.compiler import checks, ir, states
+    from softnpu.emulator.compiler import checks, dynamic_states, ir, states
 
     subject = f"model '{meta.name}'"
     stages.begin("read")
@@ -231,7 +242,14 @@ def _check_content(
     model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)
     stages.begin("check")
     # the engine binds client memory by what the metadata says, so it has to be what the IR says
-    in_metadata, in_ir = _binding(meta.arguments), _binding(checks.arguments(model, subject))
+    described = checks.arguments(model, subject)
+    hidden = states.variables(model)
+    are_dynamic = dynamic_states.are_dynamic(meta.arguments, meta.states)
+    if are_dynamic:
+        described, expected = _dynamic_states(model, described, subject)
+        if meta.states != expected:
+            raise _invalid(f"{subject}, states", found=f"{meta.states}", expected=f"{expected}")
+    in_metadata, in_ir = _binding(meta.arguments), _binding(described)
     if in_metadata != in_ir:
         raise _invalid(
             f"{subject}, arguments", found=_first_difference(in_metadata, in_ir), expected="those of the IR"
@@ -241,11 +259,22 @@ def _check_content(
         raise _invalid(
             f"{subject}, states", found=wrong, expected="an input and an output of its own for every variable"
         )
-    hidden = states.variables(model)
-    if hidden:
+    if hidden and not are_dynamic:
         raise _invalid(
             f"{subject}, IR", found=f"a ReadValue or Assign of '{hidden[0]}'", expected="states as arguments"
         )
+
+
+def _dynamic_states(
+    model: ov.Model, described: tuple[ArgumentMeta, ...], subject: str
+) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
+    from softnpu.emulator.compiler import dynamic_states
+
+    try:
+        return dynamic_states.described(model, described, subject)
+    except Refused as error:
+        info = error.info
+        raise _invalid(info.object, found=info.found, expected=info.expected, hint=info.hint) from error
 
 
 def _embedding_all(reference: WeightsReference) -> WeightsReference:

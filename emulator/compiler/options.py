@@ -27,6 +27,7 @@ STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
 TO_STATIC = "NPU_DYNAMIC_SHAPE_TO_STATIC"
 EMBED_BELOW = "NPU_WEIGHTS_EMBED_THRESHOLD"
 STATES_INIT = "NPU_STATES_INIT"
+STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
 WEIGHTLESS = "ENABLE_WEIGHTLESS"
 CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
 
@@ -93,6 +94,11 @@ class Settings:
     def initial_states(self) -> bool:
         """Whether to compile the graph that computes the initial values of the states."""
         return self.values[STATES_INIT] == "YES"
+
+    @property
+    def dynamic_states(self) -> bool:
+        """Whether states may have another shape after every execution."""
+        return self.values[STATES_DYNAMIC] == "YES"
 
     @property
     def separates_weights(self) -> bool:
@@ -169,6 +175,7 @@ OPTIONS: dict[str, Option] = {
     EMBED_BELOW: _known(_integer(0), "0"),
     STRIDES_FOR: _known(_text(), ""),
     STATES_INIT: _known(_YES_NO, "NO"),
+    STATES_DYNAMIC: _known(_YES_NO, "NO"),
     WEIGHTLESS: _known(_YES_NO, "NO"),
     "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
     CALL_NUMBER: _known(_integer(0), "0"),

@@ -9,7 +9,16 @@ import openvino as ov
 
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, Section, StateMeta
-from softnpu.emulator.compiler import arguments, checks, dynamic, ir, options, states, weights_separation
+from softnpu.emulator.compiler import (
+    arguments,
+    checks,
+    dynamic,
+    dynamic_states,
+    ir,
+    options,
+    states,
+    weights_separation,
+)
 from softnpu.emulator.compiler.canonical import Canonical, canonical
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
 from softnpu.emulator.compiler.runtime import Runtime
@@ -22,6 +31,8 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     job, subject, settings = request.job, request.subject, request.settings
     stages.begin("read")
     options.check_precision(settings.precision, runtime.capabilities, subject)
+    if settings.dynamic_states:
+        dynamic_states.check_settings(settings, subject)
     states.check_readers(request.xml, subject)
     model = ir.read(runtime.core, request.xml, request.weights, subject)
     weights = weights_separation.find(model) if settings.separates_weights else []
@@ -69,6 +80,10 @@ def _prepared(
         dynamic.to_static(model, subject)
         before = arguments.originals(model)
     model = arguments.apply(model, request.flags, by_index, subject)
+    if settings.dynamic_states:
+        stages.begin("check")
+        own = checks.arguments(model, subject, before, settings.strides_for)
+        return model, *dynamic_states.described(model, own, subject)
     variables = states.extract(model, subject)
     before = states.originals(before, model, variables)
     # last: OpenVINO's plugin counts the other inputs as if they were the first

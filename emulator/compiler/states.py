@@ -25,7 +25,7 @@ from openvino.passes import ConstantFolding, Manager
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
 from softnpu.emulator.compiler.arguments import Original
 from softnpu.emulator.compiler.error_info import openvino_errors
-from softnpu.emulator.compiler.options import STATES_INIT
+from softnpu.emulator.compiler.options import STATES_DYNAMIC, STATES_INIT
 from softnpu.emulator.compiler.weights_separation import SEPARATED
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -66,12 +66,13 @@ def check_readers(xml: bytes, subject: str) -> None:
 def extract(model: ov.Model, subject: str) -> list[State]:
     """Replaces the variables of a model by arguments; what they were, in the order of the arguments.
 
-    Refuses with `ERROR_UNSUPPORTED_FEATURE` a state whose shape is not static or does not stay as it is,
-    several initial values or several assigned values of one variable, and variables inside of bodies.
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` a state whose shape is not static or does not stay as it is (by
+    the property `NPU_STATES_DYNAMIC`, see `dynamic_states`), several initial values or several assigned
+    values of one variable, and variables inside of bodies.
     """
     readers: dict[str, list[Any]] = {}
     writers: dict[str, list[Any]] = {}
-    _find(model, readers, writers, subject)
+    find_accesses(model, readers, writers, subject)
     if not readers and not writers:
         return []
     names = sorted(readers)
@@ -224,10 +225,10 @@ def variables(model: ov.Model) -> list[str]:
 # ---------------------------------------------------------------- taking a model apart
 
 
-def _find(
+def find_accesses(
     model: ov.Model, readers: dict[str, list[Any]], writers: dict[str, list[Any]], subject: str
 ) -> None:
-    """Sorts the accesses to variables by id."""
+    """Sorts the accesses to variables by id; refuses those inside of bodies as unsupported."""
     for operation, body in _operations(model):
         if not _is_access(operation):
             continue
@@ -280,12 +281,11 @@ def _as_parameter(readers: Sequence[Any], value: Any, name: str, subject: str) -
     if shape.is_dynamic and value is not None and shape.compatible(value.partial_shape):
         shape = value.partial_shape  # a variable may be declared wider than what it begins with
     if shape.is_dynamic:
-        hint = "give the inputs static shapes, and the variable one in the model"
-        raise _refused(name, subject, found=f"dynamic shape {shape}", expected="a static shape", hint=hint)
+        found = f"dynamic shape {port.partial_shape}"
+        raise _changes(name, subject, found=found, expected="a static shape")
     if value is not None and value.partial_shape != shape:
-        raise _refused(
-            name, subject, found=f"shape {shape}, begins as {value.partial_shape}", expected="equal shapes"
-        )
+        found = f"shape {shape}, begins as {value.partial_shape}"
+        raise _changes(name, subject, found=found, expected="equal shapes")
     parameter = ov.op.Parameter(port.get_element_type(), shape)
     parameter.set_friendly_name(READ_VALUE + name)
     for reader in readers:
@@ -329,14 +329,8 @@ def _check_same(read: Any, assigned: Any, name: str, subject: str) -> None:
         f"{port.get_element_type().get_type_name()}{port.partial_shape}" for port in (read, assigned)
     )
     if before != after:
-        hint = "a state has to keep type and shape; give it one that is large enough"
-        raise _refused(
-            name,
-            subject,
-            found=f"read as {before}, assigned as {after}",
-            expected="one type and static shape",
-            hint=hint,
-        )
+        found = f"read as {before}, assigned as {after}"
+        raise _changes(name, subject, found=found, expected="one type and static shape")
 
 
 def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -408,6 +402,19 @@ def _check_source(argument: ArgumentMeta, computed: Sequence[State], subject: st
 
 def _key(port: Any) -> tuple[str, int]:
     return port.get_node().get_name(), port.get_index()
+
+
+def _changes(variable: str, subject: str, *, found: str, expected: str) -> Refused:
+    """The refusal of a state whose shape changes, by the property that allows it."""
+    return refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        f"{subject}, variable '{variable}'",
+        found=found,
+        expected=expected,
+        hint="give it one static shape, large enough; or use softnpu.plugin, which runs the model as it is"
+        f" (by {STATES_DYNAMIC}=YES, with the shape of the state bound at each execution)",
+        property=STATES_DYNAMIC,
+    )
 
 
 def _refused(variable: str, subject: str, *, found: str, expected: str, hint: str = "") -> Refused:

@@ -22,6 +22,8 @@ from softnpu.emulator.engine.shared_tensors import Origin
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 Shape = tuple[int, ...]
+BEGINS: Shape = ()
+"""Stands for the initial value of a state, whose companion then has -1 for every dimension."""
 _LARGEST = 2**31 - 1
 
 
@@ -46,7 +48,17 @@ class DynamicArgument:
 
     def shape(self) -> Shape:
         """Read the shape; refuse one outside the bounds or the memory with `ERROR_INVALID_ARGUMENT`."""
-        shape = tuple(reversed(self._shape_tensor.copy().tolist()))
+        return self._checked(self._read())
+
+    def state_shape(self) -> Shape:
+        """As `shape`, or `BEGINS`."""
+        shape = self._read()
+        return BEGINS if all(dim == -1 for dim in shape) else self._checked(shape)
+
+    def _read(self) -> Shape:
+        return tuple(reversed(self._shape_tensor.copy().tolist()))
+
+    def _checked(self, shape: Shape) -> Shape:
         for dim, (low, high) in zip(shape, self._bounds, strict=True):
             if dim < low or 0 <= high < dim:
                 raise refuse(
@@ -149,8 +161,9 @@ class DynamicBinding(Binding):
         shape_tensors = meta.shape_tensors
         static: dict[tuple[bool, int], Bytes] = {}
         positions = {True: 0, False: 0}
+        variables = meta.dynamic_states
         for index, (argument, view) in enumerate(zip(meta.arguments, views, strict=True)):
-            if argument.shape_of >= 0:
+            if argument.shape_of >= 0 or index in variables:
                 continue
             position = positions[argument.input]
             positions[argument.input] += 1
@@ -192,6 +205,7 @@ class DynamicBinding(Binding):
             self._proven = self._is_short = False
         if None in self._targets:
             return self._run_growing(is_cancelled)
+        self._begin()
         try:
             ended = super().run(is_cancelled)
         except RuntimeError:
@@ -209,6 +223,7 @@ class DynamicBinding(Binding):
             for argument, smallest in zip(self._outputs, self._smallest, strict=True)
         ]
         self._set_outputs(results)
+        self._begin()
         try:
             ended = super().run(is_cancelled)
         except RuntimeError as error:
@@ -223,6 +238,13 @@ class DynamicBinding(Binding):
             self._deliver(results)
         return ended
 
+    def _begin(self) -> None:
+        """Prepare one run of the request."""
+
+    def _further_results(self) -> list[tuple[DynamicArgument, Any]]:
+        """Return results that are no outputs of OpenVINO's model."""
+        return []
+
     def _set_outputs(self, tensors: Sequence[Any]) -> None:
         """Set the tensors of the outputs."""
         for argument, tensor in zip(self._outputs, tensors, strict=True):
@@ -233,6 +255,7 @@ class DynamicBinding(Binding):
         """Write the shapes of all outputs, then the content of those that are not in their memory yet."""
         outputs = [*zip(self._outputs, results, self._targets, strict=True)]
         outputs += [(argument, self._value(origin, results), None) for argument, origin in self._aliases]
+        outputs += [(argument, result, None) for argument, result in self._further_results()]
         # an array has it as a tuple; converting an `openvino.Shape` takes 20 us
         shapes = [tuple(result.data.shape) for _, result, _ in outputs]
         for (argument, _, _), shape in zip(outputs, shapes, strict=True):
@@ -268,13 +291,6 @@ class DynamicBinding(Binding):
             found=openvino_errors.reason(error),
             expected="inputs whose shapes fit each other",
         )
-
-
-def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
-    """Bind a request to one view for each argument; `count_copied` gets the bytes an inference copies."""
-    if any(argument.is_dynamic for argument in image.meta.arguments):
-        return DynamicBinding(image, views, count_copied)
-    return Binding(image, views, count_copied)
 
 
 def _static_source(

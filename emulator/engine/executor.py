@@ -247,7 +247,12 @@ def _bytes(arguments: Iterable[ArgumentMeta]) -> int:
 
 
 def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
-    outputs = [argument for argument in meta.arguments if not argument.input and argument.shape_of < 0]
+    variables = meta.dynamic_states
+    outputs = [
+        argument
+        for index, argument in enumerate(meta.arguments)
+        if not argument.input and argument.shape_of < 0 and index not in variables
+    ]
     for position, (argument, port) in enumerate(zip(outputs, compiled.outputs, strict=True)):
         if not argument.is_dynamic and port.partial_shape != ov.PartialShape(list(argument.shape)):
             yield position
@@ -319,6 +324,9 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
     # each stream takes its part of the threads, also while it is the only one that works
     streams = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    if meta.dynamic_states:
+        # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
+        chosen["KV_CACHE_PRECISION"] = meta.precision
     return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(streams)}
 
 

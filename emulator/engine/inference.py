@@ -11,7 +11,8 @@ import numpy as np
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.arguments import Arguments
-from softnpu.emulator.engine.dynamic import DynamicBinding, bind
+from softnpu.emulator.engine.dynamic import DynamicBinding
+from softnpu.emulator.engine.dynamic_states import bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Range

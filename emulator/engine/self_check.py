@@ -19,7 +19,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine.dynamic import bind
+from softnpu.emulator.engine.dynamic_states import bind
 from softnpu.emulator.engine.executor import LoadedImage, type_of
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -51,6 +51,9 @@ def check(image: LoadedImage) -> None:
     or takes more than 200 ms.
     """
     meta = image.meta
+    if meta.dynamic_states:
+        log.info("self-check of '%s': skipped, it has states whose shape changes", meta.name)
+        return
     if any(not type_of(argument).is_real() for argument in _tensors(meta.inputs)):
         log.info("self-check of '%s': skipped, it has inputs of integers", meta.name)
         return

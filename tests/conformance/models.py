@@ -6,6 +6,7 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 COUNT = 16
 """Elements of each tensor: shape 1 x 16."""
@@ -63,10 +64,30 @@ def weighted_sum(factor: float = FACTOR) -> Model:
     model = ov.Model([total], [left, right], f"weighted_sum_{factor:g}")
     model.set_rt_info("true", "is_new_api")
     model.set_rt_info("true", "use_indices_for_io_metadata")
+    return _serialised(model, build_flags())
+
+
+def growing_rows(width: int) -> Model:
+    """Input x and output y, the sums of all rows of all x so far: the state `rows` grows by x."""
+    import openvino as ov
+    from openvino import opset6
+    from openvino import opset15 as ops
+
+    x = ops.parameter([-1, width], ov.Type.f32, name="x")
+    rows = ops.concat([opset6.read_value("rows", ov.Type.f32, ov.PartialShape([-1, width])), x], 0)
+    y = ops.reduce_sum(rows, ops.constant([0]), False)
+    for name, node in (("x", x), ("y", y)):
+        node.output(0).set_names({name})
+    return _serialised(ov.Model([ops.result(y)], [opset6.assign(rows, "rows")], [x], "growing_rows"), "")
+
+
+def _serialised(model: Any, flags: str) -> Model:
+    import openvino as ov
+
     with tempfile.TemporaryDirectory(prefix="softnpu-model-") as folder:
         path = Path(folder) / "model.xml"
         ov.serialize(model, path)
-        return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), build_flags())
+        return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), flags)
 
 
 def broken() -> Model:

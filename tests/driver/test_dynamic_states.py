@@ -1,0 +1,235 @@
+"""Graphs with states whose shape changes: arguments, executions in place, deaths in the middle, blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.driver import CommandList, Context, Driver, Graph, GraphSource, ZeError, ZeResult
+from softnpu.driver.graph_creation import compile_source, import_blob
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, StateMeta
+from tests.conftest import StartDaemon
+from tests.support import growing, stateful
+from tests.support.compiler import altered, with_meta
+from tests.support.models import Array
+from tests.support.work import recorded, run
+
+READ, ASSIGN, SHAPE = "vpux_ie_read_value_rows", "vpux_ie_assign_rows", "vpux_ie_shape_"
+DYNAMIC = {"NPU_STATES_DYNAMIC": "YES"}
+ROOM = 1 << 16
+
+
+def compiled(context: Context, folder: Path, model: ov.Model, **config: str) -> Graph:
+    path = folder / f"{model.get_friendly_name()}.xml"
+    ov.serialize(model, path)
+    with GraphSource.from_ir(path) as source:
+        return compile_source(context, source, config=config)
+
+
+def refused(make: Callable[[], object], result: ZeResult) -> str:
+    with pytest.raises(ZeError) as caught:
+        make()
+    assert caught.value.result == result, str(caught.value)
+    return str(caught.value)
+
+
+class InPlace:
+    """`growing.history` with one memory for both arguments of its state, and one for both companions."""
+
+    def __init__(self, context: Context, graph: Graph, room: int = ROOM) -> None:
+        graph.initialize()
+        self.context = context
+        self.memory = {
+            argument.name: context.alloc_host(room if argument.is_dynamic else argument.byte_size)
+            for argument in graph.meta.arguments
+        }
+        self.memory[ASSIGN] = self.memory[READ]
+        self.memory[SHAPE + ASSIGN] = self.memory[SHAPE + READ]
+        for index, argument in enumerate(graph.meta.arguments):
+            graph.set_argument_value(index, self.memory[argument.name])
+        self.commands: CommandList = recorded(context, lambda commands: commands.append_graph_execute(graph))
+        self.queue = context.create_command_queue()
+        self.shape[:] = -1
+
+    @property
+    def shape(self) -> Array:
+        return self.memory[SHAPE + READ].view(np.int32)
+
+    def rows(self) -> Array:
+        width, count = self.shape.tolist()
+        return self.memory[READ].view(np.float32)[: count * width].reshape(count, width)
+
+    def append(self, rows: Array) -> None:
+        self.memory["x"].view(np.float32)[: rows.size] = rows.reshape(-1)
+        self.memory[SHAPE + "x"].view(np.int32)[:] = rows.shape[::-1]
+        run(self.queue, self.commands)
+
+
+def test_the_arguments_of_a_state_have_companions(context: Context, tmp_path: Path) -> None:
+    meta = compiled(context, tmp_path, growing.history(), **DYNAMIC).meta
+    assert [argument.name for argument in meta.arguments] == [
+        "x", READ, SHAPE + "x", SHAPE + READ, "y", ASSIGN, SHAPE + ASSIGN,
+    ]  # fmt: skip
+    assert meta.states == (StateMeta(variable="rows", input=1, output=5),)
+    assert meta.arguments[1].partial_shape == meta.arguments[5].partial_shape == "[?,3]"
+    static = compiled(context, tmp_path, growing.beside_a_static_one(), **DYNAMIC).meta
+    assert [static.arguments[state.input].partial_shape for state in static.states] == ["[?,3]", "[3]"]
+
+
+def test_one_memory_may_be_both(context: Context, tmp_path: Path) -> None:
+    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC))
+    parts = [np.random.default_rng(count).random((count, 3), np.float32) for count in (2, 1, 400, 3)]
+    for number, part in enumerate(parts):
+        bound.append(part)
+        np.testing.assert_array_equal(bound.rows(), np.concatenate(parts[: number + 1]))
+    bound.shape[:] = -1
+    bound.append(parts[1])
+    np.testing.assert_array_equal(bound.rows(), parts[1])
+
+
+@pytest.mark.parametrize("point", ["engine.running", "engine.staged", "engine.copied", "engine.completing"])
+def test_an_engine_that_dies_advances_a_state_in_place_once(
+    start_daemon: StartDaemon, tmp_path: Path, point: str
+) -> None:
+    daemon = start_daemon(failpoints=f"{point}=kill:1:2")
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC))
+        parts = [np.full((count, 3), count, np.float32) for count in (2, 1, 300, 3, 1)]
+        for part in parts:
+            bound.append(part)
+        np.testing.assert_array_equal(bound.rows(), np.concatenate(parts))
+    assert daemon.engine().restarts == 1
+
+
+def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context, tmp_path: Path) -> None:
+    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), room=12 * 10)
+    first = np.arange(24, dtype=np.float32).reshape(8, 3)
+    bound.append(first)
+    told = refused(lambda: bound.append(first), ZeResult.ERROR_INVALID_SIZE)
+    assert f"'{ASSIGN}'" in told
+    assert "[16, 3]" in told
+    assert bound.shape.tolist() == [3, 16]  # in place: the shape of the state has to be written again
+    bound.shape[:] = [3, 8]
+    np.testing.assert_array_equal(bound.rows(), first)
+    bound.append(first[:2])
+    np.testing.assert_array_equal(bound.rows(), np.concatenate([first, first[:2]]))
+
+
+@pytest.mark.parametrize("shape", [[3, 11], [4, 2], [3, -1], [-1, 2], [3, -5]])
+def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path, shape: list[int]) -> None:
+    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), room=12 * 10)
+    bound.append(np.ones((1, 3), np.float32))
+    bound.shape[:] = shape
+    told = refused(lambda: bound.append(np.ones((1, 3), np.float32)), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert f"'{READ}'" in told
+    bound.shape[:] = [3, 1]
+    bound.append(np.ones((1, 3), np.float32))
+    assert bound.rows().tolist() == [[1, 1, 1]] * 2
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_without_the_property_it_is_refused_and_named(context: Context, tmp_path: Path) -> None:
+    with pytest.raises(ZeError) as caught:
+        compiled(context, tmp_path, growing.attention())
+    assert caught.value.info.property == "NPU_STATES_DYNAMIC"
+
+
+@pytest.mark.parametrize("other", ["NPU_STATES_INIT", "ENABLE_WEIGHTLESS"])
+def test_properties_that_make_no_sense_with_it(context: Context, tmp_path: Path, other: str) -> None:
+    def make() -> Graph:
+        return compiled(context, tmp_path, growing.history(), **DYNAMIC, **{other: "YES"})
+
+    assert other in refused(make, ZeResult.ERROR_INVALID_ARGUMENT)
+
+
+def _no_dimension() -> ov.Model:
+    return stateful.running_sum(shape=())
+
+
+def _of_64_bits() -> ov.Model:
+    return stateful.running_sum(element_type=ov.Type.i64)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(_no_dimension, ["'sum'", "f32[]"]), (_of_64_bits, ["'sum'", "i64[3]"])],
+    ids=["scalar", "i64"],
+)
+def test_what_the_cpu_runtime_cannot_keep(
+    context: Context, tmp_path: Path, make: Callable[[], ov.Model], words: list[str]
+) -> None:
+    told = refused(lambda: compiled(context, tmp_path, make(), **DYNAMIC), ZeResult.ERROR_UNSUPPORTED_FEATURE)
+    assert [word for word in words if word not in told] == [], told
+
+
+# ---------------------------------------------------------------- blobs
+
+
+def test_a_blob_keeps_its_variables(context: Context, tmp_path: Path) -> None:
+    graph = compiled(context, tmp_path, growing.history(), **DYNAMIC)
+    again = import_blob(context, graph.get_native_binary())
+    assert again.meta == graph.meta
+    bound = InPlace(context, again)
+    bound.append(np.ones((2, 3), np.float32))
+    assert bound.rows().tolist() == [[1, 1, 1]] * 2
+
+
+def _state(meta: GraphMeta, **changes: Any) -> dict[str, object]:
+    return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
+
+
+def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
+    arguments = list(meta.arguments)
+    arguments[index] = msgspec.structs.replace(arguments[index], **changes)
+    return {"arguments": tuple(arguments)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: _state(meta, input=0),
+        lambda meta: _state(meta, input=99),
+        lambda meta: _state(meta, output=meta.states[1].output),
+        lambda meta: _state(meta, variable="other"),
+        lambda meta: _state(meta, initial=bytes(4)),
+        lambda meta: {"states": meta.states[1:]},
+        lambda _: {"states": ()},
+        lambda meta: {"states": (*meta.states, meta.states[0])},
+        lambda meta: _argument(meta, meta.states[0].input, partial_shape="[?,?]"),
+        lambda meta: _argument(meta, meta.states[0].output, partial_shape=""),
+        lambda meta: _argument(meta, meta.states[0].input, element_type="i32"),
+        lambda meta: _argument(meta, meta.states[0].input, byte_size=4),
+        lambda meta: _argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
+    ],
+    ids=[
+        "a port", "beyond", "another's", "another name", "begins", "one left out", "all left out", "twice",
+        "other bounds", "static", "other type", "other size", "no companion",
+    ],
+)  # fmt: skip
+def test_a_blob_whose_states_are_not_its_variables_is_refused(
+    context: Context, tmp_path: Path, change: Callable[[GraphMeta], dict[str, object]]
+) -> None:
+    content = compiled(context, tmp_path, growing.beside_a_static_one(), **DYNAMIC).get_native_binary()
+    bad = with_meta(content, **change(BlobReader(content).metadata()))
+    refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+
+
+def test_a_blob_without_the_variables_of_its_states_is_refused(context: Context, tmp_path: Path) -> None:
+    content = compiled(context, tmp_path, growing.history(), **DYNAMIC).get_native_binary()
+    x, rows = stateful.source([-1, 3]), stateful.source([-1, 3], READ)
+    both = stateful.named(stateful.ops.concat([rows, x], 0), ASSIGN)
+    total = stateful.named(stateful.ops.reduce_sum(both, stateful.ops.constant([0]), False), "y")
+    path = tmp_path / "plain.xml"
+    ov.serialize(stateful.model({"y": total, ASSIGN: both}, [], [x, rows], "history"), path)
+    bad = altered(content, IR=path.read_bytes())
+    told = refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    assert "states" in told

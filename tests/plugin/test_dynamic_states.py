@@ -1,0 +1,328 @@
+"""States that grow: caches of attention, against OpenVINO's CPU device after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.plugin import (
+    AsyncInferQueue,
+    Core,
+    InferCancelled,
+    InferError,
+    InferRequest,
+    InputError,
+    dynamic_states,
+)
+from tests.conftest import StartDaemon
+from tests.native.language_model import VOCABULARY, language_model
+from tests.support import growing, stateful
+from tests.support.daemon import Daemon
+from tests.support.stateful import held, only
+
+Steps = Sequence[Sequence[ov.Tensor]]
+LENGTHS = (5, 1, 1, 3, 1, 700, 1, 1, 900, 1, 1)
+"""Beyond the first memory of a state, and beyond the next."""
+
+
+def lengths(model: ov.Model) -> Steps:
+    """Inputs of these many rows or positions for a model of `growing`."""
+    if len(model.inputs) == 2:
+        return growing.steps(LENGTHS)
+    random = np.random.default_rng(2)
+    rank = len(model.input(0).partial_shape)
+    front, width = ((2,), growing.SIZE) if rank == 3 else ((), 3)
+    return [[ov.Tensor(random.random((*front, rows, width), np.float32))] for rows in LENGTHS]
+
+
+def tokens(count: int, past: int, batch: int, seed: int, beams: Sequence[int]) -> list[ov.Tensor]:
+    """Inputs of `language_model`: attention mask, beams, tokens and positions, in the order of the names."""
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, (batch, count))
+    named = {
+        "attention_mask": np.ones((batch, past + count), np.int64),
+        "beam_idx": np.array(beams, np.int32),
+        "input_ids": ids.astype(np.int64),
+        "position_ids": np.tile(np.arange(past, past + count, dtype=np.int64), (batch, 1)),
+    }
+    return [ov.Tensor(named[name]) for name in ("input_ids", "attention_mask", "position_ids", "beam_idx")]
+
+
+@pytest.fixture
+def summing(shared_core: Core) -> InferRequest:
+    return shared_core.compile_model(growing.history()).create_infer_request()
+
+
+def rows(count: int, value: float = 1) -> list[np.ndarray[Any, Any]]:
+    return [np.full((count, 3), value, np.float32)]
+
+
+# ---------------------------------------------------------------- numbers
+
+MODELS: dict[str, Callable[[], ov.Model]] = {
+    "fused attention": growing.attention,
+    "attention": lambda: growing.attention(fused=False),
+    "no beams": lambda: growing.attention(reorders=False),
+    "with a bound": lambda: growing.attention(bound=4096),
+    "one batch": lambda: growing.attention(reorders=False, batch=2),
+    "rows": growing.history,
+    "rows that begin with two": lambda: growing.history(initial=np.eye(2, 3, dtype=np.float32)),
+    "twice as many": growing.doubling,
+    "computed from an input and kept": growing.encoded,
+    "one that keeps its shape beside": growing.beside_a_static_one,
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
+def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
+    shared_core: Core, make: Callable[[], ov.Model]
+) -> None:
+    model = make()
+    steps = lengths(model) if make is not growing.doubling else lengths(model)[:5]
+    resets = {4: "", 7: only_name(model)}
+    request = shared_core.compile_model(model).create_infer_request()
+    assert stateful.run(request, steps, resets) == stateful.on_cpu(model, steps, resets)
+
+
+def only_name(model: ov.Model) -> str:
+    """The name of the only variable; nothing if there are several, which fit each other."""
+    names = [variable.info.variable_id for variable in model.get_variables()]
+    return names[0] if len(names) == 1 else ""
+
+
+def test_a_language_model_with_beams(shared_core: Core) -> None:
+    model = language_model()
+    counts = [9, 1, 1, 1, 4, 1, 1]
+    pasts = np.cumsum([0, *counts])
+    beams = [(0, 1, 2), (2, 0, 0), (1, 1, 0)]
+    steps = [tokens(n, int(pasts[at]), 3, at, beams[at % 3]) for at, n in enumerate(counts)]
+    request = shared_core.compile_model(model).create_infer_request()
+    assert stateful.run(request, steps) == stateful.on_cpu(model, steps)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [{"PERFORMANCE_HINT": "THROUGHPUT"}, {"EXECUTION_MODE_HINT": "PERFORMANCE"}],
+    ids=["throughput", "performance"],
+)
+def test_with_other_hints(shared_core: Core, hint: dict[str, str]) -> None:
+    model, steps = growing.attention(), growing.steps((4, 1, 1, 2, 1))
+    found = stateful.run(shared_core.compile_model(model, "NPU", hint).create_infer_request(), steps)
+    config = stateful.CPU | hint | {"KV_CACHE_PRECISION": "f32"}
+    assert found == stateful.run(ov.Core().compile_model(model, "CPU", config).create_infer_request(), steps)
+
+
+# ---------------------------------------------------------------- query, set, reset
+
+
+def test_a_state_is_a_view_of_the_shape_that_it_has_now(summing: InferRequest) -> None:
+    state = only(summing)
+    assert (state.name, list(state.state.shape), repr(state)) == (
+        "rows",
+        [0, 3],
+        "<VariableState: 'rows' f32[?,3]>",
+    )
+    summing.infer(rows(2))
+    view = state.state
+    assert list(view.shape) == [2, 3]
+    view.data[:] = 10  # writing into it changes the state
+    assert list(summing.infer(rows(1))["y"]) == [21, 21, 21]
+    state.reset()
+    assert list(state.state.shape) == [0, 3]
+    assert list(summing.infer(rows(1))["y"]) == [1, 1, 1]
+
+
+def test_a_state_is_set_in_any_shape_that_fits(shared_core: Core) -> None:
+    model, steps = growing.attention(), growing.steps((6, 1, 1, 1))
+    compiled = shared_core.compile_model(model)
+    first, second = compiled.create_infer_request(), compiled.create_infer_request()
+    expected = stateful.run(first, steps)
+    first.reset_state()
+    stateful.run(first, steps[:2])
+    second.infer(growing.steps((600,), seed=5)[0])
+    for ours, theirs in zip(second.query_state(), first.query_state(), strict=True):
+        ours.state = theirs.state
+    assert stateful.run(second, steps[2:]) == expected[2:]
+    assert stateful.run(first, steps[2:]) == expected[2:]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ov.Tensor(np.ones((2, 4), np.float32)),
+        ov.Tensor(np.ones(3, np.float32)),
+        ov.Tensor(np.ones((2, 3))),
+        "rows",
+    ],
+    ids=["width", "rank", "type", "text"],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(summing: InferRequest, value: Any) -> None:
+    summing.infer(rows(2))
+    with pytest.raises(InputError, match=r"'rows'.*f32\[\?,3\]"):
+        only(summing).state = value
+    assert list(summing.infer(rows(1))["y"]) == [3, 3, 3]
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_an_inference_that_fails_or_is_cancelled_leaves_the_state_as_it_was(shared_core: Core) -> None:
+    request = shared_core.compile_model(growing.attention(1, fused=False)).create_infer_request()
+    first, second = growing.steps((3, 1))
+    request.infer(first)
+    before = [state.state.data.tobytes() for state in request.query_state()]
+    with pytest.raises(InferError, match="Concat"):
+        request.infer([second[0], ov.Tensor(np.zeros(3, np.int32))])  # three beams, two samples
+    with held(request):
+        request.start_async(second)
+        with pytest.raises(InferError, match="busy"):
+            request.reset_state()
+        request.cancel()
+    with pytest.raises(InferCancelled):
+        request.wait()
+    assert [state.state.data.tobytes() for state in request.query_state()] == before
+    twin = shared_core.compile_model(growing.attention(1, fused=False)).create_infer_request()
+    assert stateful.run(twin, [first, second])[1:] == stateful.run(request, [second])
+
+
+@pytest.mark.parametrize("point", ["engine.submit", "engine.running", "engine.completing", "engine.ended"])
+def test_an_engine_that_dies_takes_no_state_with_it_and_advances_none_twice(
+    start_daemon: StartDaemon, point: str
+) -> None:
+    daemon = start_daemon(failpoints=f"{point}=kill:1:2")
+    core = Core(daemon.socket)
+    model, steps = growing.attention(1), growing.steps((5, 1, 2, 600, 1, 1))
+    found = stateful.run(core.compile_model(model).create_infer_request(), steps)
+    assert daemon.engine().restarts == 1
+    assert found == stateful.on_cpu(model, steps)
+    core.unload_plugin()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_memory_grows_by_doubling_and_is_given_back(core: Core, daemon: Daemon) -> None:
+    compiled = core.compile_model(growing.history())
+
+    def sizes() -> list[int]:
+        request = compiled.create_infer_request()
+        used = []
+        for _ in range(40):
+            request.infer(rows(1000))
+            used.append(daemon.memory_used())
+        return used
+
+    used = sizes()
+    assert len(set(used)) < 12  # twelve kB a step, and memory for 480
+    assert used[-1] - used[0] < 4 * 40 * 12_000
+    assert sizes() == used
+
+
+def test_a_state_that_grows_beyond_the_memory_of_the_session_stays_as_it_was(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon(session_memory=16 << 20)
+    core = Core(daemon.socket)
+    request = core.compile_model(growing.doubling()).create_infer_request()
+    request.infer(rows(1000))
+    lengths_before: list[int] = []
+
+    def grow_for_ever() -> None:
+        while True:
+            lengths_before.append(only(request).state.shape[0])
+            request.infer(rows(1))
+
+    with pytest.raises(InferError, match="memory"):
+        grow_for_ever()
+    assert only(request).state.shape[0] == lengths_before[-1]
+    request.reset_state()
+    assert list(request.infer(rows(2))["y"]) == [2, 2, 2]
+    core.unload_plugin()
+
+
+def test_a_guess_that_there_is_no_memory_for_is_none(
+    start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the guess for two caches of 700 positions would be 11 MB each
+    daemon = start_daemon(session_memory=8 << 20)
+    core = Core(daemon.socket)
+    monkeypatch.setattr(dynamic_states, "GUESSED_BYTES", 1 << 30)
+    model = growing.history()
+    request = core.compile_model(model).create_infer_request()
+    monkeypatch.setattr(type(request._recording.inputs[0]), "positions", 1 << 20)
+    assert stateful.run(request, lengths(model)) == stateful.on_cpu(model, lengths(model))
+    core.unload_plugin()
+
+
+def test_only_a_result_that_was_not_expected_is_computed_twice(core: Core, daemon: Daemon) -> None:
+    def inferences(model: ov.Model, steps: Steps) -> int:
+        request = core.compile_model(model).create_infer_request()
+        before = daemon.engine().inferences
+        for step in steps:
+            request.infer(list(step))
+        core.unload_plugin()
+        return daemon.engine().inferences - before
+
+    model = growing.attention(1)
+    assert inferences(model, lengths(model)) == len(LENGTHS)
+
+
+# ---------------------------------------------------------------- with everything else
+
+
+def test_requests_have_states_of_their_own(shared_core: Core) -> None:
+    queue = AsyncInferQueue(shared_core.compile_model(growing.history()), 3)
+    for _ in range(30):
+        queue.start_async(rows(2))
+    queue.wait_all()
+    lengths_now = [only(request).state.shape[0] for request in queue]
+    assert sum(lengths_now) == 60
+    assert [request.get_output_tensor().data[0] for request in queue] == lengths_now
+
+
+def test_two_clients_that_take_turns(shared_core: Core, shared_daemon: Daemon) -> None:
+    model, other = growing.attention(), Core(shared_daemon.socket)
+    requests = [core.compile_model(model).create_infer_request() for core in (shared_core, other)]
+    steps = [growing.steps((4, 1, 600, 1, 1), seed=seed) for seed in range(2)]
+    found: list[list[list[bytes]]] = [[], []]
+    for turn in zip(*steps, strict=True):
+        for number, step in enumerate(turn):
+            found[number] += stateful.run(requests[number], [step])
+    assert found == [stateful.on_cpu(model, each) for each in steps]
+    other.unload_plugin()
+
+
+def test_exported_imported_and_out_of_a_cache(
+    core: Core, private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = private_dir / "attention.xml"
+    ov.save_model(growing.attention(), path, compress_to_fp16=False)
+    steps = growing.steps((3, 1, 600, 1))
+    expected = stateful.on_cpu(path, steps)
+    compiled = core.compile_model(path)
+    exported = compiled.export_model()
+    assert exported is not None
+    again = core.import_model(exported.getvalue())
+    assert [port.any_name for port in again.inputs] == ["x", "beam_idx"]
+    monkeypatch.setenv(ENV_CACHE_DIR, str(private_dir / "driver"))
+    by_cache_dir = {"CACHE_DIR": str(private_dir / "plugin")}
+    models = [again, *(core.compile_model(path) for _ in range(2))]
+    models += [core.compile_model(path, "NPU", by_cache_dir) for _ in range(2)]
+    assert [model.get_property("LOADED_FROM_CACHE") for model in models[1:]] == [False, True, False, True]
+    for model in models:
+        assert stateful.run(model.create_infer_request(), steps) == expected
+
+
+def test_with_profiles_and_static_inputs(shared_core: Core) -> None:
+    model, shapes = growing.attention(reorders=False), {"x": [2, 1, growing.SIZE]}
+    compiled = shared_core.compile_model(model, "NPU", {"PERF_COUNT": "YES"}, shapes=shapes)
+    request = compiled.create_infer_request()
+    steps = [[ov.Tensor(np.full((2, 1, growing.SIZE), step, np.float32))] for step in range(4)]
+    model.reshape({"x": shapes["x"]})
+    assert stateful.run(request, steps) == stateful.on_cpu(model, steps)
+    assert request.profiling_info
