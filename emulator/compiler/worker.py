@@ -155,9 +155,9 @@ def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
             return JobResult(_options(job))
 
 
-def _options(job: OptionsJob) -> messages.CompilerOptionsAre:
+def _options(job: OptionsJob) -> messages.CompilerOptionsAnswer:
     major, minor = options.COMPILER_VERSION
-    return messages.CompilerOptionsAre(
+    return messages.CompilerOptionsAnswer(
         major=major,
         minor=minor,
         opset=options.NEWEST_OPSET,

@@ -22,7 +22,7 @@ Message = message.Message
 DeviceInfo = status.DeviceInfo
 EngineStatus = status.EngineStatus
 SessionStatus = status.SessionStatus
-StatusIs = status.StatusIs
+StatusAnswer = status.StatusAnswer
 UserStatus = status.UserStatus
 
 
@@ -215,7 +215,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
 
 
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
-    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
+    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobAnswer`."""
 
     graph: Handle
 
@@ -245,7 +245,7 @@ class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
 
 class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"):
     """Ask for the options of the compiler of a device (index). With `option`: whether it is supported, and
-    with `value` that value of it. Answer: `CompilerOptionsAre`."""
+    with `value` that value of it. Answer: `CompilerOptionsAnswer`."""
 
     device: int
     option: str = ""
@@ -271,13 +271,13 @@ class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
 
 
 class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
-    """Ask for the memory of a context. Answer: `ContextMemoryIs`."""
+    """Ask for the memory of a context. Answer: `ContextMemoryAnswer`."""
 
     context: Handle
 
 
 class Status(Message, frozen=True, kw_only=True, tag="status"):
-    """Ask for the state of the daemon. Answer: `StatusIs`."""
+    """Ask for the state of the daemon. Answer: `StatusAnswer`."""
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -356,7 +356,7 @@ class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
     origin: str = GraphOrigin.COMPILED.value
 
 
-class GraphBlobIs(Message, frozen=True, kw_only=True, tag="graph_blob_is"):
+class GraphBlobAnswer(Message, frozen=True, kw_only=True, tag="graph_blob_answer"):
     """Descriptors: the sealed blob, then its placement if that has a length."""
 
     blob_length: int
@@ -375,7 +375,7 @@ class GraphQueried(Message, frozen=True, kw_only=True, tag="graph_queried"):
     length: int
 
 
-class CompilerOptionsAre(Message, frozen=True, kw_only=True, tag="compiler_options_are"):
+class CompilerOptionsAnswer(Message, frozen=True, kw_only=True, tag="compiler_options_answer"):
     """The compiler's version and newest opset, its options by name, and the answer to the question."""
 
     major: int
@@ -392,7 +392,7 @@ class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialize
     shared: bool
 
 
-class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is"):
+class ContextMemoryAnswer(Message, frozen=True, kw_only=True, tag="context_memory_answer"):
     """Bytes of device memory in all, and bytes that this context asked for (not rounded).
 
     `graphs`: bytes of the models that are on the device for it, blobs and weights, each once.
@@ -411,8 +411,8 @@ Request = (
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
-    | GraphBlobIs | GraphExported | GraphQueried | CompilerOptionsAre | GraphInitialized | ContextMemoryIs
-    | StatusIs | inj.Injected | inj.InjectedAre | inj.Cleared
+    | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
+    | ContextMemoryAnswer | StatusAnswer | inj.Injected | inj.InjectStatusAnswer | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,7 +11,7 @@ import msgspec
 
 from softnpu.emulator.interface.messages import (
     CacheOptions,
-    CompilerOptionsAre,
+    CompilerOptionsAnswer,
     Failed,
     GraphExported,
     GraphQueried,
@@ -82,7 +82,7 @@ class QueryJob(Message, frozen=True, kw_only=True, tag="query_job"):
 class OptionsJob(Message, frozen=True, kw_only=True, tag="options_job"):
     """List the options, and answer `messages.CompilerOptions`.
 
-    Outcome: `CompilerOptionsAre`, without a descriptor.
+    Outcome: `CompilerOptionsAnswer`, without a descriptor.
     """
 
     platform: str
@@ -108,7 +108,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
 
 
 Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
-Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAre
+Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAnswer
 Outcome = Progress | Result | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)

@@ -82,7 +82,7 @@ class GraphRequests:
 
     def answer_blob(self, call: Call, request: msg.GraphBlob) -> None:
         image = self._state.graphs.get(request.graph).image
-        answer = msg.GraphBlobIs(
+        answer = msg.GraphBlobAnswer(
             blob_length=image.answer.blob_length, placement_length=image.answer.placement_length
         )
         self._state.post(call.number, answer, image.blob_fds)

@@ -122,7 +122,7 @@ def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_
         answer = wire.answer(number)
         assert isinstance(answer, msg.Failed)
         assert answer.info.result == ZeResult.ERROR_INVALID_SIZE
-    wire.ask(msg.CompilerOptions(device=0), msg.CompilerOptionsAre)
+    wire.ask(msg.CompilerOptions(device=0), msg.CompilerOptionsAnswer)
 
 
 # ---------------------------------------------------------------- objects that end while they are used

@@ -215,7 +215,7 @@ def test_connections_have_limits(
         WireContext(innocent).alloc(64)
         if greeted:
             wires[0].close()
-            wait_until(lambda: innocent.ask(msg.Status(), msg.StatusIs).users[0].connections == 2)
+            wait_until(lambda: innocent.ask(msg.Status(), msg.StatusAnswer).users[0].connections == 2)
             stack.enter_context(Wire(daemon.socket)).hello()
         else:
             assert all(wire.closed() for wire in wires), "no hello in time"
@@ -270,11 +270,11 @@ def test_what_a_killed_client_had_is_its_users_again(
     assert client.hear() == "full"
     with Wire(daemon.socket) as monitor:
         monitor.hello("monitor")
-        (held,) = monitor.ask(msg.Status(), msg.StatusIs).users
+        (held,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
         assert held.memory_used > 10 * MIB
         daemon.kill_engine()
         daemon.wait_restarted(1)
-        (after,) = monitor.ask(msg.Status(), msg.StatusIs).users
+        (after,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
         assert after == held, "an engine reset changes nothing of what a user has"
         assert (held.sessions, held.connections, held.queues, held.graphs) == (1, 2, 5, 1)
         assert held.handles >= 1 + 10 + 5 + 1
@@ -282,7 +282,7 @@ def test_what_a_killed_client_had_is_its_users_again(
         client.process.kill()
 
         def all_back() -> bool:
-            (user,) = monitor.ask(msg.Status(), msg.StatusIs).users
+            (user,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
             return (user.memory_used, user.handles, user.queues, user.graphs, user.sessions) == (0,) * 5
 
         wait_until(all_back, what="everything of the dead client given back")

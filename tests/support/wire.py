@@ -127,9 +127,9 @@ class WireContext:
     def queue(self, slots: int = 16) -> WireQueue:
         return WireQueue(self, slots)
 
-    def request_memory(self) -> msg.ContextMemoryIs:
+    def request_memory(self) -> msg.ContextMemoryAnswer:
         """What the daemon says that the context has."""
-        return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryIs)
+        return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryAnswer)
 
     def check_works(self) -> None:
         """A new queue of this context executes."""
