@@ -27,7 +27,7 @@ from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions, fail_image
-from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.watchdog import RunningSubmission, Watchdog
 
@@ -69,6 +69,7 @@ class Device:
             devices=len(settings.devices),
             tdr_ms=settings.tdr_ms,
             spin_us=settings.spin_us,
+            session_memory=limits_for(settings).session_memory,
             self_check=settings.checks_itself,
         )
         self.states = QueueStates()

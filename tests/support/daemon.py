@@ -117,6 +117,11 @@ class Daemon:
         finally:
             engine.resume()
 
+    def counts(self, *names: str, device: int = 0) -> tuple[int, ...]:
+        """These counters of a device."""
+        engine = self.engine(device)
+        return tuple(getattr(engine, name) for name in names)
+
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
         """Waits until the engine has been restarted so many times and is ready."""
 
