@@ -16,7 +16,7 @@ from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
 from softnpu.emulator.interface.handles import Handle
-from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo
 
 Message = message.Message
 DeviceInfo = status.DeviceInfo
@@ -438,22 +438,4 @@ def decode_answer(body: bytes | memoryview) -> Answer:
 
 
 def _checked(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview) -> M:
-    try:
-        message = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT,
-            "control message",
-            found=str(error),
-            expected="a message of the firmware interface",
-        ) from error
-    unknown = [field for field in message.must if field not in type(message).__struct_fields__]
-    if unknown:
-        raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            f"control message {type(message).__name__}",
-            found=f"required field {unknown[0]!r}",
-            expected="only fields that this interface version knows",
-            hint="update the older side",
-        )
-    return message
+    return message.decode(decoder, body, "control message", "a message of the firmware interface")
