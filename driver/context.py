@@ -124,11 +124,11 @@ class Context(ContextBase):
         """Bytes of the graphs that are initialised in this context, blobs and weights, equal ones once."""
         return self._memory().graphs
 
-    def _memory(self) -> msg.ContextMemoryIs:
+    def _memory(self) -> msg.ContextMemoryAnswer:
         self.check("pfnQueryContextMemory")
         self.memory.flush()
         answer, _ = self.connection.request(
-            "pfnQueryContextMemory", msg.ContextMemory(context=self.handle), msg.ContextMemoryIs
+            "pfnQueryContextMemory", msg.ContextMemory(context=self.handle), msg.ContextMemoryAnswer
         )
         return answer
 

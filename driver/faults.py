@@ -20,9 +20,9 @@ from softnpu.emulator.interface.injection_messages import (
     Inject,
     InjectClear,
     Injected,
-    InjectedAre,
     InjectionState,
     InjectStatus,
+    InjectStatusAnswer,
 )
 from softnpu.emulator.interface.injections import FaultKind
 
@@ -77,7 +77,7 @@ def status(socket: Path | str | None = None) -> list[InjectionState]:
 
 def status_of(driver: Driver) -> list[InjectionState]:
     """`status` over an existing connection."""
-    answer, _ = driver.connection.request(_CALL, InjectStatus(), InjectedAre)
+    answer, _ = driver.connection.request(_CALL, InjectStatus(), InjectStatusAnswer)
     return list(answer.faults)
 
 

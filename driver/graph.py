@@ -152,7 +152,9 @@ class Graph(Handle):
         """
         call = "pfnGetNativeBinary2"
         self.check(call)
-        answer, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
+        answer, fds = self.context.connection.request(
+            call, msg.GraphBlob(graph=self.handle), msg.GraphBlobAnswer
+        )
         try:
             blob = os.pread(fds[0], answer.blob_length, 0)
             if not answer.placement_length:

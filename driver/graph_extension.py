@@ -37,7 +37,7 @@ class GraphExtension:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._lock = threading.Lock()
-        self._compiler: msg.CompilerOptionsAre | None = None
+        self._compiler: msg.CompilerOptionsAnswer | None = None
 
     # ------------------------------------------------------------ device and compiler
 
@@ -70,7 +70,7 @@ class GraphExtension:
             raise null_pointer(call, "option", found="null pointer", expected="a name")
         if kind == OptionType.COMPILER:
             request = msg.CompilerOptions(device=self.device.info.index, option=name, value=value)
-            answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
+            answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAnswer)
             if answer.supported:
                 return
         raise error(
@@ -144,12 +144,12 @@ class GraphExtension:
         compiler = self._options(call)
         return compiler.major, compiler.minor
 
-    def _options(self, call: str) -> msg.CompilerOptionsAre:
+    def _options(self, call: str) -> msg.CompilerOptionsAnswer:
         self.device.driver.check(call)
         with self._lock:
             if self._compiler is None:
                 request = msg.CompilerOptions(device=self.device.info.index)
-                self._compiler, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
+                self._compiler, _ = self.device.connection.request(call, request, msg.CompilerOptionsAnswer)
             return self._compiler
 
     def _check_kind(self, call: str, kind: int) -> None:

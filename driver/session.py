@@ -16,8 +16,8 @@ class Session(Handle):
         """Its number, as `softnpu status` shows it."""
         self._register(None, connection, connection.close)
 
-    def status(self, call: str = "zeDriverGetProperties") -> msg.StatusIs:
+    def status(self, call: str = "zeDriverGetProperties") -> msg.StatusAnswer:
         """The state of the whole daemon."""
         self.check(call)
-        answer, _ = self.connection.request(call, msg.Status(), msg.StatusIs)
+        answer, _ = self.connection.request(call, msg.Status(), msg.StatusAnswer)
         return answer

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from softnpu.emulator.common.file_ownership import ACCESS_LIST
-from softnpu.emulator.interface.daemon_files import check_folder
+from softnpu.emulator.interface.daemon_files import check_folder, unusable
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _VERSION = struct.pack("<I", 2)
@@ -37,13 +37,7 @@ def make_folder(path: Path, users: tuple[int, ...], groups: tuple[int, ...]) -> 
         _check_folders(folder, users, groups)
         return
     except OSError as error:
-        raise refuse(
-            ZeResult.ERROR_UNINITIALIZED,
-            f"directory {folder}",
-            found=error.strerror or str(error),
-            expected="a directory that can be made",
-            hint="choose another place with --socket",
-        ) from error
+        raise unusable(f"directory {folder}", error, "a directory that can be made") from error
     try:
         _grant(folder, 7, _SEARCH, users, groups)
         _check_folders(folder, users, groups)

@@ -116,12 +116,8 @@ def _listen(path: Path) -> socket.socket:
         listener.listen(4096)
     except OSError as error:
         listener.close()
-        raise refuse(
-            ZeResult.ERROR_UNINITIALIZED,
-            f"socket path {path}",
-            found=error.strerror or str(error),
-            expected="a place where a socket can be made",
-            hint="choose another place with --socket",
+        raise daemon_files.unusable(
+            f"socket path {path}", error, "a place where a socket can be made"
         ) from error
     except BaseException:
         listener.close()

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,16 @@ class StartDaemon(Protocol):
     """
 
     def __call__(self, *, open_files: int = 0, **settings: Any) -> Daemon: ...
+
+
+class StartContext(Protocol):
+    """Starts a daemon with these settings, and opens a context on its first device."""
+
+    def __call__(self, **settings: Any) -> tuple[Daemon, Context]: ...
+
+
+OpenContext = Callable[[Daemon], Context]
+"""Opens a session of its own, and a context on the first device."""
 
 
 class StartPython(Protocol):
@@ -141,6 +152,28 @@ def context(driver: Driver) -> Iterator[Context]:
     """A context on the first device."""
     with driver.devices[0].create_context() as context:
         yield context
+
+
+@pytest.fixture
+def open_context() -> Iterator[OpenContext]:
+    """Opens sessions that end with the test."""
+    with ExitStack() as stack:
+
+        def open_one(daemon: Daemon) -> Context:
+            return stack.enter_context(Driver.open(daemon.socket)).devices[0].create_context()
+
+        yield open_one
+
+
+@pytest.fixture
+def start_context(start_daemon: StartDaemon, open_context: OpenContext) -> StartContext:
+    """Starts daemons with a session each; both end with the test."""
+
+    def start(**settings: Any) -> tuple[Daemon, Context]:
+        daemon = start_daemon(**settings)
+        return daemon, open_context(daemon)
+
+    return start
 
 
 @pytest.fixture

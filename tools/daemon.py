@@ -21,7 +21,7 @@ from softnpu.tools.status import PlatformOption, SocketOption, connect, device_n
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
-    from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+    from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
     from softnpu.emulator.supervisor.limits import ResourceLimits
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -206,13 +206,13 @@ def _print_ready(fd: int, socket: str) -> None:
             err.print(f"softnpu: ready at {socket}, pid {os.getpid()}", markup=False, highlight=False)
 
 
-def _announce(status: StatusIs) -> None:
+def _announce(status: StatusAnswer) -> None:
     print_line(f"daemon {status.pid} serves {status.socket}")
     for engine in status.engines:
         print_line(f"  {_device_line(engine, status)}")
 
 
-def _device_line(engine: EngineStatus, status: StatusIs) -> str:
+def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
     info = engine.device
     return (
         f"{device_name(engine, status)}: platform {info.platform}, {info.tiles} tiles, "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from softnpu.driver import Driver
     from softnpu.driver.faults import InjectionState
-    from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+    from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
 
 SocketOption = Annotated[
     Path | None,
@@ -98,13 +98,13 @@ def connect(path: Path) -> Driver:
         ) from error
 
 
-def device_name(engine: EngineStatus, state: StatusIs) -> str:
+def device_name(engine: EngineStatus, state: StatusAnswer) -> str:
     """`NPU`, or `NPU.1` when there are several: the name that the plugin takes."""
     return "NPU" if len(state.engines) == 1 else f"NPU.{engine.device.index}"
 
 
-def as_json(state: StatusIs) -> str:
-    """The state as indented JSON: the fields of the interface's `status_is`, uuids as hex."""
+def as_json(state: StatusAnswer) -> str:
+    """The state as indented JSON: the fields of the interface's `status_answer`, uuids as hex."""
     import msgspec
 
     fields = msgspec.to_builtins(state, builtin_types=(bytes,))
@@ -112,7 +112,7 @@ def as_json(state: StatusIs) -> str:
     return json.dumps(fields, indent=2, default=bytes.hex)
 
 
-def _devices(state: StatusIs) -> Table:
+def _devices(state: StatusAnswer) -> Table:
     """A column for each device: there are at most 8 of them, but many things to say of each."""
     table = _table("devices", "")
     columns = [_rows_of(engine) for engine in state.engines]
@@ -153,7 +153,7 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
     }
 
 
-def _sessions(state: StatusIs) -> Table:
+def _sessions(state: StatusAnswer) -> Table:
     title = f"sessions: {state.session_count}"
     if state.session_count > len(state.sessions):
         title += f", the first {len(state.sessions)}"
@@ -171,7 +171,7 @@ def _sessions(state: StatusIs) -> Table:
     return table
 
 
-def _users(state: StatusIs) -> Table:
+def _users(state: StatusAnswer) -> Table:
     table = _table("users", "user")
     for heading in ("connected", "sessions", "memory", "handles", "compiling", "refused"):
         table.add_column(heading, justify="right", no_wrap=True)

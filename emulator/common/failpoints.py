@@ -192,6 +192,8 @@ def configure(text: str) -> None:
     active = Plan(rules, SharedCounts.new("failpoints", len(rules))) if rules else None
     if rules:
         os.environ[ENV_FAILPOINTS] = text
+    else:
+        os.environ.pop(ENV_FAILPOINTS, None)
 
 
 def hit(point: str) -> None:

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,10 +19,11 @@ COUNT_SIZE = _COUNT.size
 
 
 class SharedCounts:
-    """The counters in the memory file `fd`. Read and write them inside `locked`."""
+    """The counters in the memory file `fd`, which ends with them. Read and write them inside `locked`."""
 
     def __init__(self, fd: int, counters: int) -> None:
         self.fd = fd
+        self._end = weakref.finalize(self, os.close, fd)
         self._map = mmap.mmap(fd, _COUNT.size * counters)
         self._lock = threading.Lock()
 
@@ -53,4 +55,4 @@ class SharedCounts:
     def close(self) -> None:
         """Close the mapping, and the descriptor."""
         self._map.close()
-        os.close(self.fd)
+        self._end()

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import msgspec
-
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.compiler import compile_job, native_blob, options, query
 from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
@@ -26,9 +24,9 @@ from softnpu.emulator.compiler.stages import (
     Send,
     Stages,
 )
-from softnpu.emulator.interface import messages
+from softnpu.emulator.interface import message, messages
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links.compiler import (
     CompileJob,
     ExportJob,
@@ -104,7 +102,7 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> JobResult | 
     subject = "compile job"
     report = partial(_report, channel, packet.request)
     try:
-        job = _decoded(packet.body)
+        job = message.decode(job_decoder, packet.body, subject, "a job of the compiler")
         subject = _subject(job)
         if failpoints.active is None:
             return _run(job, packet, report, runtime)
@@ -155,9 +153,9 @@ def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
             return JobResult(_options(job))
 
 
-def _options(job: OptionsJob) -> messages.CompilerOptionsAre:
+def _options(job: OptionsJob) -> messages.CompilerOptionsAnswer:
     major, minor = options.COMPILER_VERSION
-    return messages.CompilerOptionsAre(
+    return messages.CompilerOptionsAnswer(
         major=major,
         minor=minor,
         opset=options.NEWEST_OPSET,
@@ -180,26 +178,6 @@ def _descriptors(packet: Packet, count: int) -> Iterator[list[int]]:
     finally:
         for fd in fds:
             os.close(fd)
-
-
-def _decoded(body: memoryview) -> Job:
-    expected = "a job of the compiler"
-    try:
-        job = job_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT, "compile job", found=str(error), expected=expected
-        ) from error
-    unknown = [field for field in job.must if field not in type(job).__struct_fields__]
-    if unknown:
-        raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            f"compile job {type(job).__name__}",
-            found=f"required field '{unknown[0]}'",
-            expected="only fields that this compiler knows",
-            hint="update the older side",
-        )
-    return job
 
 
 def _subject(job: Job) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Mapping, Memory
-from softnpu.emulator.engine.staging import Piece, Staging
+from softnpu.emulator.engine.staging import Piece, Staging, StagingAccount
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -19,9 +19,10 @@ class AddressSpace:
     of it.
     """
 
-    def __init__(self, read_messages: Callable[[], None], staging: Staging) -> None:
+    def __init__(self, read_messages: Callable[[], None], staging: Staging, account: StagingAccount) -> None:
         self._read_messages = read_messages
         self.staging = staging
+        self._account = account
         self.mappings: dict[int, Mapping] = {}
         self._memory: dict[int, Memory] = {}
         self._graphs: dict[int, EngineImage] = {}
@@ -113,5 +114,9 @@ class AddressSpace:
         if scratch is None or scratch.array.size < size:
             # steps that are bound to the old piece keep it: growing by half keeps them few
             least = 0 if scratch is None else scratch.array.size * 3 // 2
-            scratch = self._scratch = self.staging.take(max(size, least))
+            scratch = self._scratch = self.take_staging(max(size, least))
         return scratch
+
+    def take_staging(self, size: int) -> Piece:
+        """Return a new piece of staging, counted on the session."""
+        return self.staging.take(size, self._account)

@@ -1,8 +1,8 @@
 """Binds the arguments of one execution: the memory that OpenVINO uses, and the copies before and after.
 
-OpenVINO takes dense tensors, and writes an output while it still reads inputs. So a strided argument goes
-through memory of the engine, and an output that overlaps an input through staging, which outlives the engine:
-once it is copied, the inputs of this execution are overwritten.
+OpenVINO takes dense tensors, and writes an output while it still reads inputs. So a strided argument and an
+output that overlaps an input go through staging. That outlives the engine: once such an output is copied, the
+inputs of this execution are overwritten.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _StagedOutput(NamedTuple):
 class Arguments:
     """The arguments of one GRAPH_EXECUTE.
 
-    `views`: the memory of each for OpenVINO. `before`, `after`: copies between client memory and memory of
-    this engine, which may run again, of `staged` bytes. `piece`: staging with the outputs that overlap
-    inputs, in `size` bytes; None if there are none.
+    `views`: the memory of each for OpenVINO. `before`, `after`: copies of strided arguments, which may run
+    again, of `staged` bytes. `piece`: staging that begins with the outputs that overlap inputs, in `size`
+    bytes; None if there are none.
     """
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, meta: GraphMeta) -> None:
@@ -68,8 +68,16 @@ class Arguments:
         self._check_outputs([self._minimum(index) for index in self._outputs])
         self._check_profile(space, command)
         self._staged_outputs = self._choose_staged(meta)
-        if self._staged_outputs:
-            self.piece = space.scratch(self.size)
+        self._dense: dict[int, int] = {}  # where strided arguments lie in staging
+        end = self.size
+        for index, bound in enumerate(self._bound):
+            if bound.strided is not None and index not in self._staged_outputs:
+                self._dense[index] = end
+                end += _aligned(bound.argument.byte_size)
+        if end:
+            piece = space.scratch(end)
+            self._scratch = piece.array
+            self.piece = piece if self._staged_outputs else None
         self.views = [self._view(index, bound) for index, bound in enumerate(self._bound)]
 
     @property
@@ -143,7 +151,7 @@ class Arguments:
         at = {}
         for index in sorted(chosen):
             at[index] = self.size
-            self.size += -(-_length(self._bound[index]) // _ALIGNMENT) * _ALIGNMENT
+            self.size += _aligned(_length(self._bound[index]))
         return {
             index: _StagedOutput(bound, at[index], at[shapes[index]] if bound.argument.is_dynamic else -1)
             for index, bound in enumerate(self._bound)
@@ -194,11 +202,12 @@ class Arguments:
     def _view(self, index: int, bound: _Bound) -> Bytes:
         """Return the memory that OpenVINO reads or writes for an argument."""
         output = self._staged_outputs.get(index)
-        if output is not None and self.piece is not None:
-            return self.piece.array[output.at : output.at + _length(bound)]
+        if output is not None:
+            return self._scratch[output.at : output.at + _length(bound)]
         if bound.strided is None:
             return bound.memory
-        between = np.zeros(bound.argument.byte_size, dtype=np.uint8)
+        at = self._dense[index]
+        between = self._scratch[at : at + bound.argument.byte_size]
         dense = between.reshape(bound.strided.shape)
         if bound.argument.input:
             self.before.append(partial(np.copyto, dense, bound.strided))
@@ -256,6 +265,10 @@ class _RangeSet:
         return other.overlaps(Range(file, start, self._ends[index]))
 
 
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
 def _length(bound: _Bound) -> int:
     """Return the bytes of an argument in dense memory."""
     return bound.memory.size if bound.strided is None else bound.argument.byte_size
@@ -291,5 +304,14 @@ def _extent(
             found=f"{list(strides)}",
             expected=f"{len(argument.shape)} strides of at least 1, innermost first",
         )
-    extent = 1 + sum((dim - 1) * step for dim, step in zip(argument.shape, steps, strict=True))
+    extent = 1
+    for step, dim in sorted(zip(steps, argument.shape, strict=True)):
+        if dim > 1 and step < extent and not argument.input:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "strides",
+                found=f"{list(strides)}: elements that overlap",
+                expected="an output of which no two elements share memory",
+            )
+        extent += (dim - 1) * step
     return extent * item, item, tuple(step * item for step in steps)

@@ -27,7 +27,7 @@ class EngineContext:
         self.session = session
         self.doorbell = doorbell
         self.share = share
-        self.space = AddressSpace(read_messages, staging)
+        self.space = AddressSpace(read_messages, staging, share)
         self.programs = ProgramCache(self.space, share)
 
     def drop(self, handle: int) -> None:

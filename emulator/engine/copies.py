@@ -140,7 +140,7 @@ class OverlappingRegions:
     def _parts(self) -> Iterator[None]:
         value = self._running.pending_effect()
         if value is None:
-            piece = self._space.staging.take(self._target.size)
+            piece = self._space.take_staging(self._target.size)
             staged = piece.array[: self._target.size].reshape(self._target.shape)
             yield from _copy_rows_in_parts(staged, self._source)
             self._running.note_effect(piece.note())

@@ -55,7 +55,7 @@ class Engine:
         self._liveness = self._states[link.LIVENESS // 8 :]
         self._counters = Counters(page_fd, setup.devices, setup.device)
         self._scheduler = Scheduler()
-        self._staging = Staging(staging_fd)
+        self._staging = Staging(staging_fd, setup.session_memory)
         self._spin = SpinBudget(setup.spin_us * 1000)
         self._contexts: dict[int, EngineContext] = {}
         self._shares: dict[int, Share] = {}
@@ -320,6 +320,7 @@ class Engine:
         for queue in self._queues:
             if not queue.closed:  # by a message that was read meanwhile
                 queue.resume()
+                self._faults.settle(queue)
         self._staging.recover(self._queues)
         self._resumed = True
 

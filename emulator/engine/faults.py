@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from softnpu.emulator.common import failpoints
@@ -76,6 +77,13 @@ class InjectedFaults:
         with self._lock:
             self._injections.pop(message.id, None)
 
+    def settle(self, queue: EngineQueue) -> None:
+        """Count the hit that a dead engine has noted for the next submission of a queue."""
+        number, hits = queue.noted_injection()
+        message = self._injections.get(number)
+        if message is not None and self._counters is not None:
+            self._counters.settle(message.slot, hits)
+
     def prune(self) -> None:
         """Forget what is over; with nothing left the engine runs at full speed again."""
         for queue in [queue for queue, each in self._decisions.items() if _is_over(queue, each.sequence)]:
@@ -123,10 +131,7 @@ class InjectedFaults:
     def _decide(self, queue: EngineQueue) -> _Decision:
         decision = self._decisions.get(queue)
         if decision is None or decision.sequence != queue.completed + 1:
-            injection = self._match(Operation.SUBMISSION, queue.context.session)
-            result = None if injection is None else _certain_result(injection)
-            if result is not None:
-                queue.note_injected(result)
+            injection = self._match(Operation.SUBMISSION, queue.context.session, partial(_note, queue))
             decision = self._decisions[queue] = _Decision(queue.completed + 1, injection)
         return decision
 
@@ -192,8 +197,13 @@ class InjectedFaults:
 
     # ------------------------------------------------------------
 
-    def _match(self, operation: Operation, session: int) -> Injection | None:
-        """Count an operation, and return the oldest injection that hits it."""
+    def _match(
+        self,
+        operation: Operation,
+        session: int,
+        note: Callable[[link.InjectionAdd, int], None] = lambda _injection, _hits: None,
+    ) -> Injection | None:
+        """Count an operation, and return the oldest injection that hits it, once `note` was called."""
         with self._lock:
             for each in self._injections.values():
                 injection = each.injection
@@ -201,9 +211,18 @@ class InjectedFaults:
                     continue
                 if injection.sessions and session not in injection.sessions:
                     continue
-                if self._counters is not None and self._counters.hit(each.slot, injection):
+                if self._counters is not None and self._counters.hit(
+                    each.slot, injection, partial(note, each)
+                ):
                     return injection
         return None
+
+
+def _note(queue: EngineQueue, message: link.InjectionAdd, hits: int) -> None:
+    """Note a failure that the client is told also if the engine dies before it acts, or before it counts."""
+    result = _certain_result(message.injection)
+    if result is not None:
+        queue.note_injected(result, message.id, hits)
 
 
 def _certain_result(injection: Injection) -> int | None:

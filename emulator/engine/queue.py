@@ -246,11 +246,20 @@ class EngineQueue(DeviceRing):
         """Note that the current step changes this event, and how often it was changed before."""
         self._note(changes, at.memory, at.offset)
 
-    def note_injected(self, result: int) -> None:
-        """Note that the next submission ends with this result, by an injected fault."""
-        self._state[link.STATE_INJECTED] = 0
-        self._state[link.STATE_INJECTED_RESULT] = result
-        self._state[link.STATE_INJECTED] = self.completed + 1
+    def note_injected(self, result: int, injection: int, hits: int) -> None:
+        """Note that the next submission ends with this result, by hit number `hits` of an injection."""
+        state = self._state
+        state[link.STATE_INJECTED] = 0
+        state[link.STATE_INJECTED_RESULT] = result
+        state[link.STATE_INJECTION] = injection
+        state[link.STATE_INJECTION_HITS] = hits
+        state[link.STATE_INJECTED] = self.completed + 1
+
+    def noted_injection(self) -> tuple[int, int]:
+        """Return the injection that was noted for the next submission, 0 for none, and its hits then."""
+        if self._state[link.STATE_INJECTED] != self.completed + 1:
+            return 0, 0
+        return self._state[link.STATE_INJECTION], self._state[link.STATE_INJECTION_HITS]
 
     def _note(self, value: int, event: int, offset: int) -> None:
         # an engine that dies between these stores leaves an effect that has not begun, and no note of it

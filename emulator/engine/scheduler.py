@@ -25,12 +25,12 @@ _MAX_LAG_NS = SLICE_NS // 10  # how far behind the minimum of its level a sessio
 
 
 class Share:
-    """The account of one session: nanoseconds used on each level, bytes of decoded programs."""
+    """The account of one session: time on each level in ns, bytes of decoded programs and staging."""
 
-    __slots__ = ("kept_bytes", "spent_ns")
+    __slots__ = ("kept_bytes", "spent_ns", "staging_bytes")
 
     def __init__(self) -> None:
-        self.kept_bytes = 0
+        self.kept_bytes = self.staging_bytes = 0
         self.spent_ns = [0] * LEVELS
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.engine.memory import Bytes
+from softnpu.emulator.interface.result import ZeResult, refuse
 
 _PAGE = mmap.PAGESIZE
 _HEADER = struct.Struct("<8sQ")
@@ -77,13 +78,32 @@ class NotingQueue(Protocol):
         ...
 
 
-class Staging:
-    """The staging file in an engine. Pieces begin as zeros; freed ones take no memory."""
+class StagingAccount(Protocol):
+    """What staging counts a piece on: the account of its session."""
 
-    def __init__(self, fd: int) -> None:
+    staging_bytes: int
+
+
+class _Uncounted:
+    """The account of the pieces of a dead engine, which live until their queues have gone on."""
+
+    staging_bytes = 0
+
+
+_Returned = deque[tuple[int, int, StagingAccount]]
+
+
+class Staging:
+    """The staging file in an engine. Pieces begin as zeros; freed ones take no memory.
+
+    `limit`: the most bytes that one session may have in it.
+    """
+
+    def __init__(self, fd: int, limit: int = _LARGEST) -> None:
         self._fd = fd
+        self._limit = limit
         self._free = RangeAllocator(_LARGEST)
-        self._returned: deque[tuple[int, int]] = deque()  # pieces die in any thread
+        self._returned: _Returned = deque()  # pieces die in any thread
         self._map: mmap.mmap | None = None
         self._size = 0  # of the mapping
         self._pending: list[tuple[NotingQueue, int, Piece]] = []
@@ -108,8 +128,8 @@ class Staging:
             if not length or start < end:
                 continue  # no step has noted it like this: `find` will refuse it
             if start > end:
-                _free_range(mapping, self._returned, end, start - end)
-            kept[page], end = self._piece(start, length), start + length
+                _free_range(mapping, self._returned, end, start - end, _Uncounted())
+            kept[page], end = self._piece(start, length, _Uncounted()), start + length
         _release(mapping, end, size - end)
         self._free.free(end, _LARGEST - end)
         self._pending = [
@@ -148,11 +168,21 @@ class Staging:
 
     # ------------------------------------------------------------ pieces
 
-    def take(self, size: int) -> Piece:
-        """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError`."""
+    def take(self, size: int, account: StagingAccount) -> Piece:
+        """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError` or `Refused`."""
         while self._returned:
-            self._free.free(*self._returned.popleft())
+            start, length, freed = self._returned.popleft()
+            self._free.free(start, length)
+            freed.staging_bytes -= length
         length = -(-(size + _DATA) // _PAGE) * _PAGE
+        if account.staging_bytes + length > self._limit:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "staging of commands that overwrite what they read, and of strided arguments",
+                found=f"{length} bytes more, this session has {account.staging_bytes}",
+                expected=f"at most {self._limit} bytes a session",
+                hint="use other memory for results, or start the daemon with a larger --session-memory",
+            )
         start = self._free.allocate(length, _PAGE)
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
@@ -166,14 +196,16 @@ class Staging:
             raise MemoryError(f"staging: {size} bytes, {error}") from error
         assert self._map is not None
         _HEADER.pack_into(self._map, start, _MAGIC, length)
-        return self._piece(start, length)
+        account.staging_bytes += length
+        return self._piece(start, length, account)
 
-    def _piece(self, start: int, length: int) -> Piece:
+    def _piece(self, start: int, length: int, account: StagingAccount) -> Piece:
         memory = self._map
         assert memory is not None
         whole: Any = (ctypes.c_ubyte * length).from_buffer(memory, start)
         # views refer to this array: it lives as long as the last of them
-        weakref.finalize(whole, _free_range, memory, self._returned, start, length).atexit = False
+        freed = weakref.finalize(whole, _free_range, memory, self._returned, start, length, account)
+        freed.atexit = False
         return Piece(start // _PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
 
     def _map_file(self, size: int) -> mmap.mmap:
@@ -184,10 +216,12 @@ class Staging:
         return self._map
 
 
-def _free_range(mapping: mmap.mmap, returned: deque[tuple[int, int]], start: int, length: int) -> None:
+def _free_range(
+    mapping: mmap.mmap, returned: _Returned, start: int, length: int, account: StagingAccount
+) -> None:
     """Free a range, in any thread; `returned` passes it to the allocator."""
     _release(mapping, start, length)
-    returned.append((start, length))
+    returned.append((start, length, account))
 
 
 def _release(mapping: mmap.mmap, start: int, length: int) -> None:

@@ -103,6 +103,14 @@ def _wrong_owner(path: Path, info: os.stat_result, owners: Collection[int]) -> R
     )
 
 
+def unusable(
+    object: str, error: OSError, expected: str, hint: str = "choose another place with --socket"
+) -> Refused:
+    """Build the refusal of a place where the system does not let a daemon be."""
+    found = error.strerror or str(error)
+    return refuse(ZeResult.ERROR_UNINITIALIZED, object, found=found, expected=expected, hint=hint)
+
+
 def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Every directory and symbolic link that leads to `folder`, which comes last."""
     path, links = Path("/"), 0
@@ -121,13 +129,8 @@ def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         except OSError as error:
-            raise refuse(
-                ZeResult.ERROR_UNINITIALIZED,
-                f"directory {name}",
-                found=error.strerror or str(error),
-                expected="a directory to hold the socket",
-                hint="make it, or choose another directory with --socket",
-            ) from error
+            hint = "make it, or choose another directory with --socket"
+            raise unusable(f"directory {name}", error, "a directory to hold the socket", hint) from error
         yield name, info
         if target is None:
             path = name

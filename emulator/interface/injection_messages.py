@@ -22,7 +22,7 @@ class Inject(Message, frozen=True, kw_only=True, tag="inject"):
 
 
 class InjectStatus(Message, frozen=True, kw_only=True, tag="inject_status"):
-    """Ask for the state of all injections. Answer: `InjectedAre`."""
+    """Ask for the state of all injections. Answer: `InjectStatusAnswer`."""
 
 
 class InjectClear(Message, frozen=True, kw_only=True, tag="inject_clear"):
@@ -57,7 +57,7 @@ class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
 
-class InjectedAre(Message, frozen=True, kw_only=True, tag="injected_are"):
+class InjectStatusAnswer(Message, frozen=True, kw_only=True, tag="inject_status_answer"):
     """Active injections, and the last of those that ended by themselves; the oldest first."""
 
     faults: tuple[InjectionState, ...]

@@ -16,13 +16,13 @@ from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
 from softnpu.emulator.interface.handles import Handle
-from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo
 
 Message = message.Message
 DeviceInfo = status.DeviceInfo
 EngineStatus = status.EngineStatus
 SessionStatus = status.SessionStatus
-StatusIs = status.StatusIs
+StatusAnswer = status.StatusAnswer
 UserStatus = status.UserStatus
 
 
@@ -215,7 +215,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
 
 
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
-    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobIs`."""
+    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobAnswer`."""
 
     graph: Handle
 
@@ -245,7 +245,7 @@ class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
 
 class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"):
     """Ask for the options of the compiler of a device (index). With `option`: whether it is supported, and
-    with `value` that value of it. Answer: `CompilerOptionsAre`."""
+    with `value` that value of it. Answer: `CompilerOptionsAnswer`."""
 
     device: int
     option: str = ""
@@ -271,7 +271,7 @@ class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
 
 
 class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
-    """Ask for the memory of a context. Answer: `ContextMemoryIs`."""
+    """Ask for the memory of a context. Answer: `ContextMemoryAnswer`."""
 
     context: Handle
 
@@ -290,7 +290,7 @@ class MetricStreamClose(Message, frozen=True, kw_only=True, tag="metric_stream_c
 
 
 class Status(Message, frozen=True, kw_only=True, tag="status"):
-    """Ask for the state of the daemon. Answer: `StatusIs`."""
+    """Ask for the state of the daemon. Answer: `StatusAnswer`."""
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -369,7 +369,7 @@ class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
     origin: str = GraphOrigin.COMPILED.value
 
 
-class GraphBlobIs(Message, frozen=True, kw_only=True, tag="graph_blob_is"):
+class GraphBlobAnswer(Message, frozen=True, kw_only=True, tag="graph_blob_answer"):
     """Descriptors: the sealed blob, then its placement if that has a length."""
 
     blob_length: int
@@ -388,7 +388,7 @@ class GraphQueried(Message, frozen=True, kw_only=True, tag="graph_queried"):
     length: int
 
 
-class CompilerOptionsAre(Message, frozen=True, kw_only=True, tag="compiler_options_are"):
+class CompilerOptionsAnswer(Message, frozen=True, kw_only=True, tag="compiler_options_answer"):
     """The compiler's version and newest opset, its options by name, and the answer to the question."""
 
     major: int
@@ -405,7 +405,7 @@ class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialize
     shared: bool
 
 
-class ContextMemoryIs(Message, frozen=True, kw_only=True, tag="context_memory_is"):
+class ContextMemoryAnswer(Message, frozen=True, kw_only=True, tag="context_memory_answer"):
     """Bytes of device memory in all, and bytes that this context asked for (not rounded).
 
     `graphs`: bytes of the models that are on the device for it, blobs and weights, each once.
@@ -431,8 +431,8 @@ Request = (
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
-    | GraphBlobIs | GraphExported | GraphQueried | CompilerOptionsAre | GraphInitialized | ContextMemoryIs
-    | MetricStreamOpened | StatusIs | inj.Injected | inj.InjectedAre | inj.Cleared
+    | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized | ContextMemoryAnswer
+    | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -458,22 +458,4 @@ def decode_answer(body: bytes | memoryview) -> Answer:
 
 
 def _checked(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview) -> M:
-    try:
-        message = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(
-            ZeResult.ERROR_INVALID_ARGUMENT,
-            "control message",
-            found=str(error),
-            expected="a message of the firmware interface",
-        ) from error
-    unknown = [field for field in message.must if field not in type(message).__struct_fields__]
-    if unknown:
-        raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            f"control message {type(message).__name__}",
-            found=f"required field {unknown[0]!r}",
-            expected="only fields that this interface version knows",
-            hint="update the older side",
-        )
-    return message
+    return message.decode(decoder, body, "control message", "a message of the firmware interface")

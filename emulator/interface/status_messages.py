@@ -85,7 +85,7 @@ class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
     refusals: int
 
 
-class StatusIs(Message, frozen=True, kw_only=True, tag="status_is"):
+class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
 
     Users other than the owner and root see themselves and their sessions only. At most 64 users are listed.

@@ -7,50 +7,41 @@ jobs: killing the worker cancels its job.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
+from softnpu.emulator.interface.handles import Handle
 from softnpu.emulator.interface.messages import (
-    CacheOptions,
-    CompilerOptionsAre,
+    CompilerOptions,
+    CompilerOptionsAnswer,
     Failed,
+    GraphCreate,
     GraphExported,
+    GraphImport,
     GraphQueried,
+    GraphQuery,
     Message,
     Progress,
     WeightSource,
 )
 
 
-class CompileJob(Message, frozen=True, kw_only=True, tag="compile_job"):
-    """Compile an IR. Descriptors: the XML, then the sources of the weights. Outcome: `Compiled`.
+class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
+    """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`."""
 
-    The fields mean the same as in `messages.GraphCreate`.
-    """
-
-    name: str
     platform: str
-    xml_length: int
-    weights: tuple[WeightSource, ...] = ()
-    config: dict[str, str] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    build_flags: str = ""
-    flags: int = 0
-    input_hash: int | None = None
-    cache: CacheOptions | None = None
+    context: Handle = 0
 
 
-class ImportJob(Message, frozen=True, kw_only=True, tag="import_job"):
-    """Check a native blob for `platform`. Outcome: `Compiled`.
+class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
+    """Check a native blob for `platform`. Descriptors and fields as in `GraphImport`. Outcome: `Compiled`.
 
-    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `deferred`: the
-    engine compares the constants with their digests.
+    `deferred`: the engine compares the constants with their digests.
     """
 
     platform: str
-    blob_length: int
-    placement_length: int = 0
-    weights: tuple[WeightSource, ...] = ()
-    deferred: bool = False
+    context: Handle = 0
 
 
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
@@ -66,28 +57,21 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
     offset: int | None = None
 
 
-class QueryJob(Message, frozen=True, kw_only=True, tag="query_job"):
-    """List the layers of an IR that the device executes. Descriptors as in `CompileJob`.
+class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
+    """List the layers of an IR that `platform` executes. Descriptors and fields as in `GraphQuery`.
 
-    Outcome: `GraphQueried`. The fields mean the same as in `messages.GraphQuery`.
-    """
-
-    name: str
-    platform: str
-    xml_length: int
-    weights: tuple[WeightSource, ...] = ()
-    build_flags: str = ""
-
-
-class OptionsJob(Message, frozen=True, kw_only=True, tag="options_job"):
-    """List the options, and answer `messages.CompilerOptions`.
-
-    Outcome: `CompilerOptionsAre`, without a descriptor.
+    Outcome: `GraphQueried`.
     """
 
     platform: str
-    option: str = ""
-    value: str | None = None
+    context: Handle = 0
+
+
+class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):
+    """Answer `CompilerOptions`. Outcome: `CompilerOptionsAnswer`, without a descriptor."""
+
+    platform: str
+    device: int = 0
 
 
 class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
@@ -107,8 +91,16 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     log: str = ""
 
 
+J = TypeVar("J", bound=Message)
+
+
+def job_of(kind: type[J], request: Message, **fields: object) -> J:
+    """Build the job that serves a request, with these fields besides those of the request."""
+    return kind(**(msgspec.structs.asdict(request) | fields))
+
+
 Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
-Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAre
+Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAnswer
 Outcome = Progress | Result | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)

@@ -21,7 +21,8 @@ from softnpu.emulator.interface.result import ErrorInfo
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     """First message. Descriptors: queue states, status page, staging.
 
-    `after_reset`: it replaces an engine that has died. `self_check`: see `engine.self_check`.
+    `session_memory`: the limit of a session, in bytes; its staging has the same. `after_reset`: it replaces
+    an engine that has died. `self_check`: see `engine.self_check`.
     """
 
     device: int
@@ -29,6 +30,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     devices: int
     tdr_ms: int
     spin_us: int
+    session_memory: int
     after_reset: bool = False
     self_check: bool = False
 
@@ -248,6 +250,10 @@ STATE_INJECTED = 8
 """Index of the u64 "submission that is to end with an injected failure", also if the engine dies first."""
 STATE_INJECTED_RESULT = 9
 """Index of the u64 "result of that failure"."""
+STATE_INJECTION = 10
+"""Index of the u64 "id of the injection that decided so"."""
+STATE_INJECTION_HITS = 11
+"""Index of the u64 "how often it has hit then"."""
 REACHED_BITS = 24
 REACHED_MASK = (1 << REACHED_BITS) - 1
 QUEUE_STATE = struct.Struct("=QQQQ96x")

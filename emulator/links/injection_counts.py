@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.shared_counts import COUNT_SIZE, SharedCounts
 from softnpu.emulator.interface.injections import Injection
@@ -28,8 +30,11 @@ class InjectionCounters:
             self._counts.put(_EACH * slot, 0)
             self._counts.put(_EACH * slot + 1, 0)
 
-    def hit(self, slot: int, injection: Injection) -> bool:
-        """Count an operation that matches; return whether it is hit."""
+    def hit(self, slot: int, injection: Injection, note: Callable[[int], None] = lambda _hits: None) -> bool:
+        """Count an operation that matches; return whether it is hit.
+
+        `note` is called before a hit counts, with the count that it makes: see `settle`.
+        """
         counts, at = self._counts, _EACH * slot
         with counts.locked():
             hits = counts.get(at + 1)
@@ -39,8 +44,15 @@ class InjectionCounters:
             counts.put(at, matched)
             if matched <= injection.after or not injection.chosen(matched):
                 return False
+            note(hits + 1)
             counts.put(at + 1, hits + 1)
         return True
+
+    def settle(self, slot: int, hits: int) -> None:
+        """Count a hit that an engine has noted, unless it had counted it before it died."""
+        with self._counts.locked():
+            at = _EACH * slot + 1
+            self._counts.put(at, max(hits, self._counts.get(at)))
 
     def read(self, slot: int) -> tuple[int, int]:
         """Return how many operations matched, and how many were hit."""

@@ -20,14 +20,16 @@ from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.announcements import Announcements
 from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
 from softnpu.emulator.supervisor.child import Child, ChildProgram
+from softnpu.emulator.supervisor.image_loads import ImageLoads
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions, fail_image
-from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.watchdog import RunningSubmission, Watchdog
 
@@ -60,7 +62,6 @@ class Device:
         # what the engine may still use: memory and queue records of a context, the record of a queue
         self._draining: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
         self._draining_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
-        self._loads: dict[int, None] = {}  # the engine loads one after the other, in this order
         self._reactor = reactor
         self._page = page
         self._setup = link.Setup(
@@ -69,12 +70,15 @@ class Device:
             devices=len(settings.devices),
             tdr_ms=settings.tdr_ms,
             spin_us=settings.spin_us,
+            session_memory=limits_for(settings).session_memory,
             self_check=settings.checks_itself,
         )
         self.states = QueueStates()
         # what an engine has computed and not copied to its target when it dies: the supervisor never maps it
         self._staging = linux.memfd("staging")
         self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
+        self.announce = Announcements(self._post, self.bans)
+        self._loads = ImageLoads(self.images, self.announce, self._post)
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
         self._kill_reason: KillReason | None = None
         self._failed_starts = 0  # engines in a row that were never ready
@@ -115,9 +119,9 @@ class Device:
         named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
             if image.state is not ImageState.COMPILED or image.number in named:
-                self._post_image(image)
+                self._loads.begin(image)
         for context in self.contexts.values():
-            self._announce_context(context)
+            self.announce.context(context)
         self._post(link.Resume())
         self.states.set_commands_pending(engine.full)
 
@@ -162,12 +166,8 @@ class Device:
                 self._finish_context_drop(number)
             case link.QueueDropped(context=number, queue=queue):
                 self._finish_queue_drop((number, queue))
-            case link.ImageLoaded(image=number, load_ms=load_ms, info=info):
-                self._loads.pop(number, None)
-                image = self.images.find(number)
-                if image is not None:
-                    image.attempts = 0
-                    image.finish_loading(info, load_ms)
+            case link.ImageLoaded():
+                self._loads.finish(report)
             case link.SubmissionFailed():
                 log.warning(
                     "device %d: context %d, submission %d: %s",
@@ -189,8 +189,7 @@ class Device:
             self._finish_context_drop(number)
         self._watchdog.end()
         alone = self.state is DeviceState.READY and self.running_submission() is None
-        loading = self.images.find(next(iter(self._loads), 0))
-        self._loads.clear()
+        loading = self._loads.interrupt()
         kill, self._kill_reason = self._kill_reason, None
         for queue in condemn_submissions(self.contexts.values(), self.states, kill, reason):
             self._blame(queue, reason if kill is None else kill.info.found)
@@ -283,7 +282,7 @@ class Device:
         self._check_usable()
         self.contexts[context.number] = context
         self._set_word(StatusWord.CONTEXTS, len(self.contexts))
-        self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
+        self.announce.context(context)
 
     def drop_context(self, context: Context, on_dropped: Callable[[], None]) -> None:
         """Remove a context; its memory counts until the engine has dropped it too, then call `on_dropped`."""
@@ -292,7 +291,7 @@ class Device:
         states = [queue.state for queue in context.queues.values()]
         self._draining[context.number] = (context.memory.allocated, states, on_dropped)
         for graph in context.graphs.values():
-            self._release_image(graph.image)
+            self._loads.release(graph.image)
         context.close()
         if self._engine is None:
             self._finish_context_drop(context.number)
@@ -335,47 +334,7 @@ class Device:
                 hint="read the daemon's log, then restart it",
             )
 
-    def announce_segment(self, context: Context, segment: int) -> None:
-        record = context.memory.segments[segment]
-        self._post(link.SegmentAdd(context=context.number, segment=segment, size=record.size), [record.fd])
-
-    def drop_segment(self, context: Context, segment: int) -> None:
-        self._post(link.SegmentDrop(context=context.number, segment=segment))
-
-    def announce_memory(self, context: Context, handle: int) -> None:
-        memory = context.allocations[handle]
-        self._post(
-            link.MemoryAdd(
-                context=context.number,
-                memory=handle,
-                segment=memory.segment.number,
-                offset=memory.offset,
-                size=memory.size,
-            )
-        )
-
-    def drop_memory(self, context: Context, handles: tuple[int, ...]) -> None:
-        self._post(link.MemoryDrop(context=context.number, memory=handles))
-
     # ------------------------------------------------------------ queues
-
-    def announce_queue(self, queue: Queue) -> None:
-        self._post(
-            link.QueueAdd(
-                context=queue.context.number,
-                queue=queue.handle,
-                ring=queue.ring.handle,
-                slots=queue.slots,
-                priority=queue.priority,
-                turbo=queue.turbo,
-                state=queue.state,
-                condemned=queue.condemned,
-                background=self.bans.in_background(queue),
-                condemned_info=queue.condemned_info,
-            )
-        )
-        if queue.lost is not None:
-            self.bans.lose(queue, queue.lost)
 
     def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
         """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
@@ -403,72 +362,22 @@ class Device:
             on_loaded(None, 0.0)
             return
         self.bans.check(graph.context.ban_key, "graph")
-        image.waiting.append(on_loaded)
-        if image.state is ImageState.COMPILED:
-            image.state, image.loader = ImageState.LOADING, graph.context.ban_key
-            self._post_image(image)
-
-    def announce_graph(self, graph: Graph) -> None:
-        self._post(link.GraphAdd(context=graph.context.number, graph=graph.handle, image=graph.image.number))
+        self._loads.wait(image, graph.context.ban_key, on_loaded)
 
     def drop_graph(self, graph: Graph) -> None:
         self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))
-        self._release_image(graph.image)
-
-    def _release_image(self, image: Image) -> None:
-        posted = image.state is not ImageState.COMPILED or bool(image.loader)
-        if not self.images.release(image):
-            return
-        if posted:
-            self._loads.pop(image.number, None)
-            self._post(link.ImageUnload(image=image.number))
-        if image.waiting:
-            info = ErrorInfo(
-                result=ZeResult.ERROR_INVALID_ARGUMENT,
-                object="graph",
-                found="destroyed while it was being loaded",
-                expected="a live graph",
-            )
-            image.finish_loading(info, 0.0)
+        self._loads.release(graph.image)
 
     def _initialized_graphs(self) -> list[Graph]:
         graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]
         return [graph for graph in graphs if graph.initialized]
 
-    def _post_image(self, image: Image) -> None:
-        command = link.ImageLoad(
-            image=image.number,
-            blob_length=image.answer.blob_length,
-            placement_length=image.answer.placement_length,
-            weights=image.weights,
-            check=image.must_be_compared,
-        )
-        image.loads += 1
-        self._loads[image.number] = None
-        self._post(command, image.fds)
-
-    # ------------------------------------------------------------ all at once, and status
-
-    def _announce_context(self, context: Context) -> None:
-        self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
-        for segment in context.memory.segments:
-            self.announce_segment(context, segment)
-        for handle in context.allocations:
-            self.announce_memory(context, handle)
-        for graph in context.graphs.values():
-            if graph.initialized:
-                self.announce_graph(graph)
-        for queue in context.queues.values():
-            self.announce_queue(queue)
+    # ------------------------------------------------------------ status
 
     def status(self) -> EngineStatus:
-        def word(name: StatusWord) -> int:
-            return self._page.get(self.info.index, name)
-
         contexts = self.contexts.values()
         return EngineStatus(
             device=self.info,
-            engine_pid=word(StatusWord.ENGINE_PID),
             state=STATE_NAMES[self.state],
             restarts=self.restarts,
             memory_used=self.memory_used,
@@ -476,18 +385,6 @@ class Device:
             queues=sum(len(context.queues) for context in contexts),
             graphs=sum(len(context.graphs) for context in contexts),
             images=len(self.images),
-            submissions=word(StatusWord.SUBMISSIONS),
-            commands=word(StatusWord.COMMANDS),
-            inferences=word(StatusWord.INFERENCES),
-            faults=word(StatusWord.FAULTS),
-            busy_ns=word(StatusWord.BUSY),
-            staged_bytes=word(StatusWord.STAGED),
-            heartbeat_ns=word(StatusWord.HEARTBEAT),
-            hangs=word(StatusWord.HANGS),
-            aborted=word(StatusWord.ABORTED),
-            offences=word(StatusWord.OFFENCES),
-            refusals=word(StatusWord.REFUSALS),
-            tile_busy_ns=word(StatusWord.TILE_BUSY),
-            overlapped=word(StatusWord.OVERLAPPED),
             running=int(self.running_submission() is not None),
+            **self._page.counters(self.info.index),
         )

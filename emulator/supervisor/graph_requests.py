@@ -19,6 +19,7 @@ from softnpu.emulator.links.compiler import (
     OptionsJob,
     QueryJob,
     Result,
+    job_of,
 )
 from softnpu.emulator.supervisor.compilers import Compilation
 from softnpu.emulator.supervisor.images import file_identities
@@ -45,19 +46,9 @@ class GraphRequests:
         context = self._check_compile(call.number, request.context)
         check_sources(request.weights, f"model '{request.name}'")
         fds = call.packet.take_fds(1 + len(request.weights))
-        job = CompileJob(
-            name=request.name,
-            platform=self._state.device_of(context).info.platform,
-            xml_length=request.xml_length,
-            weights=request.weights,
-            config=request.config,
-            shapes=request.shapes,
-            build_flags=request.build_flags,
-            flags=request.flags,
-            input_hash=request.input_hash,
-            # workers have the rights of the daemon's owner: files of its cache are no business of others
-            cache=request.cache if self._state.user.commands else None,
-        )
+        # workers have the rights of the daemon's owner: files of its cache are no business of others
+        cache = request.cache if self._state.user.commands else None
+        job = job_of(CompileJob, request, platform=self._platform(context), cache=cache)
         self._compile(call, context, job, fds)
 
     def import_blob(self, call: Call, request: msg.GraphImport) -> None:
@@ -71,18 +62,12 @@ class GraphRequests:
                 expected="0 or more",
             )
         fds = call.packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
-        job = ImportJob(
-            platform=self._state.device_of(context).info.platform,
-            blob_length=request.blob_length,
-            placement_length=request.placement_length,
-            weights=request.weights,
-            deferred=request.deferred,
-        )
+        job = job_of(ImportJob, request, platform=self._platform(context))
         self._compile(call, context, job, fds)
 
     def answer_blob(self, call: Call, request: msg.GraphBlob) -> None:
         image = self._state.graphs.get(request.graph).image
-        answer = msg.GraphBlobIs(
+        answer = msg.GraphBlobAnswer(
             blob_length=image.answer.blob_length, placement_length=image.answer.placement_length
         )
         self._state.post(call.number, answer, image.blob_fds)
@@ -112,20 +97,17 @@ class GraphRequests:
         context = self._state.contexts.get(request.context)
         self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
-        job = QueryJob(
-            name=request.name,
-            platform=self._state.device_of(context).info.platform,
-            xml_length=request.xml_length,
-            weights=request.weights,
-            build_flags=request.build_flags,
-        )
+        job = job_of(QueryJob, request, platform=self._platform(context))
         self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)))
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:
         self._check_job(call.number)
         device = self._state.services.device(request.device, "compiler options")
-        job = OptionsJob(platform=device.info.platform, option=request.option, value=request.value)
+        job = job_of(OptionsJob, request, platform=device.info.platform)
         self._run_job(call, job, [])
+
+    def _platform(self, context: Context) -> str:
+        return self._state.device_of(context).info.platform
 
     def _check_compile(self, number: int, handle: int) -> Context:
         context = self._state.contexts.get(handle)
@@ -265,7 +247,7 @@ class GraphRequests:
                 return
             if graph.handle in graph.context.graphs and not graph.initialized:
                 graph.initialized = True
-                device.announce_graph(graph)
+                device.announce.graph(graph)
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
         device.load(graph, on_loaded)

@@ -16,9 +16,9 @@ from softnpu.emulator.interface.injection_messages import (
     Inject,
     InjectClear,
     Injected,
-    InjectedAre,
     InjectionState,
     InjectStatus,
+    InjectStatusAnswer,
 )
 from softnpu.emulator.interface.injections import Injection, Operation, kind_of
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -80,7 +80,9 @@ class InjectionRegistry:
             case Inject():
                 return Injected(id=self.add(self._injection(request)))
             case InjectStatus():
-                return InjectedAre(faults=tuple(self._status(entry) for entry in self._entries.values()))
+                return InjectStatusAnswer(
+                    faults=tuple(self._status(entry) for entry in self._entries.values())
+                )
             case InjectClear():
                 return Cleared(count=self._clear(request.ids))
 

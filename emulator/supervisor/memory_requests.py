@@ -74,10 +74,11 @@ class MemoryRequests:
         allocation.handle = handle
         context.allocations[handle] = allocation
         self._state.count_memory(size, int(fresh))
-        self._state.device_of(context).account(size)
+        device = self._state.device_of(context)
+        device.account(size)
         if fresh:
-            self._state.device_of(context).announce_segment(context, allocation.segment.number)
-        self._state.device_of(context).announce_memory(context, handle)
+            device.announce.segment(context, allocation.segment.number)
+        device.announce.memory(context, handle)
         return handle
 
     def answer(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
@@ -119,10 +120,11 @@ class MemoryRequests:
         del context.allocations[handle]
         ended = context.memory.free(allocation)
         self._state.count_memory(-allocation.size, -int(ended))
-        self._state.device_of(context).account(-allocation.size)
-        self._state.device_of(context).drop_memory(context, (handle,))
+        device = self._state.device_of(context)
+        device.account(-allocation.size)
+        device.announce.memory_freed(context, handle)
         if ended:
-            self._state.device_of(context).drop_segment(context, allocation.segment.number)
+            device.announce.segment_freed(context, allocation.segment.number)
 
 
 def _bad_import(found: str) -> Refused:

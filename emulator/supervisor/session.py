@@ -116,7 +116,7 @@ class Session:
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
         images = {graph.image.number: graph.image for graph in context.graphs.values() if graph.initialized}
-        answer = msg.ContextMemoryIs(
+        answer = msg.ContextMemoryAnswer(
             total=self.state.device_of(context).info.memory_total,
             allocated=context.memory.allocated,
             graphs=sum(image.size for image in images.values()),

@@ -15,6 +15,23 @@ from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import StatusWord
 
 _WORD = struct.Struct("=Q")
+_COUNTERS = {
+    "engine_pid": StatusWord.ENGINE_PID,
+    "submissions": StatusWord.SUBMISSIONS,
+    "commands": StatusWord.COMMANDS,
+    "inferences": StatusWord.INFERENCES,
+    "faults": StatusWord.FAULTS,
+    "busy_ns": StatusWord.BUSY,
+    "staged_bytes": StatusWord.STAGED,
+    "heartbeat_ns": StatusWord.HEARTBEAT,
+    "hangs": StatusWord.HANGS,
+    "aborted": StatusWord.ABORTED,
+    "offences": StatusWord.OFFENCES,
+    "refusals": StatusWord.REFUSALS,
+    "tile_busy_ns": StatusWord.TILE_BUSY,
+    "overlapped": StatusWord.OVERLAPPED,
+}
+"""The fields of an `EngineStatus` that are words of the page."""
 
 
 class StatusPage:
@@ -44,6 +61,10 @@ class StatusPage:
     def get(self, device: int, word: StatusWord) -> int:
         value: int = _WORD.unpack_from(self._map, records.status_offset(device) + 8 * word)[0]
         return value
+
+    def counters(self, device: int) -> dict[str, int]:
+        """The words that an `EngineStatus` has, by its fields."""
+        return {field: self.get(device, word) for field, word in _COUNTERS.items()}
 
     def close(self) -> None:
         self._map.close()

@@ -243,7 +243,7 @@ class Supervisor:
             limits=self._services.limits,
         )
 
-    def status(self, user: User) -> msg.StatusIs:
+    def status(self, user: User) -> msg.StatusAnswer:
         """The state of the daemon, of other users only what `user` may see."""
         sessions = [
             client.session
@@ -251,7 +251,7 @@ class Supervisor:
             if client.session is not None and (user.commands or client.user is user)
         ]
         users = self._users.status(lambda other: user.commands or other is user)
-        return msg.StatusIs(
+        return msg.StatusAnswer(
             pid=os.getpid(),
             server=SERVER_NAME,
             socket=str(self._settings.socket),

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
-from tests.support.wire import Wire, WireContext, WireModel
+from tests.support.wire import OpenWire, Wire, WireContext, WireModel
+
+
+@pytest.fixture
+def open_wire() -> Iterator[OpenWire]:
+    """Opens sessions by hand that end with the test."""
+    with ExitStack() as stack:
+
+        def open_one(daemon: Daemon) -> Wire:
+            wire = stack.enter_context(Wire(daemon.socket))
+            wire.hello()
+            return wire
+
+        yield open_one
 
 
 @pytest.fixture

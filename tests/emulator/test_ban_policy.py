@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from softnpu.driver import Context, Driver, ZeError, ZeResult
+from softnpu.driver import Driver, ZeResult, faults
 from softnpu.emulator.supervisor.ban_policy import REFUSE_FROM, SLOW_FROM, BanPolicy, ban_key
 from softnpu.emulator.supervisor.tuning import Tuning
-from tests.conftest import RunPython, StartDaemon
-from tests.support.waiting import wait_until
-from tests.support.work import LONG, barrier, check_works, execute, failure, waits
+from tests.conftest import RunPython, StartContext
+from tests.support.work import barrier, check_works, execute, failure, lost, waits
 
 _QUEUE = "command queue"
 
@@ -32,7 +31,7 @@ def test_resets_of_a_process_slow_it_then_refuse_it_until_a_quiet_minute_has_pas
     assert "refused for 40 s more" in info.found
 
     now = 60.0
-    assert not policy.is_slowed("one")
+    assert (policy.is_slowed("one"), policy.is_refused("one")) == (False, False)
     assert policy.add_reset("one") == 1
 
 
@@ -42,68 +41,44 @@ def test_a_process_is_known_by_more_than_its_number() -> None:
     assert ban_key(2**30, 7) == "session 7"
 
 
-def _hang(context: Context) -> None:
-    fence = execute(context.create_command_queue(), barrier(context))
-    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-
-
-def test_a_process_that_hangs_the_device_is_refused_others_are_served_and_it_is_forgiven(
-    start_daemon: StartDaemon, run_python: RunPython
+def test_a_process_that_hangs_the_device_is_refused_and_others_are_served(
+    start_context: StartContext, run_python: RunPython
 ) -> None:
-    tuning = Tuning(min_hang_s=0.4, ban_window_s=12.0)
-    daemon = start_daemon(failpoints=f"engine.running=hang:{REFUSE_FROM}", tdr_ms=300, tuning=tuning)
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        spare = context.create_command_queue()
-        for number in range(1, REFUSE_FROM + 1):
-            _hang(context)
-            assert f"{number} times within 12 s" in daemon.log
+    daemon, context = start_context(tdr_ms=300, tuning=Tuning(min_hang_s=0.3, ban_window_s=600.0))
+    spare = context.create_command_queue()
+    faults.inject("hang")
+    faults.inject("stall", count=REFUSE_FROM - 1)
+    for number in range(1, REFUSE_FROM + 1):
+        lost(execute(context.create_command_queue(), barrier(context)))
+        assert f"{number} times within 600 s" in daemon.log
 
-        error = failure(context.create_command_queue, ZeResult.ERROR_NOT_AVAILABLE)
-        assert f"{REFUSE_FROM} engine resets" in error.info.found
-        failure(driver.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
-        with Driver.open(daemon.socket) as again:
-            failure(again.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
-        fence = execute(spare, barrier(context))
-        error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "engine resets" in error.info.found
-        code = """
-            with Driver.open(Path(given["socket"])) as driver:
-                context = driver.devices[0].create_context()
-                queue, commands = context.create_command_queue(), context.create_command_list()
-                commands.append_barrier()
-                commands.close()
-                queue.execute_command_lists([commands])
-                say(queue.synchronize(6 * 10**10))
-        """
-        assert run_python(code, socket=str(daemon.socket)) is True
-        engine = daemon.engine()
-        assert (engine.hangs, engine.offences, engine.refusals) == (REFUSE_FROM, REFUSE_FROM, 3)
-
-        def served() -> bool:
-            try:
-                check_works(context)
-            except ZeError as error:
-                if error.result != ZeResult.ERROR_NOT_AVAILABLE:
-                    raise
-                return False
-            return True
-
-        wait_until(served, 30.0, what="the end of its ban")
+    error = failure(context.create_command_queue, ZeResult.ERROR_NOT_AVAILABLE)
+    assert f"{REFUSE_FROM} engine resets" in error.info.found
+    failure(context.device.create_context, ZeResult.ERROR_NOT_AVAILABLE)
+    with Driver.open(daemon.socket) as again:
+        failure(again.devices[0].create_context, ZeResult.ERROR_NOT_AVAILABLE)
+    assert "engine resets" in lost(execute(spare, barrier(context))).info.found
+    code = """
+        with Driver.open(Path(given["socket"])) as driver:
+            context = driver.devices[0].create_context()
+            queue, commands = context.create_command_queue(), context.create_command_list()
+            commands.append_barrier()
+            commands.close()
+            queue.execute_command_lists([commands])
+            say(queue.synchronize(6 * 10**10))
+    """
+    assert run_python(code, socket=str(daemon.socket)) is True
+    expected = (1, REFUSE_FROM, REFUSE_FROM - 1, REFUSE_FROM, 3)
+    assert daemon.counts("restarts", "hangs", "aborted", "offences", "refusals") == expected
 
 
 def test_waiting_too_long_for_an_event_costs_no_engine_and_counts_for_nothing(
-    start_daemon: StartDaemon,
+    start_context: StartContext,
 ) -> None:
-    daemon = start_daemon(tdr_ms=100)
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        event = context.create_event()
-        queues = [context.create_command_queue() for _ in range(REFUSE_FROM + 1)]
-        for fence in [execute(queue, waits(context, event)) for queue in queues]:
-            with pytest.raises(ZeError) as caught:
-                fence.host_synchronize(LONG)
-            assert caught.value.result == ZeResult.ERROR_DEVICE_LOST
-        engine = daemon.engine()
-        assert (engine.aborted, engine.offences, engine.restarts) == (REFUSE_FROM + 1, 0, 0)
-        check_works(context)
+    daemon, context = start_context(tdr_ms=100)
+    event = context.create_event()
+    queues = [context.create_command_queue() for _ in range(REFUSE_FROM + 1)]
+    for fence in [execute(queue, waits(context, event)) for queue in queues]:
+        lost(fence)
+    assert daemon.counts("aborted", "offences", "restarts") == (REFUSE_FROM + 1, 0, 0)
+    check_works(context)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Context, Driver, GraphSource, ZeResult, connection
+from softnpu.driver import Context, GraphSource, ZeResult, connection
+from softnpu.driver.graph_creation import ProgressCallback
+from tests.conftest import OpenContext
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
 from tests.support.waiting import wait_gone, wait_until
@@ -23,6 +25,11 @@ def slow(private_dir: Path) -> Path:
     return write_chain(private_dir, 16, 3000)
 
 
+def _compile(context: Context, model: Path, progress: ProgressCallback | None = None) -> None:
+    with GraphSource.from_ir(model) as source:
+        context.create_graph(source, progress=progress)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
     daemon: Daemon,
@@ -33,7 +40,6 @@ def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
     sent: signal.Signals,
 ) -> None:
     hit: list[int] = []
-    monkeypatch.setattr(connection, "LONG_ANSWER_S", 1.0 if sent == signal.SIGSTOP else 600.0)
 
     def hit_workers(_stage: str, _done: float) -> None:
         if not hit:
@@ -41,17 +47,16 @@ def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
             for pid in hit:
                 os.kill(pid, sent)
 
-    with GraphSource.from_ir(slow) as source:
-        error = failure(
-            lambda: context.create_graph(source, progress=hit_workers), ZeResult.ERROR_MODULE_BUILD_FAILURE
-        )
+    with monkeypatch.context() as patch:
+        if sent == signal.SIGSTOP:
+            patch.setattr(connection, "LONG_ANSWER_S", 1.0)
+        error = failure(lambda: _compile(context, slow, hit_workers), ZeResult.ERROR_MODULE_BUILD_FAILURE)
 
     if sent == signal.SIGKILL:
         assert f"signal {signal.SIGKILL.value}" in error.info.found
         assert "compiler" in error.info.object
     else:
         assert "compiler: it has said nothing for 1 s" in str(error)
-    monkeypatch.setattr(connection, "LONG_ANSWER_S", 600.0)
     Loaded(context, digits)
     assert daemon.engine().restarts == 0
     for pid in hit:
@@ -63,13 +68,8 @@ def test_a_job_outlives_all_workers_that_had_died_before_they_began_it(
     daemon: Daemon, context: Context, private_dir: Path, digits: Path
 ) -> None:
     model = write_chain(private_dir, 16, 600)  # long enough for two workers to be at work side by side
-
-    def compile_it() -> None:
-        with GraphSource.from_ir(model) as source:
-            context.create_graph(source)
-
     with ThreadPoolExecutor() as pool:
-        for job in [pool.submit(compile_it) for _ in range(2)]:
+        for job in [pool.submit(_compile, context, model) for _ in range(2)]:
             job.result(60)
         workers = wait_until(lambda: daemon.status().compiler_pids, what="workers")
         for pid in workers:
@@ -90,50 +90,40 @@ class _Enough(Exception):
     pass
 
 
-@pytest.mark.parametrize("stage", ["receive", "check"])
 def test_raising_in_the_progress_cancels_the_compilation(
-    daemon: Daemon, context: Context, slow: Path, digits: Path, stage: str
+    daemon: Daemon, context: Context, slow: Path, digits: Path
 ) -> None:
-    workers: list[int] = []
+    for stage in ("receive", "check"):
+        workers: list[int] = []
 
-    def stop(now: str, _done: float) -> None:
-        if now == stage and not workers:
-            workers.extend(daemon.status().compiler_pids)
-            raise _Enough
+        def stop(now: str, _done: float, stage: str = stage, workers: list[int] = workers) -> None:
+            if now == stage and not workers:
+                workers.extend(daemon.status().compiler_pids)
+                raise _Enough
 
-    with GraphSource.from_ir(slow) as source, pytest.raises(_Enough):
-        context.create_graph(source, progress=stop)
-
-    assert len(workers) == 1
-    wait_gone(workers[0])
-    assert daemon.engine().graphs == 0
+        with pytest.raises(_Enough):
+            _compile(context, slow, stop)
+        assert workers
+        wait_until(lambda workers=workers: not set(workers) <= set(daemon.status().compiler_pids))  # type: ignore[misc]
+        assert daemon.engine().graphs == 0
     Loaded(context, digits)
 
 
 def test_other_compilations_go_on_when_one_is_cancelled(
-    daemon: Daemon, context: Context, slow: Path, digits: Path
+    daemon: Daemon, context: Context, open_context: OpenContext, slow: Path, digits: Path
 ) -> None:
-    done: list[Loaded] = []
-    began, go_on = threading.Event(), threading.Event()
+    began, go_on, elsewhere = threading.Event(), threading.Event(), open_context(daemon)
 
     def stop(_now: str, _done: float) -> None:
         began.set()
         assert go_on.wait(30)
         raise _Enough
 
-    def compile_slow() -> None:
-        with GraphSource.from_ir(slow) as source, pytest.raises(_Enough):
-            context.create_graph(source, progress=stop)
-
-    with Driver.open(daemon.socket) as other:
-        elsewhere = other.devices[0].create_context()
-        thread = threading.Thread(target=compile_slow)
-        thread.start()
+    with ThreadPoolExecutor() as pool:
+        cancelled = pool.submit(_compile, context, slow, stop)
         assert began.wait(30)
-        second = threading.Thread(target=lambda: done.append(Loaded(elsewhere, digits)))
-        second.start()
+        loaded = pool.submit(Loaded, elsewhere, digits)
         go_on.set()
-        thread.join(60)
-        second.join(60)
-        assert len(done) == 1
-        run(elsewhere.create_command_queue(), done[0].commands, barrier(elsewhere))
+        with pytest.raises(_Enough):
+            cancelled.result(60)
+        run(elsewhere.create_command_queue(), loaded.result(60).commands, barrier(elsewhere))

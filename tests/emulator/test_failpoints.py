@@ -90,6 +90,21 @@ except OSError as error:
     assert int(_in_a_process(code, "client.map=descriptors").stdout) == 24
 
 
+def test_rules_can_be_replaced_and_cleared_and_leave_no_descriptor() -> None:
+    code = """
+import os
+before = len(os.listdir("/proc/self/fd"))
+for rules in ("client.load=memory", "client.map=memory:2", ""):
+    failpoints.configure(rules)
+    print(len(os.listdir("/proc/self/fd")) - before, os.environ.get("SOFTNPU_FAILPOINTS"), sep=",")
+failpoints.hit("client.map")
+"""
+    done = _in_a_process(code, "client.map=kill")
+    assert done.returncode == 0
+    # what goes is the memory of the rules from the environment, and its mapping
+    assert done.stdout.decode().split() == ["0,client.load=memory", "0,client.map=memory:2", "-2,None"]
+
+
 def test_engines_of_one_daemon_count_together(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(failpoints="engine.completing=kill:2")
     with Driver.open(daemon.socket) as driver:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,27 +17,21 @@ from softnpu.driver.faults import FaultKind, InjectionState
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.tuning import Tuning
-from tests.conftest import StartDaemon
+from tests.conftest import OpenContext, StartContext, StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.models import Array, on_cpu
+from tests.support.models import image, on_cpu
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, WireContext
-from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, fill, run, same
+from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, fill, lost, run, same
 
 ERRORS = [result for result in ZeResult if result.name.startswith("ERROR_")]
-_TUNING = Tuning(min_hang_s=0.4, min_start_s=1.0, compiler_stall_s=1.0)
-
-
-@pytest.fixture
-def image() -> Array:
-    """An input of the small network."""
-    return np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
+_TUNING = Tuning(min_hang_s=0.4, min_start_s=0.5, compiler_stall_s=0.5)
 
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
     """A daemon whose watchdogs are quicker than those of users."""
-    return start_daemon(tdr_ms=600, tuning=_TUNING)
+    return start_daemon(tdr_ms=400, tuning=_TUNING)
 
 
 def only() -> InjectionState:
@@ -50,75 +44,50 @@ def only() -> InjectionState:
 
 
 @pytest.mark.quick
-def test_reset_loses_nothing(daemon: Daemon, context: Context, digits: Path, image: Array) -> None:
+def test_reset_loses_nothing_and_twice_under_one_submission_its_queue(
+    daemon: Daemon, context: Context, digits: Path
+) -> None:
     queue, loaded = context.create_command_queue(), Loaded(context, digits)
     faults.inject("reset", after=1)
-
-    assert all(same(loaded.infer(queue, image), on_cpu(digits, image)) for _ in range(3))
-
+    for _ in range(3):
+        assert same(loaded.infer(queue, image()), on_cpu(digits, image()))
     assert (only().hits, only().state) == (1, "used up")
-    engine = daemon.engine()
-    assert (engine.restarts, engine.aborted, engine.offences) == (1, 0, 0)
+    assert daemon.counts("restarts", "aborted", "offences") == (1, 0, 0)
+
+    faults.inject("reset", count=2)
+    assert "engine died" in lost(execute(queue, barrier(context))).info.found
+    assert queue.lost
+    check_works(context)
+    assert daemon.engine().restarts == 3
 
 
 def test_an_engine_that_polls_its_rings_has_a_fault_before_the_next_submission(
-    start_daemon: StartDaemon,
+    start_context: StartContext,
 ) -> None:
-    daemon = start_daemon(spin_us=1_000_000)
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        queue, commands = context.create_command_queue(), barrier(context)
-        run(queue, commands)
-        engine = daemon.engine().engine_pid
-        os.kill(engine, signal.SIGSTOP)
+    daemon, context = start_context(spin_us=100_000)
+    queue, commands = context.create_command_queue(), barrier(context)
+    run(queue, commands)
+    with daemon.stopped_engine():
         faults.inject("lost")
         fence = execute(queue, commands)
-        os.kill(engine, signal.SIGCONT)
-        failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    lost(fence)
 
 
-def test_reset_twice_under_one_submission_loses_its_queue(daemon: Daemon, context: Context) -> None:
-    queue = context.create_command_queue()
-    faults.inject("reset", count=2)
-    fence = execute(queue, barrier(context))
-    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "engine died" in error.info.found
-    assert queue.lost
-    check_works(context)
-    assert daemon.engine().restarts == 2
-
-
-def test_hang_costs_an_engine_and_its_queue_only(
-    daemon: Daemon, context: Context, digits: Path, image: Array
+def test_hang_and_stall_cost_their_queue_and_hang_an_engine(
+    daemon: Daemon, context: Context, open_context: OpenContext, digits: Path
 ) -> None:
-    with Driver.open() as other:
-        innocent = other.devices[0].create_context()
-        queue, loaded = innocent.create_command_queue(), Loaded(innocent, digits)
-        loaded.infer(queue, image)
+    innocent = open_context(daemon)
+    queue, loaded = innocent.create_command_queue(), Loaded(innocent, digits)
+    loaded.infer(queue, image())
+    for kind, counts in (("stall", (0, 1, 1, 1)), ("hang", (1, 2, 2, 2))):
         guilty = context.create_command_queue()
-        faults.inject("hang", session=context.device.driver.session)
-
+        faults.inject(kind, session=context.device.driver.session)
         hung = execute(guilty, barrier(context))
-        assert same(loaded.infer(queue, image), on_cpu(digits, image))
-
-        error = failure(lambda: hung.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "no progress" in error.info.found
+        assert same(loaded.infer(queue, image()), on_cpu(digits, image()))
+        assert "no progress" in lost(hung).info.found
         assert guilty.lost
         check_works(context)
-        engine = daemon.engine()
-        assert (engine.restarts, engine.hangs, engine.aborted, engine.offences) == (1, 1, 1, 1)
-
-
-def test_stall_is_aborted_without_a_reset(daemon: Daemon, context: Context) -> None:
-    queue = context.create_command_queue()
-    faults.inject(FaultKind.STALL)
-    fence = execute(queue, barrier(context))
-    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "no progress" in error.info.found
-    assert queue.lost
-    check_works(context)
-    engine = daemon.engine()
-    assert (engine.restarts, engine.hangs, engine.aborted, engine.offences) == (0, 1, 1, 1)
+        assert daemon.counts("restarts", "hangs", "aborted", "offences") == counts
 
 
 @pytest.mark.quick
@@ -126,15 +95,12 @@ def test_lost(daemon: Daemon, context: Context) -> None:
     queue, memory = context.create_command_queue(), context.alloc_host(64)
     faults.inject("lost")
     fence = execute(queue, fill(context, memory, 7))
-    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-    assert "injected fault" in error.info.found
+    assert "injected fault" in lost(fence).info.found
     assert queue.lost
-    behind = execute(queue, fill(context, memory, 7))
-    failure(lambda: behind.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    lost(execute(queue, fill(context, memory, 7)))
     assert not memory.view().any(), "nothing of it ran"
     check_works(context)
-    engine = daemon.engine()
-    assert (engine.restarts, engine.aborted, engine.offences) == (0, 1, 0)
+    assert daemon.counts("restarts", "aborted", "offences") == (0, 1, 0)
 
 
 def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Context) -> None:
@@ -145,7 +111,7 @@ def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Cont
     wait_until(lambda: bool(np.all(memory.view() == 7)), what="it has been done")
     run(other, barrier(context))  # its doorbell lets everything that waits look again
     assert not fence.query_status()
-    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+    lost(fence)
     assert queue.lost
     check_works(context)
     assert daemon.engine().restarts == 0
@@ -165,22 +131,18 @@ def test_every_error_can_be_the_end_of_a_submission(daemon: Daemon, context: Con
     assert daemon.engine().restarts == 0
 
 
-def test_slow_computes_the_same_and_is_progress_for_the_watchdog(
-    daemon: Daemon, context: Context, digits: Path, image: Array
+def test_slow_computes_the_same_is_progress_for_the_watchdog_and_is_cancelled_like_all_work(
+    daemon: Daemon, context: Context, digits: Path
 ) -> None:
     queue, loaded = context.create_command_queue(), Loaded(context, digits)
-    loaded.infer(queue, image)
-    for value, least_ms in (("2s", 2000), ("300ms", 300)):
-        before = daemon.engine().busy_ns
-        with faults.injected("slow", value=value):
-            assert same(loaded.infer(queue, image), on_cpu(digits, image))
-        assert daemon.engine().busy_ns - before >= least_ms * 1_000_000, "by the device's own count"
-    engine = daemon.engine()
-    assert (engine.hangs, engine.aborted, engine.restarts) == (0, 0, 0), "three times the watchdog's limit"
+    loaded.infer(queue, image())
+    before = daemon.engine().busy_ns
+    with faults.injected("slow", value="1200ms"):
+        assert same(loaded.infer(queue, image()), on_cpu(digits, image()))
+    assert daemon.engine().busy_ns - before >= 1_200_000_000, "by the device's own count"
+    assert daemon.counts("hangs", "aborted", "restarts") == (0, 0, 0), "three times the watchdog's limit"
 
-
-def test_slow_by_a_factor_is_cancelled_like_all_work(daemon: Daemon, context: Context) -> None:
-    queue, memory = context.create_command_queue(), context.alloc_host(1 << 28)
+    memory = context.alloc_host(1 << 28)
     faults.inject("slow", value="999x")
     fence = execute(queue, fill(context, memory, 1))
     wait_until(lambda: daemon.engine().running == 1, what="it runs")
@@ -193,50 +155,43 @@ def test_slow_by_a_factor_is_cancelled_like_all_work(daemon: Daemon, context: Co
 # ------------------------------------------------------------ doorbells
 
 
-def asleep(queue: CommandQueue) -> None:
-    """Waits until the engine needs the doorbell of this queue."""
+def _asleep(context: Context) -> CommandQueue:
+    """A queue for which the engine needs the doorbell."""
+    queue = context.create_command_queue()
+    run(queue, barrier(context))
     wait_until(lambda: queue.describe().asleep, what="an engine that sleeps")
+    return queue
 
 
-def test_a_dropped_doorbell_is_replaced_by_the_next(start_daemon: StartDaemon) -> None:
-    start_daemon(tdr_ms=60_000, spin_us=0)
-    with Driver.open() as driver, driver.devices[0].create_context() as context:
-        queue = context.create_command_queue()
-        run(queue, barrier(context))
-        asleep(queue)
-        faults.inject("drop-doorbell")
-        first = execute(queue, barrier(context))
-        wait_until(lambda: only().hits == 1, what="the doorbell is dropped")
-        assert not first.query_status()
-
-        second = execute(queue, barrier(context))
-
-        assert first.host_synchronize(LONG)
-        assert second.host_synchronize(LONG)
+def test_a_dropped_doorbell_is_replaced_by_the_next(start_context: StartContext) -> None:
+    _, context = start_context(tdr_ms=60_000, spin_us=0)
+    queue = _asleep(context)
+    faults.inject("drop-doorbell")
+    first = execute(queue, barrier(context))
+    wait_until(lambda: only().hits == 1, what="the doorbell is dropped")
+    assert not first.query_status()
+    second = execute(queue, barrier(context))
+    assert first.host_synchronize(LONG)
+    assert second.host_synchronize(LONG)
 
 
-def test_a_dropped_doorbell_without_another_loses_the_queue(start_daemon: StartDaemon) -> None:
-    start_daemon(tdr_ms=300, spin_us=0)
-    with Driver.open() as driver, driver.devices[0].create_context() as context:
-        queue, memory = context.create_command_queue(), context.alloc_host(64)
-        run(queue, barrier(context))
-        asleep(queue)
-        faults.inject("drop-doorbell")
-        fence = execute(queue, fill(context, memory, 7))
-        error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
-        assert "doorbell" in error.info.found
-        assert queue.lost
-        assert not memory.view().any()
-        check_works(context)
+def test_a_dropped_doorbell_without_another_loses_the_queue(start_context: StartContext) -> None:
+    _, context = start_context(tdr_ms=300, spin_us=0)
+    queue, memory = _asleep(context), context.alloc_host(64)
+    faults.inject("drop-doorbell")
+    assert "doorbell" in lost(execute(queue, fill(context, memory, 7))).info.found
+    assert queue.lost
+    assert not memory.view().any()
+    check_works(context)
 
 
 # ------------------------------------------------------------ loads
 
 
-def test_load_crash_is_tried_again(daemon: Daemon, context: Context, digits: Path, image: Array) -> None:
+def test_load_crash_is_tried_again(daemon: Daemon, context: Context, digits: Path) -> None:
     queue = context.create_command_queue()
     faults.inject("load-crash")
-    assert same(Loaded(context, digits).infer(queue, image), on_cpu(digits, image))
+    assert same(Loaded(context, digits).infer(queue, image()), on_cpu(digits, image()))
     assert daemon.engine().restarts == 1
 
 
@@ -253,6 +208,13 @@ def test_a_load_that_takes_two_engines_is_refused(context: Context, digits: Path
 
 
 def test_memory_and_graphs(context: Context, digits: Path) -> None:
+    def fails_once(
+        fault: str, result: ZeResult, call: Callable[[], object], value: str | None = None
+    ) -> None:
+        faults.inject(fault, value=value)
+        failure(call, result)
+        call()
+
     faults.inject("oom", after=1)
     run(context.create_command_queue(), barrier(context))
     assert only().matched == 0, "it is about allocations of the program only"
@@ -261,30 +223,21 @@ def test_memory_and_graphs(context: Context, digits: Path) -> None:
     failure(lambda: context.alloc_host(4096), ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
     failure(lambda: context.alloc_device(4096), ZeResult.ERROR_OUT_OF_HOST_MEMORY)
 
-    faults.inject("export-fail")
-    failure(lambda: context.alloc_host(4096, export=True), ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
-    memory = context.alloc_host(4096, export=True)
-    faults.inject("import-fail")
-    with open(context.export_memory(memory), "rb") as exported:
-        failure(lambda: context.import_memory(exported.fileno()), ZeResult.ERROR_INVALID_ARGUMENT)
-        context.import_memory(exported.fileno())
+    export = partial(context.alloc_host, 4096, export=True)
+    fails_once("export-fail", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, export)
+    with open(context.export_memory(export()), "rb") as exported:
+        take = partial(context.import_memory, exported.fileno())
+        fails_once("import-fail", ZeResult.ERROR_INVALID_ARGUMENT, take)
 
     with GraphSource.from_ir(digits) as source:
         graph = context.create_graph(source)
     faults.inject("load-fail")
-    faults.inject("load-fail", value="ERROR_OUT_OF_DEVICE_MEMORY")
     failure(graph.initialize, ZeResult.ERROR_MODULE_BUILD_FAILURE)
-    failure(graph.initialize, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
-    graph.initialize()
-    faults.inject("export-fail")
-    failure(graph.get_native_binary, ZeResult.ERROR_UNKNOWN)
+    result = ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
+    fails_once("load-fail", result, graph.initialize, result.name)
+    fails_once("export-fail", ZeResult.ERROR_UNKNOWN, graph.get_native_binary)
     blob = graph.get_native_binary()
-    faults.inject("import-fail")
-    failure(lambda: import_blob(context, blob), ZeResult.ERROR_INVALID_NATIVE_BINARY)
-    import_blob(context, blob)
-
-
-# ------------------------------------------------------------ compiling
+    fails_once("import-fail", ZeResult.ERROR_INVALID_NATIVE_BINARY, lambda: import_blob(context, blob))
 
 
 def test_compilations(context: Context, digits: Path) -> None:
@@ -322,16 +275,7 @@ def test_requests_are_refused(daemon: Daemon, context: Context) -> None:
     Driver.open().destroy()
 
 
-def test_a_delayed_request_delays_no_other(daemon: Daemon) -> None:
-    faults.inject("delay", value="context_create=600s")
-    with Wire(daemon.socket) as wire, Driver.open() as other:
-        wire.hello()
-        wire.send(msg.ContextCreate(device=0))
-        wait_until(lambda: only().hits == 1, what="it is delayed")
-        check_works(other.devices[0].create_context())
-
-
-def compile_late(wire: Wire, xml: Path) -> int:
+def _compile_late(wire: Wire, xml: Path) -> int:
     """Sends a model that is compiled some time; the number of the request."""
     context = WireContext(wire)
     with open(xml, "rb") as model:
@@ -339,7 +283,9 @@ def compile_late(wire: Wire, xml: Path) -> int:
         return wire.send(request, [model.fileno()])
 
 
-def test_what_a_late_client_has_sent_goes_with_it(daemon: Daemon, digits: Path) -> None:
+def test_a_late_request_delays_no_other_can_be_cancelled_and_goes_with_its_client(
+    daemon: Daemon, digits: Path
+) -> None:
     def is_open() -> bool:
         open_files = set()
         for path in Path(f"/proc/{daemon.pid}/fd").iterdir():
@@ -347,30 +293,36 @@ def test_what_a_late_client_has_sent_goes_with_it(daemon: Daemon, digits: Path) 
                 open_files.add(os.readlink(path))
         return str(digits) in open_files
 
-    number = faults.inject("compile-slow", value="600s")
+    faults.inject("delay", value="context_create=600s")
+    with Wire(daemon.socket) as wire, Driver.open() as other:
+        wire.hello()
+        wire.send(msg.ContextCreate(device=0))
+        wait_until(lambda: only().hits == 1, what="it is delayed")
+        check_works(other.devices[0].create_context())
+    faults.clear()
+
+    number = faults.inject("compile-slow", value="600s", count=2)
     with Wire(daemon.socket) as wire:
         wire.hello()
-        compile_late(wire, digits)
-        wait_until(lambda: only().hits == 1, what="it is late")
+        request = _compile_late(wire, digits)
+        cancel = wire.send(msg.Cancel(request=request))
+        answered, answer = wire.receive()
+        assert answered == request
+        assert isinstance(answer, msg.Failed)
+        assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
+        assert wire.receive() == (cancel, msg.Ok())
+
+        _compile_late(wire, digits)
+        wait_until(lambda: only().hits == 2, what="it is late")
         assert is_open()
     wait_until(lambda: not is_open(), what="nothing is kept for it")
     assert faults.clear([number]) == 1
 
 
-def test_a_late_compilation_can_be_cancelled(daemon: Daemon, digits: Path) -> None:
-    faults.inject("compile-slow", value="600s")
-    with Wire(daemon.socket) as wire:
-        wire.hello()
-        number = compile_late(wire, digits)
-        cancel = wire.send(msg.Cancel(request=number))
-        answered, answer = wire.receive()
-        assert answered == number
-        assert isinstance(answer, msg.Failed)
-        assert answer.info.result == ZeResult.ERROR_NOT_AVAILABLE
-        assert wire.receive() == (cancel, msg.Ok())
-
-
-def test_disconnect_is_a_lost_device_for_one_client(context: Context) -> None:
+def test_disconnect_is_a_lost_device_for_one_client_and_daemon_death_for_all(
+    daemon: Daemon, context: Context
+) -> None:
+    queue = context.create_command_queue()
     with Driver.open() as victim:
         hurt = victim.devices[0].create_context()
         faults.inject("disconnect", session=victim.session)
@@ -380,9 +332,6 @@ def test_disconnect_is_a_lost_device_for_one_client(context: Context) -> None:
     with Driver.open() as again:
         check_works(again.devices[0].create_context())
 
-
-def test_daemon_death_is_a_lost_device_for_all(daemon: Daemon, context: Context) -> None:
-    queue = context.create_command_queue()
     faults.inject("daemon-death")
     failure(lambda: context.alloc_host(64), ZeResult.ERROR_DEVICE_LOST)
     failure(lambda: queue.execute_command_lists([]), ZeResult.ERROR_DEVICE_LOST)

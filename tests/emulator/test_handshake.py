@@ -58,7 +58,7 @@ def test_a_monitor_may_look_but_not_create(daemon: Daemon) -> None:
         wire.hello("monitor")
         for request in (msg.ContextCreate(device=0), msg.MemFree(memory=(1,)), HELLO):
             assert wire.info(request).result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
-        assert wire.ask(msg.Status(), msg.StatusIs).session_count == 0
+        assert wire.ask(msg.Status(), msg.StatusAnswer).session_count == 0
 
 
 def _frame(
@@ -99,7 +99,7 @@ def test_a_malformed_frame_is_told_and_ends_its_connection(
         assert isinstance(answer, msg.Failed)
         assert word in answer.info.found
         assert wire.closed()
-        other.ask(msg.Status(), msg.StatusIs)
+        other.ask(msg.Status(), msg.StatusAnswer)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_second_hello_is_refused_and_a_body_that_is_no_request(wire: Wire) -> 
         answer = wire.answer(wire.send_body(body))
         assert isinstance(answer, msg.Failed)
         assert answer.info.result == ZeResult.ERROR_INVALID_ARGUMENT
-    wire.ask(msg.Status(), msg.StatusIs)
+    wire.ask(msg.Status(), msg.StatusAnswer)
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon, wire: Wire) -> None:
@@ -143,7 +143,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon, wire: Wire
         assert isinstance(answer, msg.Failed)
         assert other.closed()
     for _ in range(50):
-        wire.ask(msg.Status(), msg.StatusIs, [0] * frames.MAX_FDS)
+        wire.ask(msg.Status(), msg.StatusAnswer, [0] * frames.MAX_FDS)
     with raw_socket(daemon.socket) as sock:
         sock.shutdown(socket.SHUT_WR)  # half a connection is enough to leave
         assert wait_readable(sock.fileno())
@@ -156,4 +156,4 @@ def test_a_silent_connection_is_dropped_and_no_other(start_daemon: StartDaemon) 
     with Wire(daemon.socket) as talking, raw_socket(daemon.socket) as silent:
         talking.hello()
         assert silent.recv(1) == b"", "the end of the connection"
-        talking.ask(msg.Status(), msg.StatusIs)
+        talking.ask(msg.Status(), msg.StatusAnswer)

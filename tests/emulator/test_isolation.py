@@ -260,4 +260,4 @@ def test_descriptors_that_are_no_memory_are_refused_and_harm_nobody(
             ZeResult.ERROR_UNSUPPORTED_SIZE,
         ), (name, answer)
     assert daemon.engine().engine_pid == pid
-    assert thief.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryIs).allocated == 0
+    assert thief.ask(msg.ContextMemory(context=context.handle), msg.ContextMemoryAnswer).allocated == 0

@@ -29,7 +29,7 @@ from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
-from tests.support.wire import HELLO, Wire, WireContext, WireModel
+from tests.support.wire import HELLO, OpenWire, Wire, WireContext, WireModel
 
 MIB = 1 << 20
 
@@ -61,41 +61,40 @@ class _Kind(NamedTuple):
 _HOST, _DEVICE = ZeResult.ERROR_OUT_OF_HOST_MEMORY, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
 
 
-def _alloc(size: int, exportable: bool = False) -> Callable[[WireContext], msg.Message]:
-    return lambda c: msg.MemAlloc(context=c.handle, kind="host", size=size, exportable=exportable)
+def _memory(
+    field: str, limit: int, size: int = 64, exportable: bool = False, result: ZeResult = _HOST
+) -> _Kind:
+    def ask(context: WireContext) -> msg.Message:
+        return msg.MemAlloc(context=context.handle, kind="host", size=size, exportable=exportable)
+
+    return _Kind(field, limit, result, ask, msg.MemAllocated, lambda a: msg.MemFree(memory=(a.memory,)))
 
 
-def _free(answer: msg.MemAllocated) -> msg.Message:
-    return msg.MemFree(memory=(answer.memory,))
+def _queues(field: str) -> _Kind:
+    def ask(context: WireContext) -> msg.Message:
+        return msg.QueueCreate(context=context.handle, slots=2)
+
+    return _Kind(field, 3, _HOST, ask, msg.QueueCreated, lambda a: msg.QueueDestroy(queue=a.queue))
 
 
-def _queue(context: WireContext) -> msg.Message:
-    return msg.QueueCreate(context=context.handle, slots=2)
+def _contexts(field: str) -> _Kind:
+    def ask(_: WireContext) -> msg.Message:
+        return msg.ContextCreate(device=0)
 
-
-def _drop_queue(answer: msg.QueueCreated) -> msg.Message:
-    return msg.QueueDestroy(queue=answer.queue)
-
-
-def _context(_: WireContext) -> msg.Message:
-    return msg.ContextCreate(device=0)
-
-
-def _drop_context(answer: msg.ContextCreated) -> msg.Message:
-    return msg.ContextDestroy(context=answer.context)
+    return _Kind(field, 3, _HOST, ask, msg.ContextCreated, lambda a: msg.ContextDestroy(context=a.context))
 
 
 _OF_A_USER = [
-    _Kind("user_memory", 4 * MIB, _DEVICE, _alloc(MIB), msg.MemAllocated, _free),
-    _Kind("user_handles", 9, _HOST, _alloc(64), msg.MemAllocated, _free),
-    _Kind("user_queues", 3, _HOST, _queue, msg.QueueCreated, _drop_queue),
-    _Kind("user_segments", 6, _HOST, _alloc(64, exportable=True), msg.MemAllocated, _free),
+    _memory("user_memory", 4 * MIB, size=MIB, result=_DEVICE),
+    _memory("user_handles", 9),
+    _queues("user_queues"),
+    _memory("user_segments", 6, exportable=True),
 ]
 _OF_A_SESSION = [
-    _Kind("session_contexts", 3, _HOST, _context, msg.ContextCreated, _drop_context),
-    _Kind("session_allocations", 6, _HOST, _alloc(64), msg.MemAllocated, _free),
-    _Kind("session_queues", 3, _HOST, _queue, msg.QueueCreated, _drop_queue),
-    _Kind("session_segments", 4, _HOST, _alloc(64, exportable=True), msg.MemAllocated, _free),
+    _contexts("session_contexts"),
+    _memory("session_allocations", 6),
+    _queues("session_queues"),
+    _memory("session_segments", 4, exportable=True),
 ]
 
 
@@ -111,79 +110,76 @@ def _fill(wire: Wire, context: WireContext, kind: _Kind) -> tuple[list[Any], Err
         assert len(got) <= kind.limit, "no limit"
 
 
-def _held(daemon: Daemon, session: int) -> msg.SessionStatus:
-    return next(entry for entry in daemon.status().sessions if entry.session == session)
-
-
-def test_a_session_is_refused_what_is_beyond_its_limits(start_daemon: StartDaemon) -> None:
+def test_a_session_is_refused_what_is_beyond_its_limits(
+    start_daemon: StartDaemon, open_wire: OpenWire
+) -> None:
     daemon = start_daemon(limits=ResourceLimits(**{kind.field: kind.limit for kind in _OF_A_SESSION}))
     for kind in _OF_A_SESSION:
-        with Wire(daemon.socket) as wire, Wire(daemon.socket) as other:
-            session = wire.hello().session
-            other.hello()
-            context = WireContext(wire)
-            got, info = _fill(wire, context, kind)
-            _check(info, kind.result, kind.limit, option_name(kind.field))
+        wire, other = open_wire(daemon), open_wire(daemon)
+        context = WireContext(wire)
+        got, info = _fill(wire, context, kind)
+        _check(info, kind.result, kind.limit, option_name(kind.field))
 
-            before = _held(daemon, session)
-            wire.info(kind.ask(context))
-            assert _held(daemon, session) == before, "a refusal has no effect"
-            wire.ask(kind.give(got.pop()), msg.Ok)
-            wire.ask(kind.ask(context), kind.answer)
-            assert isinstance(other.answer(other.send(kind.ask(WireContext(other)))), kind.answer)
+        before = daemon.status().sessions
+        wire.info(kind.ask(context))
+        assert daemon.status().sessions == before, "a refusal has no effect"
+        wire.ask(kind.give(got.pop()), msg.Ok)
+        wire.ask(kind.ask(context), kind.answer)
+        other.ask(kind.ask(WireContext(other)), kind.answer)
 
 
 @pytest.mark.parametrize("kind", _OF_A_USER, ids=lambda kind: f"{kind.field}-{kind.answer.__name__}")
-def test_many_sessions_of_a_user_are_refused_together(start_daemon: StartDaemon, kind: _Kind) -> None:
+def test_many_sessions_of_a_user_are_refused_together(
+    start_daemon: StartDaemon, open_wire: OpenWire, kind: _Kind
+) -> None:
     daemon = start_daemon(limits=ResourceLimits(**{kind.field: kind.limit}))
-    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
-        one.hello()
-        two.hello()
-        first, second = WireContext(one), WireContext(two)
-        kept = two.ask(kind.ask(second), kind.answer)
-        got, info = _fill(one, first, kind)
-        _check(info, kind.result, kind.limit, option_name(kind.field))
-        assert "user 0" in info.found or f"user {os.getuid()}" in info.found
+    one, two = open_wire(daemon), open_wire(daemon)
+    first, second, name = WireContext(one), WireContext(two), option_name(kind.field)
+    kept = two.ask(kind.ask(second), kind.answer)
+    got, info = _fill(one, first, kind)
+    _check(info, kind.result, kind.limit, name)
+    assert f"user {os.getuid()}" in info.found
 
-        before = _mine(daemon)
-        _check(two.info(kind.ask(second)), kind.result, kind.limit, option_name(kind.field))
-        after = _mine(daemon)
-        assert after.refusals == before.refusals + 1
-        assert (after.memory_used, after.handles) == (before.memory_used, before.handles)
+    before = _mine(daemon)
+    _check(two.info(kind.ask(second)), kind.result, kind.limit, name)
+    after = _mine(daemon)
+    assert after.refusals == before.refusals + 1
+    assert (after.memory_used, after.handles) == (before.memory_used, before.handles)
 
-        two.ask(kind.give(kept), msg.Ok)
-        one.ask(kind.ask(first), kind.answer)
-        two.info(kind.ask(second))
-        for answer in got:
-            one.ask(kind.give(answer), msg.Ok)
-        two.ask(kind.ask(second), kind.answer)
+    two.ask(kind.give(kept), msg.Ok)
+    one.ask(kind.ask(first), kind.answer)
+    two.info(kind.ask(second))
+    for answer in got:
+        one.ask(kind.give(answer), msg.Ok)
+    two.ask(kind.ask(second), kind.answer)
 
 
-def test_graphs_and_compilations_have_limits(start_daemon: StartDaemon, chain: WireModel) -> None:
+def test_graphs_and_compilations_have_limits(
+    start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel
+) -> None:
     daemon = start_daemon(limits=ResourceLimits(user_graphs=2, session_compiles=3, user_compiles=4))
-    with Wire(daemon.socket) as one, Wire(daemon.socket) as two:
-        one.hello()
-        two.hello()
-        first, second = WireContext(one), WireContext(two)
-        graph = chain.create(first)
-        other = chain.create(second)
-        _check(two.info(chain.request(second), chain.fds), _HOST, 2, "user-graphs")
-        one.ask(msg.GraphDestroy(graph=graph), msg.Ok)
-        assert chain.create(second)
-        assert _mine(daemon).graphs == 2
-        two.ask(msg.GraphDestroy(graph=other), msg.Ok)
+    one, two = open_wire(daemon), open_wire(daemon)
+    first, second = WireContext(one), WireContext(two)
+    graph, other = chain.create(first), chain.create(second)
+    _check(two.info(chain.request(second), chain.fds), _HOST, 2, "user-graphs")
+    one.ask(msg.GraphDestroy(graph=graph), msg.Ok)
+    assert chain.create(second)
+    assert _mine(daemon).graphs == 2
+    two.ask(msg.GraphDestroy(graph=other), msg.Ok)
 
-        queries = [
-            msg.GraphQuery(context=c.handle, name="q", xml_length=chain.length) for c in (first, second)
-        ]
-        started = [one.send(queries[0], chain.fds) for _ in range(3)]
-        _check(one.info(queries[0], chain.fds), _HOST, 3, "session-compiles")
-        started_two = two.send(queries[1], chain.fds)
-        _check(two.info(queries[1], chain.fds), _HOST, 4, "user-compiles")
-        for number in started[1:]:
-            one.ask(msg.Cancel(request=number), msg.Ok)
-        two.send(queries[1], chain.fds)
-        assert isinstance(two.answer(started_two), msg.GraphQueried)
+    mine, theirs = (
+        msg.GraphQuery(context=c.handle, name="q", xml_length=chain.length) for c in (first, second)
+    )
+    started = [one.send(mine, chain.fds) for _ in range(3)]
+    _check(one.info(mine, chain.fds), _HOST, 3, "session-compiles")
+    started_two = two.send(theirs, chain.fds)
+    _check(two.info(theirs, chain.fds), _HOST, 4, "user-compiles")
+    for number in started[1:]:
+        one.ask(msg.Cancel(request=number), msg.Ok)
+    two.send(theirs, chain.fds)
+    assert isinstance(two.answer(started_two), msg.GraphQueried)
+    one.close()
+    two.close()
     wait_until(lambda: daemon.status().users[0].compiles == 0, what="abandoned jobs are given back")
 
 
@@ -199,7 +195,7 @@ def test_graphs_and_compilations_have_limits(start_daemon: StartDaemon, chain: W
 def test_connections_have_limits(
     start_daemon: StartDaemon, settings: dict[str, Any], option: str, greeted: bool
 ) -> None:
-    daemon = start_daemon(tuning=Tuning(handshake_s=2.0), **settings)
+    daemon = start_daemon(tuning=Tuning(handshake_s=1.0), **settings)
     with Wire(daemon.socket) as innocent, ExitStack() as stack:
         innocent.hello()
         wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(2)]
@@ -215,37 +211,37 @@ def test_connections_have_limits(
         WireContext(innocent).alloc(64)
         if greeted:
             wires[0].close()
-            wait_until(lambda: innocent.ask(msg.Status(), msg.StatusIs).users[0].connections == 2)
+            wait_until(lambda: innocent.ask(msg.Status(), msg.StatusAnswer).users[0].connections == 2)
             stack.enter_context(Wire(daemon.socket)).hello()
         else:
             assert all(wire.closed() for wire in wires), "no hello in time"
 
 
-def test_sessions_of_a_user_have_a_limit_and_monitors_still_see(start_daemon: StartDaemon) -> None:
+def test_sessions_of_a_user_have_a_limit_and_monitors_still_see(
+    start_daemon: StartDaemon, open_wire: OpenWire
+) -> None:
     daemon = start_daemon(limits=ResourceLimits(user_sessions=1))
-    with Wire(daemon.socket) as one:
-        one.hello()
-        with Wire(daemon.socket) as late:
-            _check(late.info(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 1, "user-sessions")
-            assert late.closed()
-        assert daemon.status().session_count == 1
-    wait_until(lambda: daemon.status().session_count == 0)
+    one = open_wire(daemon)
     with Wire(daemon.socket) as late:
-        late.hello()
+        _check(late.info(HELLO), ZeResult.ERROR_NOT_AVAILABLE, 1, "user-sessions")
+        assert late.closed()
+    assert daemon.status().session_count == 1
+    one.close()
+    wait_until(lambda: daemon.status().session_count == 0)
+    open_wire(daemon)
 
 
 def test_a_flood_of_compilations_lets_another_session_through(
-    start_daemon: StartDaemon, chain: WireModel
+    start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel
 ) -> None:
     daemon = start_daemon(tuning=Tuning(compilers=1))
-    with Wire(daemon.socket) as greedy, Wire(daemon.socket) as other:
-        greedy.hello()
-        other.hello()
-        context = WireContext(greedy)
-        for number in range(40):
-            greedy.send(chain.request(context, f"model {number}"), chain.fds)
-        chain.create(WireContext(other))
-        assert daemon.status().users[0].compiles >= 20, "it did not wait for all of the others"
+    greedy, other = open_wire(daemon), open_wire(daemon)
+    context = WireContext(greedy)
+    for number in range(40):
+        greedy.send(chain.request(context, f"model {number}"), chain.fds)
+    chain.create(WireContext(other))
+    assert daemon.status().users[0].compiles >= 20, "it did not wait for all of the others"
+    greedy.close()
     wait_until(lambda: daemon.status().users[0].compiles == 0)
 
 
@@ -270,11 +266,11 @@ def test_what_a_killed_client_had_is_its_users_again(
     assert client.hear() == "full"
     with Wire(daemon.socket) as monitor:
         monitor.hello("monitor")
-        (held,) = monitor.ask(msg.Status(), msg.StatusIs).users
+        (held,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
         assert held.memory_used > 10 * MIB
         daemon.kill_engine()
         daemon.wait_restarted(1)
-        (after,) = monitor.ask(msg.Status(), msg.StatusIs).users
+        (after,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
         assert after == held, "an engine reset changes nothing of what a user has"
         assert (held.sessions, held.connections, held.queues, held.graphs) == (1, 2, 5, 1)
         assert held.handles >= 1 + 10 + 5 + 1
@@ -282,7 +278,7 @@ def test_what_a_killed_client_had_is_its_users_again(
         client.process.kill()
 
         def all_back() -> bool:
-            (user,) = monitor.ask(msg.Status(), msg.StatusIs).users
+            (user,) = monitor.ask(msg.Status(), msg.StatusAnswer).users
             return (user.memory_used, user.handles, user.queues, user.graphs, user.sessions) == (0,) * 5
 
         wait_until(all_back, what="everything of the dead client given back")

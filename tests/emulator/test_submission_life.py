@@ -8,37 +8,39 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import psutil
 import pytest
 
-from softnpu.driver import CommandList, CommandQueue, Context, Driver, Event, ZeResult, faults
-from softnpu.emulator.interface.injections import FaultKind
-from tests.conftest import StartDaemon
+from softnpu.driver import CommandQueue, Context, ZeResult, faults
+from softnpu.driver.faults import FaultKind
+from tests.conftest import StartContext
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, barrier, execute, failure, fill, recorded, run, waits
+from tests.support.work import (
+    LONG,
+    barrier,
+    check_works,
+    execute,
+    failure,
+    fill,
+    lost,
+    recorded,
+    run,
+    signals,
+    waits,
+)
 
 _NOW = 1_000_000
-_ROUNDS = 100  # without tickets three rounds of a hundred ended with a fence signalled too early
+_ROUNDS = 30  # without tickets three rounds of a hundred ended with a fence signalled too early
+_FILL = 1 << 24
 
 
 @pytest.fixture
-def patient(start_daemon: StartDaemon) -> Daemon:
-    """A daemon whose watchdog leaves waits alone."""
-    return start_daemon(tdr_ms=60_000)
-
-
-@pytest.fixture
-def context(patient: Daemon) -> Context:
-    driver = Driver.open(patient.socket)
-    return driver.devices[0].create_context()
-
-
-def _signals(context: Context, event: Event, *before: Callable[[CommandList], None]) -> CommandList:
-    return recorded(context, *before, lambda c: c.append_signal_event(event))
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
 
 
 def _await_end(queue: CommandQueue, sequence: int) -> None:
@@ -54,28 +56,29 @@ def _kill_stopped(pid: int) -> None:
 # ---------------------------------------------------------------- fences
 
 
-def test_a_fence_is_not_signalled_for_another_queue_by_the_next_engine(
-    patient: Daemon, context: Context
+@pytest.mark.quick
+def test_a_fence_is_not_signalled_for_another_submission_by_the_next_engine(
+    start_context: StartContext,
 ) -> None:
-    gate, first, second = (
-        context.create_event(),
-        context.create_command_queue(),
-        context.create_command_queue(),
-    )
+    daemon, context = start_context(tdr_ms=60_000)
+    gate = context.create_event()
+    first, second = context.create_command_queue(), context.create_command_queue()
     for queue in (first, second):
         run(queue, barrier(context))
-    ended = execute(first, barrier(context))
+    was_reset, ended = execute(first, barrier(context)), execute(first, barrier(context))
     assert ended.host_synchronize(LONG)
+    was_reset.reset()
     record_at = (ended.block.handle, ended.offset)
     ended.destroy()
     waiting = second.create_fence()
     assert (waiting.block.handle, waiting.offset) == record_at, "the memory of the first fence is used again"
     second.execute_command_lists([waits(context, gate)], waiting)
 
-    patient.kill_engine()
-    patient.wait_restarted(1)
+    daemon.kill_engine()
+    daemon.wait_restarted(1)
 
     assert not waiting.host_synchronize(_NOW)
+    assert not was_reset.query_status()
     gate.host_signal()
     assert waiting.host_synchronize(LONG)
 
@@ -86,7 +89,7 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
         context.create_event(),
         context.create_event(),
     )
-    fence, tells, gated = queue.create_fence(), _signals(context, told), waits(context, gate)
+    fence, tells, gated = queue.create_fence(), signals(context, told), waits(context, gate)
     for ended in range(1, 2 * _ROUNDS, 2):
         told.host_reset()
         gate.host_reset()
@@ -98,6 +101,20 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
         assert not fence.query_status()
         gate.host_signal()
         assert fence.host_synchronize(LONG)
+
+
+@pytest.mark.parametrize("point", ["engine.ended", "engine.signal"])
+def test_an_end_that_was_noted_is_told_by_the_next_engine(start_context: StartContext, point: str) -> None:
+    daemon, context = start_context(failpoints=f"{point}=kill:1:1")
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    run(queue, barrier(context))
+    memory.view()[:] = 0
+    run(queue, fill(context, memory, 1))
+    assert np.all(memory.view() == 1)
+    daemon.wait_restarted(1)
+
+
+# ---------------------------------------------------------------- cancelling
 
 
 @pytest.mark.quick
@@ -115,143 +132,168 @@ def test_cancelling_means_the_submission_that_the_fence_was_given_to_last(contex
     assert np.all(memory.view() == 1)
 
 
-@pytest.mark.parametrize("again", [True, False], ids=["armed again", "reset"])
-def test_a_cancelled_list_is_told_as_cancelled_whatever_becomes_of_its_fence(
-    context: Context, again: bool
+@pytest.mark.parametrize("becomes", ["waited for", "armed again", "reset"])
+def test_a_running_list_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
+    context: Context, becomes: str
 ) -> None:
-    queue, begun, memory = context.create_command_queue(), context.create_event(), context.alloc_host(1 << 24)
-    endless = recorded(
-        context,
-        lambda c: c.append_signal_event(begun),
-        *[lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24)] * 5_000,
+    queue, begun, memory = context.create_command_queue(), context.create_event(), context.alloc_host(_FILL)
+    fence = execute(
+        queue,
+        recorded(
+            context,
+            lambda c: c.append_signal_event(begun),
+            *[lambda c: c.append_memory_fill(memory, b"\x01", _FILL)] * 5_000,
+        ),
     )
-    fence = execute(queue, endless)
     assert begun.host_synchronize(LONG)
     fence.cancel()
-    if again:
-        queue.execute_command_lists([barrier(context)], fence)
-        assert fence.host_synchronize(LONG)
-    else:
-        fence.reset()
-    failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    match becomes:
+        case "waited for":
+            failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+        case "armed again":
+            queue.execute_command_lists([barrier(context)], fence)
+            assert fence.host_synchronize(LONG)
+        case _:
+            fence.reset()
+    if becomes != "waited for":
+        failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    run(queue, barrier(context))
 
 
-@pytest.mark.parametrize("point", ["engine.ended", "engine.signal"])
-def test_an_end_that_was_noted_is_told_by_the_next_engine(start_daemon: StartDaemon, point: str) -> None:
-    daemon = start_daemon(failpoints=f"{point}=kill:1:1")
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        queue, memory = context.create_command_queue(), context.alloc_host(64)
-        run(queue, barrier(context))
-        memory.view()[:] = 0
-        fence = execute(queue, fill(context, memory, 1))
-        assert fence.host_synchronize(LONG)
-        assert np.all(memory.view() == 1)
-        daemon.wait_restarted(1)
+def test_a_queued_submission_that_is_cancelled_has_no_effect(start_context: StartContext) -> None:
+    daemon, context = start_context(tdr_ms=60_000)
+    gate, queue, memory = context.create_event(), context.create_command_queue(), context.alloc_host(64)
+    memory.view()[:] = 1
+    first = execute(queue, waits(context, gate))
+    cancelled, kept = execute(queue, fill(context, memory, 2)), execute(queue, barrier(context))
+    cancelled.cancel()
+    assert not cancelled.host_synchronize(_NOW), "submissions end in their order"
+    daemon.kill_engine()
+    gate.host_signal()
+
+    assert first.host_synchronize(LONG)
+    failure(lambda: cancelled.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    assert kept.host_synchronize(LONG)
+    assert np.all(memory.view() == 1)
+
+    waiting = execute(queue, waits(context, context.create_event()))
+    behind = execute(queue, barrier(context))
+    assert not waiting.host_synchronize(_NOW)
+    waiting.cancel()
+    failure(lambda: waiting.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    assert behind.host_synchronize(LONG)
+    check_works(context)
 
 
 # ---------------------------------------------------------------- events
 
 
-class _Relay:
-    """A producer that copies and signals, a consumer that waits and copies on: one number a round."""
-
-    def __init__(self, context: Context) -> None:
-        self.source, self.between, self.target = (context.alloc_host(64) for _ in range(3))
-        self.event = context.create_event()
-        self.produce = _signals(
-            context, self.event, lambda c: c.append_memory_copy(self.between, self.source, 64)
-        )
-        self.consume = recorded(
-            context,
-            lambda c: c.append_wait_on_events([self.event]),
-            lambda c: c.append_memory_copy(self.target, self.between, 64),
-        )
-
-
-@pytest.mark.parametrize("point", ["engine.event", "engine.completing", "engine.ended", "engine.signal"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "engine.event",
+        "engine.ended",
+        *(pytest.param(f"engine.{point}", marks=pytest.mark.soak) for point in ("completing", "signal")),
+    ],
+)
 def test_an_event_that_the_host_has_reset_is_not_signalled_again(
-    start_daemon: StartDaemon, point: str
+    start_context: StartContext, point: str
 ) -> None:
-    daemon = start_daemon(tdr_ms=60_000, failpoints=f"{point}=stop:1:1")
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        relay = _Relay(context)
-        producer, consumer = context.create_command_queue(), context.create_command_queue()
-        engine = daemon.engine().engine_pid
-        # the first time it passes: what stops is the second list
-        warm = context.create_event()
-        run(producer, _signals(context, warm))
+    daemon, context = start_context(tdr_ms=60_000, failpoints=f"{point}=stop:1:1")
+    source, between, target = (context.alloc_host(64) for _ in range(3))
+    event, engine = context.create_event(), daemon.engine().engine_pid
+    produce = signals(context, event, lambda c: c.append_memory_copy(between, source, 64))
+    consume = recorded(
+        context,
+        lambda c: c.append_wait_on_events([event]),
+        lambda c: c.append_memory_copy(target, between, 64),
+    )
+    producer, consumer = context.create_command_queue(), context.create_command_queue()
+    # the first time it passes: what stops is the second list
+    run(producer, signals(context, context.create_event()))
 
-        relay.source.view()[:] = 1
-        producer.execute_command_lists([relay.produce])
-        assert relay.event.host_synchronize(LONG)
-        relay.event.host_reset()
-        _kill_stopped(engine)
+    source.view()[:] = 1
+    producer.execute_command_lists([produce])
+    assert event.host_synchronize(LONG)
+    event.host_reset()
+    _kill_stopped(engine)
 
-        assert producer.synchronize(LONG)
-        assert not relay.event.query_status()
-        second = execute(consumer, relay.consume)
-        assert not second.host_synchronize(50 * _NOW)
-        relay.source.view()[:] = 2
-        producer.execute_command_lists([relay.produce])
-        assert second.host_synchronize(LONG)
-        assert np.all(relay.target.view() == 2)
+    assert producer.synchronize(LONG)
+    assert not event.query_status()
+    second = execute(consumer, consume)
+    assert not second.host_synchronize(50 * _NOW)
+    source.view()[:] = 2
+    producer.execute_command_lists([produce])
+    assert second.host_synchronize(LONG)
+    assert np.all(target.view() == 2)
 
 
-def test_an_event_that_the_host_has_signalled_is_not_reset_again(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(tdr_ms=60_000, failpoints="engine.event=stop")
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
-        event, queue = context.create_event(), context.create_command_queue()
-        event.host_signal()
-        fence = execute(queue, recorded(context, lambda c: c.append_event_reset(event)))
-        wait_until(lambda: not event.query_status())
-        event.host_signal()
-        _kill_stopped(daemon.engine().engine_pid)
-        assert fence.host_synchronize(LONG)
-        assert event.query_status()
+def test_an_event_that_the_host_has_signalled_is_not_reset_again(start_context: StartContext) -> None:
+    daemon, context = start_context(tdr_ms=60_000, failpoints="engine.event=stop")
+    event, queue = context.create_event(), context.create_command_queue()
+    event.host_signal()
+    fence = execute(queue, recorded(context, lambda c: c.append_event_reset(event)))
+    wait_until(lambda: not event.query_status())
+    event.host_signal()
+    _kill_stopped(daemon.engine().engine_pid)
+    assert fence.host_synchronize(LONG)
+    assert event.query_status()
+
+
+def test_a_wait_is_not_waited_for_again_after_engine_resets(start_context: StartContext) -> None:
+    daemon, context = start_context(tdr_ms=30_000)
+    first, told, last = (context.create_event() for _ in range(3))
+    queue, counted = context.create_command_queue(), context.alloc_host(8)
+    counted.view()[:] = np.arange(8)
+    commands = recorded(
+        context,
+        lambda c: c.append_wait_on_events([first]),
+        lambda c: c.append_event_reset(first),
+        lambda c: c.append_memory_copy(counted.view()[1:], counted, 7),
+        lambda c: c.append_signal_event(told),
+        lambda c: c.append_wait_on_events([last]),
+    )
+    fence = execute(queue, commands)
+    first.host_signal()
+    assert told.host_synchronize(LONG)
+    wait_until(lambda: daemon.engine().running == 0, what="it waits")
+    for restarts in (1, 2):
+        daemon.kill_engine()
+        daemon.wait_restarted(restarts)
+    last.host_signal()
+
+    assert fence.host_synchronize(LONG), "it does not wait again for the event that it has reset"
+    assert list(counted.view()) == [0, 0, 1, 2, 3, 4, 5, 6]
 
 
 # ---------------------------------------------------------------- failures that a user asks for
 
 
-@pytest.mark.parametrize(
-    ("kind", "result"),
-    [
-        (FaultKind.DROP_SIGNAL, ZeResult.ERROR_DEVICE_LOST),
-        (FaultKind.STALL, ZeResult.ERROR_DEVICE_LOST),
-        (FaultKind.HANG, ZeResult.ERROR_DEVICE_LOST),
-    ],
-)
-def test_an_injected_failure_stays_decided_when_the_engine_dies(
-    start_daemon: StartDaemon, kind: FaultKind, result: ZeResult
-) -> None:
-    daemon = start_daemon(tdr_ms=60_000)
-    with Driver.open(daemon.socket) as driver:
-        context = driver.devices[0].create_context()
+def test_an_injected_failure_stays_decided_when_the_engine_dies(start_context: StartContext) -> None:
+    daemon, context = start_context(tdr_ms=60_000)
+    run(context.create_command_queue(), barrier(context))
+    for kind in (FaultKind.DROP_SIGNAL, FaultKind.STALL, FaultKind.HANG):
         queue, memory = context.create_command_queue(), context.alloc_host(64)
-        run(queue, barrier(context))
-        number = faults.inject(kind, socket=daemon.socket)
+        number = faults.inject(kind)
+
         fence = execute(queue, fill(context, memory, 1))
-        wait_until(lambda: _hits(daemon, number) == 1)
+        wait_until(partial(_has_hit, number))
         assert not fence.query_status()
         daemon.kill_engine()
-        failure(lambda: fence.host_synchronize(LONG), result)
-        assert _hits(daemon, number) == 1
+        lost(fence)
+        assert _has_hit(number)
 
 
-def _hits(daemon: Daemon, number: int) -> int:
-    return next(state.hits for state in faults.status(daemon.socket) if state.id == number)
+def _has_hit(number: int) -> bool:
+    return [state.hits for state in faults.status() if state.id == number] == [1]
 
 
 # ---------------------------------------------------------------- full rings
 
 
-def test_a_full_ring_ends_with_the_queue_when_its_submissions_cannot(start_daemon: StartDaemon) -> None:
-    with Driver.open(start_daemon(tdr_ms=200).socket) as driver:
-        context = driver.devices[0].create_context()
-        queue, never = context.create_command_queue(slots=2), context.create_event()
-        for _ in range(3):  # the third one finds no slot until the device has given up the first
-            queue.execute_command_lists([waits(context, never)])
-        failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+def test_a_full_ring_ends_with_the_queue_when_its_submissions_cannot(start_context: StartContext) -> None:
+    _, context = start_context(tdr_ms=200)
+    queue, never = context.create_command_queue(slots=2), context.create_event()
+    for _ in range(3):  # the third one finds no slot until the device has given up the first
+        queue.execute_command_lists([waits(context, never)])
+    failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)

@@ -75,7 +75,7 @@ def longest_bodies(target: Target, dice: Dice, tally: Tally) -> None:
                 close_all(got)
                 checks(one, each, held, tally)
         told, _ = connection.ask(msg.CompilerOptions(device=0))
-        if not isinstance(told, msg.CompilerOptionsAre):
+        if not isinstance(told, msg.CompilerOptionsAnswer):
             raise Violation(f"the compiler after the longest requests: {told}")
 
 
@@ -109,7 +109,7 @@ def _check_accounts(connection: Connection, session: int, held: OwnedObjects) ->
     """What the daemon counts for this session is what its answers gave it."""
     for context in held.contexts:
         answer, _ = connection.ask(msg.ContextMemory(context=context))
-        if not isinstance(answer, msg.ContextMemoryIs) or answer.allocated != held.allocated(context):
+        if not isinstance(answer, msg.ContextMemoryAnswer) or answer.allocated != held.allocated(context):
             raise Violation(f"accounts: expected {held.allocated(context)} bytes, {answer}")
     expected = (
         sum(each.size for each in held.memory.values()),
@@ -122,7 +122,7 @@ def _check_accounts(connection: Connection, session: int, held: OwnedObjects) ->
 
     def counted() -> bool:
         answer, _ = connection.ask(msg.Status())
-        assert isinstance(answer, msg.StatusIs), answer
+        assert isinstance(answer, msg.StatusAnswer), answer
         mine = next(each for each in answer.sessions if each.session == session)
         found = (mine.memory_used, mine.contexts, mine.allocations, mine.queues, mine.graphs)
         nonlocal last

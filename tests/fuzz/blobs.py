@@ -88,7 +88,7 @@ def _send(arena: Arena, attempts: list[Attempt], tally: Tally) -> None:
 def _execute(arena: Arena, created: msg.GraphCreated, tally: Tally) -> None:
     """Loads it and executes it on memory of the size that its own metadata says."""
     told, fds = arena.connection.ask(msg.GraphBlob(graph=created.graph))
-    assert isinstance(told, msg.GraphBlobIs), told
+    assert isinstance(told, msg.GraphBlobAnswer), told
     meta = BlobReader(os.pread(fds[0], told.blob_length, 0)).metadata()
     close_all(fds)
     ready, _ = arena.connection.ask(msg.GraphInitialize(graph=created.graph))

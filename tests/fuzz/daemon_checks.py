@@ -111,9 +111,9 @@ class DaemonChecks:
         now = self._memory()
         return now[0] - self._resident[0], now[1] - self._resident[1]
 
-    def _status(self) -> msg.StatusIs:
+    def _status(self) -> msg.StatusAnswer:
         answer, _ = self._monitor.ask(msg.Status())
-        assert isinstance(answer, msg.StatusIs), answer
+        assert isinstance(answer, msg.StatusAnswer), answer
         return answer
 
     def _level(self) -> _Level:

@@ -108,7 +108,7 @@ def _compile(model: Model, context: int, connection: Connection) -> None:
     assert isinstance(created, msg.GraphCreated), created
     model.blob, model.blob_fd = os.pread(fd, created.blob_length, 0), fd
     told, fds = connection.ask(msg.GraphBlob(graph=created.graph))
-    assert isinstance(told, msg.GraphBlobIs), told
+    assert isinstance(told, msg.GraphBlobAnswer), told
     if told.placement_length:
         model.placement, model.placement_fd = os.pread(fds[1], told.placement_length, 0), fds[1]
     os.close(fds[0])

@@ -294,8 +294,11 @@ class Client:
         return NOT_READY
 
 
-def check_all_reported(memory: Memory) -> None:
-    """Every failure was told to somebody, and no state is torn."""
+def check_all_reported(memory: Memory, injections: int) -> None:
+    """Every failure was told to somebody, every hit that was counted as well, and no state is torn."""
+    hits = sum(word.startswith("-hit") and bool(result) for word, result in memory.items())
+    if injections - memory["hits"] != hits:
+        raise Violation(f"{injections - memory['hits']} hits were counted, {hits} were told")
     for word, result in memory.items():
         ended = word.startswith("-ended") and result not in {"", SUCCESS}
         if ended and not memory[word.replace("ended", "told")]:

@@ -70,6 +70,9 @@ DEFECTS = {
     "an injected fault is not noted": Defect(
         ("injections are not noted",), "a dropped signal", "although DEVICE_LOST was injected"
     ),
+    "a hit counts before it is noted": Defect(
+        ("a hit counts before it is noted",), "a dropped signal", "1 hits were counted, 0 were told"
+    ),
     "a note that was settled stays": Defect(
         ("a settled note stays",), "an event of two queues", "events were changed by () instead of [0]"
     ),

@@ -74,6 +74,13 @@ class Engine(Commands):
             info = yield load_own(f"{queue}.injected result")
             yield store_own(f"{queue}.condemned", completed + 1)
             yield store_own(f"{queue}.condemned info", info)
+            left = yield load_own(f"{queue}.injection hits")
+
+            def count(memory: Memory) -> None:
+                memory["hits"] = min(left, memory["hits"])
+                memory[f"-hit {queue}{completed + 1}"] = info
+
+            yield change(f"{queue}{completed + 1} counts as hit", count)
         if (yield load(f"{queue}.done")) != completed:
             if self.world.has("ring is told before the fence"):
                 yield store(f"{queue}.done", completed)
@@ -221,11 +228,7 @@ class Engine(Commands):
         return ""
 
     def _inject(self, queue: str, slot: Slot) -> Steps:
-        """An injection of a user; noted before it acts.
-
-        The engine counts it a moment before: one that dies in between has counted what nobody sees. That is
-        one step here.
-        """
+        """An injection of a user: noted before it counts, and counted before it acts."""
         result = self.world.injections.get(slot.work)
         if result is None:
             return ""
@@ -233,18 +236,20 @@ class Engine(Commands):
             yield choose("an injection hits", lambda memory: (False, True) if memory["hits"] else (False,))
         ):
             return ""
-        noted = not self.world.has("injections are not noted")
-        if noted:
+        left = (yield load("hits")) - 1
+        if self.world.has("a hit counts before it is noted"):
+            yield store("hits", left)
+        if not self.world.has("injections are not noted"):
             yield store_own(f"{queue}.injected", 0)
             yield store_own(f"{queue}.injected result", result)
+            yield store_own(f"{queue}.injection hits", left)
+            yield store_own(f"{queue}.injected", slot.sequence)
 
-        def run(memory: Memory) -> None:
-            memory["hits"] -= 1
+        def count(memory: Memory) -> None:
+            memory["hits"] = left
             memory[f"-hit {queue}{slot.sequence}"] = result
-            if noted:
-                memory[f"{queue}.injected"] = slot.sequence
 
-        yield change(f"{queue}{slot.sequence} is to end with {result}", run)
+        yield change(f"{queue}{slot.sequence} is to end with {result}", count)
         return "dropped" if result == LOST else result
 
     # ------------------------------------------------------------ inferences that begin early

@@ -41,6 +41,7 @@ _NOTED = {
     link.STATE_EFFECT_EVENT: "A.effect event",
     link.STATE_INJECTED: "A.injected",
     link.STATE_INJECTED_RESULT: "A.injected result",
+    link.STATE_INJECTION_HITS: "A.injection hits",
 }
 
 

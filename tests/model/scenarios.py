@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tests.model.checker import Model, Process
 from tests.model.client import Client, check_all_reported
@@ -38,7 +39,7 @@ class Scenario:
             processes=(*others, Engine(world).process()),
             deaths=self.deaths,
             hides=not streams,
-            at_end=check_all_reported,
+            at_end=partial(check_all_reported, injections=len(world.injections)),
         )
 
 

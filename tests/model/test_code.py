@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,14 +11,17 @@ from typing import Any, cast
 import pytest
 
 from softnpu.emulator.engine import program as programs
+from softnpu.emulator.engine.faults import InjectedFaults, _note
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.steps import PREEMPTED
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.injections import FaultKind, Injection
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounters
 from tests.model.engine import Engine
 from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
@@ -101,9 +105,41 @@ def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue
     queue = recorded.engine()
     recorded.log.clear()
 
-    queue.note_injected(ZeResult.ERROR_DEVICE_LOST)
+    queue.note_injected(ZeResult.ERROR_DEVICE_LOST, 1, 1)
 
-    assert recorded.log == ["A.injected", "A.injected result", "A.injected"]
+    assert recorded.log == ["A.injected", "A.injected result", "A.injection hits", "A.injected"]
+
+
+def test_a_hit_that_a_dead_engine_has_noted_and_not_counted_is_counted_and_told(
+    recorded: RecordedQueue,
+) -> None:
+    counters, injection = InjectionCounters.new(1), Injection(kind=FaultKind.FAIL)
+    message = link.InjectionAdd(id=7, slot=0, counters=1, injection=injection)
+    queue = recorded.engine()
+
+    class Death(BaseException):
+        pass
+
+    def dies(hits: int) -> None:
+        _note(queue, message, hits)
+        raise Death
+
+    with pytest.raises(Death):
+        counters.hit(0, injection, dies)
+    assert counters.read(0) == (1, 0)
+
+    after = recorded.engine()
+    injected = InjectedFaults(2000)
+    injected.add(message, os.dup(counters.fd))
+    for _ in range(2):  # engines may die again
+        injected.settle(after)
+        assert counters.read(0) == (1, 1)
+    assert after.condemned == 1
+    assert after.condemned_info is not None
+    assert after.condemned_info.result == ZeResult.ERROR_UNKNOWN
+    injected.drop(link.InjectionDrop(id=7))
+    injected.prune()
+    counters.close()
 
 
 # ---------------------------------------------------------------- what the model has found

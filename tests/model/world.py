@@ -96,7 +96,7 @@ class World:
             "abort": "",
         }
         for queue in self.queues:
-            for word in ("tail", "done", "completed", "injected", "condemned"):
+            for word in ("tail", "done", "completed", "injected", "injection hits", "condemned"):
                 memory[f"{queue}.{word}"] = 0
             memory |= {f"{queue}.{word}": 0 for word in ("step", "rest", "value")}
             memory |= {f"{queue}.{word}": "" for word in ("injected result", "condemned info", "aside")}

@@ -120,8 +120,8 @@ class DaemonModel(RuleBasedStateMachine):
         self._descriptors = daemon.base_fd_count()
         self._restarts = self.status().engines[0].restarts
 
-    def status(self) -> msg.StatusIs:
-        return self._monitor.ask(msg.Status(), msg.StatusIs)
+    def status(self) -> msg.StatusAnswer:
+        return self._monitor.ask(msg.Status(), msg.StatusAnswer)
 
     def name(self, what: str) -> str:
         self._names += 1
@@ -192,7 +192,7 @@ class DaemonModel(RuleBasedStateMachine):
         }
 
     @staticmethod
-    def _reported(state: msg.StatusIs) -> dict[str, object]:
+    def _reported(state: msg.StatusAnswer) -> dict[str, object]:
         (engine,), (user,) = state.engines, state.users
         sessions = {
             entry.session: (

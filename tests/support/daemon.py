@@ -18,7 +18,7 @@ import psutil
 
 from softnpu.driver import Driver
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.messages import EngineStatus, StatusIs
+from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.tools.private_daemon import crash_in_log, files_left
@@ -88,7 +88,7 @@ class Daemon:
         """Open descriptors of the supervisor without those for its children: compiler workers come and go."""
         return base_descriptors_of(self.pid)
 
-    def status(self) -> StatusIs:
+    def status(self) -> StatusAnswer:
         """The state of the daemon, through a monitor's connection."""
         with Driver.open(self.socket, autostart=False, role="monitor") as monitor:
             return monitor.status()
@@ -116,6 +116,11 @@ class Daemon:
             yield
         finally:
             engine.resume()
+
+    def counts(self, *names: str, device: int = 0) -> tuple[int, ...]:
+        """These counters of a device."""
+        engine = self.engine(device)
+        return tuple(getattr(engine, name) for name in names)
 
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
         """Waits until the engine has been restarted so many times and is ready."""

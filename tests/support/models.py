@@ -43,6 +43,11 @@ def write_scale(folder: Path, factor: float, name: str = "scale", count: int = 4
     return path
 
 
+def image(seed: int = 1) -> Array:
+    """An input of the small network in `digits`."""
+    return np.random.default_rng(seed).random((1, 1, 8, 8), dtype=np.float32)
+
+
 def on_cpu(xml: Path, *inputs: Array) -> list[Array]:
     """The outputs of OpenVINO's own CPU device in f32 with the settings of a default compilation."""
     settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -19,6 +20,7 @@ from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from tests.support.daemon import Daemon
 from tests.support.waiting import DEADLINE_S, wait_until
 
 M = TypeVar("M", bound=msg.Message)
@@ -106,6 +108,10 @@ class Wire:
         return self.channel.receive()
 
 
+OpenWire = Callable[[Daemon], Wire]
+"""Opens a session by hand."""
+
+
 class WireContext:
     """A context with memory, made by hand."""
 
@@ -127,9 +133,9 @@ class WireContext:
     def queue(self, slots: int = 16) -> WireQueue:
         return WireQueue(self, slots)
 
-    def request_memory(self) -> msg.ContextMemoryIs:
+    def request_memory(self) -> msg.ContextMemoryAnswer:
         """What the daemon says that the context has."""
-        return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryIs)
+        return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryAnswer)
 
     def check_works(self) -> None:
         """A new queue of this context executes."""

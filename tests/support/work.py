@@ -15,6 +15,7 @@ from softnpu.driver import (
     Context,
     Event,
     Fence,
+    Graph,
     GraphSource,
     ZeError,
     ZeResult,
@@ -59,6 +60,21 @@ def stamp(context: Context, place: MemoryRef, *events: Event) -> CommandList:
 def barrier(context: Context) -> CommandList:
     """A closed list that does nothing."""
     return recorded(context, lambda commands: commands.append_barrier())
+
+
+def signals(context: Context, event: Event, *before: Callable[[CommandList], None]) -> CommandList:
+    """A closed list that does this, then signals the event."""
+    return recorded(context, *before, lambda commands: commands.append_signal_event(event))
+
+
+def inference(context: Context, graph: Graph) -> CommandList:
+    """A closed list that executes a graph."""
+    return recorded(context, lambda commands: commands.append_graph_execute(graph))
+
+
+def lost(fence: Fence) -> ZeError:
+    """The error of a fence whose submission must end with a lost device."""
+    return failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
 
 
 def execute(queue: CommandQueue, *lists: CommandList) -> Fence:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusIs
+from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusAnswer
 from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import daemon_usage, fault_operations, operations, workloads
 from softnpu.tools.stress.cli import chosen_seeds
@@ -244,7 +244,7 @@ def test_a_failure_of_a_client_names_it_and_the_command_to_repeat() -> None:
 # ------------------------------------------------------------ the dead
 
 
-def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusIs:
+def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusAnswer:
     info = DeviceInfo(
         index=0, platform="4000", name="", device_id=0, revision=0, tiles=6, slices=1, simd_width=1,
         eus_per_subslice=1, core_clock_mhz=1, timer_ns_per_tick=1.0, memory_total=1 << 30, uuid=b"",
@@ -261,7 +261,7 @@ def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusIs:
         )
         for pid, memory in sessions.items()
     ]  # fmt: skip
-    return StatusIs(
+    return StatusAnswer(
         pid=os.getpid(), server="", socket="", uptime_s=1.0, interface="1.0", compiler_pids=(),
         engines=(engine,), session_count=len(listed), sessions=tuple(listed),
     )  # fmt: skip

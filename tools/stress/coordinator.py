@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.driver import Driver, faults
-from softnpu.emulator.interface.messages import StatusIs
+from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import daemon_usage
 from softnpu.tools.stress.client_pool import ClientPool
@@ -172,7 +172,7 @@ class Coordinator:
                     self._kill(status, now)
                 self._show(state)
 
-    def _kill(self, status: StatusIs, now: float) -> None:
+    def _kill(self, status: StatusAnswer, now: float) -> None:
         """The engine and a compiler worker, when their turn has come."""
         state = self.state
         ready = all(engine.state == "ready" for engine in status.engines)
@@ -193,7 +193,7 @@ class Coordinator:
             # also for who has begun between the first note and the shot
             self._pool.note_compiler_kill()
 
-    def _update_state(self, status: StatusIs) -> None:
+    def _update_state(self, status: StatusAnswer) -> None:
         state, pool = self.state, self._pool
         state.elapsed = time.monotonic() - self._start
         state.done = pool.progress.done()
@@ -228,14 +228,14 @@ class Coordinator:
                 raise ToolError("daemon", found="no engine", expected="an engine that is ready")
             time.sleep(0.1)  # children of the daemon end without a word to us
 
-    def _observe(self) -> StatusIs:
+    def _observe(self) -> StatusAnswer:
         """Asks the daemon, also about the dead."""
         status = self._status()
         self._history.update(status)
         self._deaths.update(status, time.monotonic(), self._pool.progress.any_at(_HANGING))
         return status
 
-    def _status(self) -> StatusIs:
+    def _status(self) -> StatusAnswer:
         return self._monitor.status()
 
     def _fail(self, kind: str, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from softnpu.emulator.interface.messages import StatusIs
+from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.private_daemon import process_tree
 
 _FIELD: Final = re.compile(rb"^(Pss|Pss_Shmem|Pss_File):\s+(\d+) kB$", re.MULTILINE)
@@ -45,7 +45,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         return self.supervisor + self.engine
 
 
-def orphaned(status: StatusIs) -> int:
+def orphaned(status: StatusAnswer) -> int:
     """Device memory that no session has any more and that is not given back yet.
 
     The answer of the daemon is one moment of one thread, so the two sums belong together.
@@ -54,7 +54,7 @@ def orphaned(status: StatusIs) -> int:
     return used - sum(session.memory_used for session in status.sessions)
 
 
-def measure(status: StatusIs, at: float) -> Sample | None:
+def measure(status: StatusAnswer, at: float) -> Sample | None:
     """The daemon now; None while an engine is being replaced."""
     try:
         engines = [engine.engine_pid for engine in status.engines]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from softnpu.emulator.interface.messages import StatusIs
+from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.stress.daemon_usage import orphaned
 
 NOTICE_LIMIT_S: Final = 0.1
@@ -31,7 +31,7 @@ class Delays(NamedTuple):
     engines: dict[int, float]
 
     @classmethod
-    def now(cls, status: StatusIs) -> Delays:
+    def now(cls, status: StatusAnswer) -> Delays:
         """As the kernel has counted them."""
         engines = {engine.engine_pid: _delay(engine.engine_pid) for engine in status.engines}
         return cls(_delay(os.getpid()), _delay(status.pid), engines)
@@ -82,7 +82,7 @@ class Deaths:
         self.done: list[Death] = []
         self._watched: list[tuple[Death, Delays]] = []
         self._restarts = -1
-        self._status: StatusIs | None = None
+        self._status: StatusAnswer | None = None
 
     def note(self, client: int, pid: int, session: int, now: float) -> None:
         """A client has died just now."""
@@ -95,7 +95,7 @@ class Deaths:
         """Whether the daemon has to be asked soon."""
         return bool(self._watched)
 
-    def update(self, status: StatusIs, now: float, hanging: bool) -> None:
+    def update(self, status: StatusAnswer, now: float, hanging: bool) -> None:
         """What the daemon says `now`; `hanging`: a client makes the device hang just now."""
         restarts = sum(engine.restarts for engine in status.engines)
         stopped = restarts != self._restarts or any(engine.state != "ready" for engine in status.engines)

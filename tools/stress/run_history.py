@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from softnpu.emulator.interface.messages import StatusIs
+from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.stress.failure_report import Event, OtherClient, Report, RunContext
 from softnpu.tools.stress.plan import FAULTS, OPERATIONS
 from softnpu.tools.stress.progress_page import IDLE, Field, ProgressPage
@@ -28,7 +28,7 @@ class RunHistory:
         """This has happened just now."""
         self._events.append(Event(at_ns=time.monotonic_ns(), what=what))
 
-    def update(self, status: StatusIs) -> None:
+    def update(self, status: StatusAnswer) -> None:
         """Notes engines that are others than when they were looked at last."""
         for engine in status.engines:
             index, now = engine.device.index, (engine.engine_pid, engine.restarts)

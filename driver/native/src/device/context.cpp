@@ -95,9 +95,9 @@ void Context::ring_doorbell() const {
 std::pair<uint64_t, uint64_t> Context::query_memory() const {
     memory()->flush();
     const Answer answer = connection->request(
-        MapWriter(context_memory::TAG).put(context_memory::CONTEXT, handle()), context_memory_is::TAG);
-    return {answer.fields.integer(context_memory_is::TOTAL),
-            answer.fields.integer(context_memory_is::ALLOCATED)};
+        MapWriter(context_memory::TAG).put(context_memory::CONTEXT, handle()), context_memory_answer::TAG);
+    return {answer.fields.integer(context_memory_answer::TOTAL),
+            answer.fields.integer(context_memory_answer::ALLOCATED)};
 }
 
 MemoryRef Context::acquire_fence() {

@@ -130,8 +130,8 @@ ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const
             request.put(compiler_options::DEVICE, device->info.index).put(compiler_options::OPTION, pOption);
             if (pValue != nullptr) request.put(compiler_options::VALUE, pValue);
             const Answer answer =
-                device->connection->request(request, compiler_options_are::TAG, 0, {}, Patience::compiler);
-            if (answer.fields.flag(compiler_options_are::SUPPORTED)) return ZE_RESULT_SUCCESS;
+                device->connection->request(request, compiler_options_answer::TAG, 0, {}, Patience::compiler);
+            if (answer.fields.flag(compiler_options_answer::SUPPORTED)) return ZE_RESULT_SUCCESS;
         }
         throw unsupported_feature(
             std::string("option ") + pOption,

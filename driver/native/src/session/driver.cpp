@@ -107,11 +107,11 @@ CompilerInfo Device::compiler() {
         MapWriter request(compiler_options::TAG);
         request.put(compiler_options::DEVICE, info.index);
         const Answer answer =
-            connection->request(request, compiler_options_are::TAG, 0, {}, Patience::compiler);
-        compiler_.major = static_cast<uint16_t>(answer.fields.integer(compiler_options_are::MAJOR));
-        compiler_.minor = static_cast<uint16_t>(answer.fields.integer(compiler_options_are::MINOR));
-        compiler_.opset = answer.fields.integer32(compiler_options_are::OPSET);
-        for (const Value& option : answer.fields.array(compiler_options_are::OPTIONS)) {
+            connection->request(request, compiler_options_answer::TAG, 0, {}, Patience::compiler);
+        compiler_.major = static_cast<uint16_t>(answer.fields.integer(compiler_options_answer::MAJOR));
+        compiler_.minor = static_cast<uint16_t>(answer.fields.integer(compiler_options_answer::MINOR));
+        compiler_.opset = answer.fields.integer32(compiler_options_answer::OPSET);
+        for (const Value& option : answer.fields.array(compiler_options_answer::OPTIONS)) {
             compiler_.options += (compiler_.options.empty() ? "" : " ") + option.text;
         }
         asked_ = true;
@@ -120,8 +120,8 @@ CompilerInfo Device::compiler() {
 }
 
 uint64_t Device::busy_ns() {
-    const Answer answer = connection->request(MapWriter(status::TAG), status_is::TAG);
-    const std::vector<Value>& engines = answer.fields.array(status_is::ENGINES);
+    const Answer answer = connection->request(MapWriter(status::TAG), status_answer::TAG);
+    const std::vector<Value>& engines = answer.fields.array(status_answer::ENGINES);
     return info.index < engines.size() ? engines[info.index].integer(engine_status::BUSY_NS) : 0;
 }
 

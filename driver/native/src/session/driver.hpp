@@ -27,7 +27,7 @@ struct DeviceInfo {
     std::string uuid;
 };
 
-// The answer `compiler_options_are`, requested once a device.
+// The answer `compiler_options_answer`, requested once a device.
 struct CompilerInfo {
     uint16_t major = 0;
     uint16_t minor = 0;

@@ -402,33 +402,35 @@ namespace graph_created {
 constexpr std::string_view TAG = "graph_created", GRAPH = "graph", BLOB_LENGTH = "blob_length",
     COMPILE_MS = "compile_ms", LOG = "log", ORIGIN = "origin";
 }
-namespace graph_blob_is {
-constexpr std::string_view TAG = "graph_blob_is", BLOB_LENGTH = "blob_length",
+namespace graph_blob_answer {
+constexpr std::string_view TAG = "graph_blob_answer", BLOB_LENGTH = "blob_length",
     PLACEMENT_LENGTH = "placement_length";
 }
 namespace graph_exported { constexpr std::string_view TAG = "graph_exported", BLOB_LENGTH = "blob_length"; }
 namespace graph_queried { constexpr std::string_view TAG = "graph_queried", LENGTH = "length"; }
-namespace compiler_options_are {
-constexpr std::string_view TAG = "compiler_options_are", MAJOR = "major", MINOR = "minor", OPSET = "opset",
-    OPTIONS = "options", SUPPORTED = "supported";
+namespace compiler_options_answer {
+constexpr std::string_view TAG = "compiler_options_answer", MAJOR = "major", MINOR = "minor",
+    OPSET = "opset", OPTIONS = "options", SUPPORTED = "supported";
 }
 namespace graph_initialized {
 constexpr std::string_view TAG = "graph_initialized", LOAD_MS = "load_ms", SHARED = "shared";
 }
-namespace context_memory_is {
-constexpr std::string_view TAG = "context_memory_is", TOTAL = "total", ALLOCATED = "allocated",
+namespace context_memory_answer {
+constexpr std::string_view TAG = "context_memory_answer", TOTAL = "total", ALLOCATED = "allocated",
     GRAPHS = "graphs";
 }
 namespace metric_stream_opened {
 constexpr std::string_view TAG = "metric_stream_opened", STREAM = "stream";
 }
-namespace status_is {
-constexpr std::string_view TAG = "status_is", PID = "pid", SERVER = "server", SOCKET = "socket",
+namespace status_answer {
+constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server", SOCKET = "socket",
     UPTIME_S = "uptime_s", INTERFACE = "interface", COMPILER_PIDS = "compiler_pids", ENGINES = "engines",
     SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users";
 }
 namespace injected { constexpr std::string_view TAG = "injected", ID = "id"; }
-namespace injected_are { constexpr std::string_view TAG = "injected_are", FAULTS = "faults"; }
+namespace inject_status_answer {
+constexpr std::string_view TAG = "inject_status_answer", FAULTS = "faults";
+}
 namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
 
 // ---- records inside messages and blobs

@@ -1,0 +1,85 @@
+"""What the engine of a device is told of the objects that exist; a new engine is told of all again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.ban_policy import DeviceBans
+from softnpu.emulator.supervisor.images import Image
+from softnpu.emulator.supervisor.objects import Context, Graph, Queue
+
+Post = Callable[[link.EngineCommand, list[int]], None]
+
+
+class Announcements:
+    """Commands to the engine about contexts and what is in them; `post` sends one, with descriptors."""
+
+    def __init__(self, post: Post, bans: DeviceBans) -> None:
+        self._post = post
+        self._bans = bans
+
+    def context(self, context: Context) -> None:
+        """Announce a context with all that it has, which is nothing for a new one."""
+        self._post(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
+        for segment in context.memory.segments:
+            self.segment(context, segment)
+        for handle in context.allocations:
+            self.memory(context, handle)
+        for graph in context.graphs.values():
+            if graph.initialized:
+                self.graph(graph)
+        for queue in context.queues.values():
+            self.queue(queue)
+
+    def segment(self, context: Context, segment: int) -> None:
+        record = context.memory.segments[segment]
+        self._post(link.SegmentAdd(context=context.number, segment=segment, size=record.size), [record.fd])
+
+    def memory(self, context: Context, handle: int) -> None:
+        memory = context.allocations[handle]
+        command = link.MemoryAdd(
+            context=context.number,
+            memory=handle,
+            segment=memory.segment.number,
+            offset=memory.offset,
+            size=memory.size,
+        )
+        self._post(command, [])
+
+    def memory_freed(self, context: Context, handle: int) -> None:
+        self._post(link.MemoryDrop(context=context.number, memory=(handle,)), [])
+
+    def segment_freed(self, context: Context, segment: int) -> None:
+        self._post(link.SegmentDrop(context=context.number, segment=segment), [])
+
+    def queue(self, queue: Queue) -> None:
+        command = link.QueueAdd(
+            context=queue.context.number,
+            queue=queue.handle,
+            ring=queue.ring.handle,
+            slots=queue.slots,
+            priority=queue.priority,
+            turbo=queue.turbo,
+            state=queue.state,
+            condemned=queue.condemned,
+            background=self._bans.in_background(queue),
+            condemned_info=queue.condemned_info,
+        )
+        self._post(command, [])
+        if queue.lost is not None:
+            self._bans.lose(queue, queue.lost)
+
+    def graph(self, graph: Graph) -> None:
+        command = link.GraphAdd(context=graph.context.number, graph=graph.handle, image=graph.image.number)
+        self._post(command, [])
+
+    def image(self, image: Image) -> None:
+        command = link.ImageLoad(
+            image=image.number,
+            blob_length=image.answer.blob_length,
+            placement_length=image.answer.placement_length,
+            weights=image.weights,
+            check=image.must_be_compared,
+        )
+        self._post(command, image.fds)
