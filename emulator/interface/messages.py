@@ -431,8 +431,8 @@ Request = (
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
-    | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized | ContextMemoryAnswer
-    | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer | inj.Cleared
+    | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
+    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
