@@ -191,11 +191,19 @@ def test_others_are_commands_that_exist_and_their_output() -> None:
     commands = {
         (command, " ".join(re.findall(r"--[a-z][a-z-]*", rest.partition(" -- ")[0])))
         for line in lines
-        for command, rest in re.findall(r"(?:^|[ (])softnpu (\w+)([^\n#&]*)", line)
+        for command, rest in re.findall(r"(?:^|[ (])softnpu (\w+(?: [a-z]+)?)([^\n#&]*)", line)
     }
-    assert {name for name, _ in commands} >= {"infer", "daemon", "status", "stop", "run", "inject", "stress"}
+    assert {name.split()[0] for name, _ in commands} >= {
+        "infer",
+        "daemon",
+        "status",
+        "stop",
+        "run",
+        "inject",
+        "stress",
+    }
     for name, options in sorted(commands):
-        words = softnpu(name, "--help").words
+        words = softnpu(*name.split(), "--help").words
         assert [option for option in options.split() if option not in words] == [], name
     modules = {name for each in others for name in re.findall(r"python -m softnpu\.([\w.]+)", each.text)}
     assert [name for name in modules if not (_ROOT / f"{name.replace('.', '/')}.py").exists()] == []
