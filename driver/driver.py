@@ -12,6 +12,7 @@ from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.driver.session import Session
+from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -114,4 +115,4 @@ def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
 
 
 def _program_name() -> str:
-    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name[:64]
+    return sendable(Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name[:64])

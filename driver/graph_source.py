@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.interface.messages import WeightSource
 
 
@@ -34,6 +34,9 @@ class GraphSource:
     xml_length: int
     weights: tuple[WeightFile, ...] = ()
     _open: bool = field(default=True, repr=False)
+
+    def __post_init__(self) -> None:
+        self.name = model_texts.sendable(self.name)
 
     @classmethod
     def from_ir(cls, xml: Path, weights: Path | None = None, name: str | None = None) -> GraphSource:

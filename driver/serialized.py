@@ -19,6 +19,7 @@ from html import unescape
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.process_memory import Piece, gather
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.result import ZeResult
 
 XML_LIMIT = 256 << 20
@@ -121,7 +122,7 @@ def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
         if offset is None or length is None:
             continue
         named = _NAME.search(layer["head"])
-        name = unescape(named[1].decode(errors="replace")) if named else ""
+        name = unescape(model_texts.text(named[1])) if named else ""
         pointer = _POINTER.search(layer["info"] or b"")
         if pointer is not None:
             piece = _pointed(name, pointer[1], call)
@@ -219,7 +220,7 @@ def _moved(xml: bytes, by: int) -> bytes:
 
 def _name(xml: bytes) -> str:
     net = _NET.search(xml, 0, 1 << 16)
-    return unescape(net[1].decode(errors="replace")) if net else "model"
+    return unescape(model_texts.text(net[1])) if net else "model"
 
 
 def _address(data: memoryview) -> int:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import openvino as ov
 
 from softnpu.driver import Driver
+from softnpu.emulator.common import model_texts
 from softnpu.plugin import compilation, importing, openvino_runtime
 from softnpu.plugin.blob_file import check_source
 from softnpu.plugin.compatibility import Compatibility
@@ -170,7 +171,7 @@ class Core:
         """
         index, properties = self._properties.resolve(device_name, config or {})
         properties.check()
-        with translated(f"query model '{model.get_friendly_name()}' for {device_name}", CompileError):
+        with translated(f"query model '{model_texts.friendly_name(model)}' for {device_name}", CompileError):
             supported = supported_operations(self._devices.context(index), model, properties.for_compiler())
         return dict.fromkeys(supported, device_name)
 

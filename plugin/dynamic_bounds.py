@@ -11,7 +11,7 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.common import model_texts, openvino_errors
 from softnpu.plugin.errors import CompileError
 from softnpu.plugin.openvino_runtime import read_model
 
@@ -33,7 +33,7 @@ def with_bounds(
         path = Path(model)
         bounded = read_model(path, weights)
         bounded.set_friendly_name(path.stem)
-    name = bounded.get_friendly_name()
+    name = model_texts.friendly_name(bounded)
     wanted = {_find(bounded, key): _partial(name, key, shape) for key, shape in shapes.items()}
     try:
         bounded.reshape(wanted)
@@ -65,8 +65,11 @@ def _partial(model: str, key: str, shape: Any) -> ov.PartialShape:
 
 def _find(model: ov.Model, key: str) -> int:
     for position, port in enumerate(model.inputs):
-        if key in port.names or key == port.node.friendly_name:
+        if key in model_texts.tensor_names(port) or key == model_texts.friendly_name(port.node):
             return position
-    names = ", ".join(f"'{min(port.names, default=port.node.friendly_name)}'" for port in model.inputs)
-    name = model.get_friendly_name()
+    names = ", ".join(
+        f"'{min(model_texts.tensor_names(port), default=model_texts.friendly_name(port.node))}'"
+        for port in model.inputs
+    )
+    name = model_texts.friendly_name(model)
     raise CompileError(f"model '{name}', shape for input '{key}': no such input; expected one of {names}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import openvino as ov
 
 from softnpu.driver import GraphSource, WeightFile, ZeError
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import serializer
 from softnpu.plugin.errors import ModelError, PropertyError
@@ -63,7 +64,7 @@ def open_model(
     Raises `ModelError`.
     """
     if isinstance(model, ov.Model):
-        return OpenedModel(from_model(model, model.get_friendly_name(), options), lambda: model)
+        return OpenedModel(from_model(model, model_texts.friendly_name(model), options), lambda: model)
     path = Path(model)
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))

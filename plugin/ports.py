@@ -8,6 +8,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset13 as ops
 
+from softnpu.emulator.common import model_texts
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.signature import PortSpec, Signature
 
@@ -70,9 +71,9 @@ class Ports:
         """The index for a port of the `openvino.Model` that was compiled, which has the same tensor names."""
         if not hasattr(key, "get_names"):
             return None
-        names = key.get_names()
+        names = model_texts.tensor_names(key)
         # outputs of one tensor have the same names: only the names of their results tell them apart
-        index = self._by_name.get(key.get_node().get_friendly_name())
+        index = self._by_name.get(model_texts.friendly_name(key.get_node()))
         if index is not None and not names.isdisjoint(self.specs[index].names):
             return index
         return next((self._by_name[name] for name in names if name in self._by_name), None)

@@ -9,6 +9,7 @@ import openvino as ov
 
 from softnpu.driver import Context, GraphDesc, GraphExtension
 from softnpu.driver.graph_properties import GraphFormat
+from softnpu.emulator.common import model_texts
 from softnpu.plugin.serializer import no_copy_form
 
 
@@ -28,7 +29,7 @@ def supported_operations(context: Context, model: ov.Model, config: Mapping[str,
 
 def _names(layers: str, model: ov.Model) -> list[str]:
     """The names in `<name><name>`. A name may contain brackets, so the names of the model are searched."""
-    known = [operation.get_friendly_name() for operation in model.get_ops()]
+    known = [model_texts.friendly_name(operation) for operation in model.get_ops()]
     if any("<" in name or ">" in name for name in known):
         return [name for name in known if f"<{name}>" in layers]
     return re.findall("<([^>]*)>", layers)

@@ -20,6 +20,7 @@ from softnpu.driver import GraphSource, WeightFile
 from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.constant_digests import CONSTANT_DIGEST
 from softnpu.emulator.blob.weights import SpaceLayout, const_layers
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.compiler.constants import constant_nodes
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import Refused
@@ -158,7 +159,7 @@ def pool_of_source(source: GraphSource) -> Pool:
     layout = SpaceLayout(source.sources)
     pool = Pool(f"model '{source.name}'", [os.dup(file.fd) for file in source.weights])
     pool.add(
-        _entry_at(unescape(layer.name.decode(errors="replace")), layer.offset, layer.size, layout)
+        _entry_at(unescape(model_texts.text(layer.name)), layer.offset, layer.size, layout)
         for layer in const_layers(xml)
         if layer.size and layout.holds(layer.offset, layer.size)
     )
@@ -210,7 +211,7 @@ def _layers(fd: int, xml: Path) -> list[Entry]:
         return []
     size = os.fstat(fd).st_size
     return [
-        Entry(unescape(layer.name.decode(errors="replace")), 0, layer.offset, layer.size)
+        Entry(unescape(model_texts.text(layer.name)), 0, layer.offset, layer.size)
         for layer in const_layers(text)
         if layer.size and layer.offset + layer.size <= size
     ]

@@ -13,6 +13,7 @@ import openvino as ov
 from softnpu.driver import GraphSource, WeightFile
 from softnpu.emulator.blob.container import ConstantReference
 from softnpu.emulator.blob.weights import Placement, SpaceLayout
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.plugin.errors import BlobError
 from softnpu.plugin.metadata import OriginSource, WeightsOrigin
@@ -44,7 +45,7 @@ def locate(
     """
     pools = [stack.enter_context(pool_of_file(Path(path)))] if path else []
     if model is not None:
-        pools.append(stack.enter_context(pool_of_model(model, f"model '{model.get_friendly_name()}'")))
+        pools.append(stack.enter_context(pool_of_model(model, f"model '{model_texts.friendly_name(model)}'")))
     recorded = origin is not None and len(origin.offsets) == len(constants) and bool(origin.offsets)
     in_files = origin is not None and all(source.path for source in origin.sources)
     if origin is not None and origin.model and not pools and not (recorded and in_files):

@@ -21,7 +21,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.blob.weights import const_layers
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -149,7 +149,7 @@ def _body(operation: Any, index: int) -> Any:
 
 
 def _node(operation: Any, subject: str) -> ConstantNode:
-    name = operation.friendly_name
+    name = model_texts.friendly_name(operation)
     if operation.get_element_type() == ov.Type.string:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,

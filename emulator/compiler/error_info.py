@@ -20,6 +20,8 @@ def openvino_errors(result: ZeResult, subject: str, expected: str, hint: str = "
     """
     try:
         yield
+    except UnicodeDecodeError:
+        raise  # a name: the worker says which
     except OPENVINO_ERRORS as error:
         if is_out_of_memory(error):
             raise out_of_memory(subject) from error

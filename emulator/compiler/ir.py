@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.common.model_texts import in_utf8
 from softnpu.emulator.compiler import files
 from softnpu.emulator.compiler.checks import input_names
 from softnpu.emulator.compiler.error_info import openvino_errors
@@ -43,10 +44,10 @@ def read(
     hint = "" if weights is not None and weights.layout.sources else "the model came without weights"
     with openvino_errors(result, f"{subject}, IR", expected, hint):
         if weights is None:
-            model = core.read_model(xml)
+            model = core.read_model(in_utf8(xml))
         else:
             array = np.frombuffer(weights.view, dtype=np.uint8)
-            model = core.read_model(xml, ov.Tensor(array, shared_memory=True))
+            model = core.read_model(in_utf8(xml), ov.Tensor(array, shared_memory=True))
         outputs = len(model.outputs)
     if outputs == 0:
         raise refuse(

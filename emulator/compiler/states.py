@@ -23,6 +23,7 @@ from openvino import opset13
 from openvino.passes import ConstantFolding, Manager
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.compiler.arguments import Original
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import STATES_DYNAMIC, STATES_INIT
@@ -53,7 +54,7 @@ def check_readers(xml: bytes, subject: str) -> None:
     for kind, variable in _VARIABLE.findall(xml):
         variables[kind].add(variable)
     for variable in sorted(variables[b"Assign"] - variables[b"ReadValue"]):
-        name = html.unescape(variable.decode(errors="replace"))
+        name = html.unescape(model_texts.text(variable))
         raise _refused(
             name,
             subject,

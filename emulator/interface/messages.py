@@ -432,7 +432,8 @@ Request = (
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
-    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer | inj.Cleared
+    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer
+    | inj.Cleared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -14,6 +14,7 @@ from html import unescape
 
 import openvino as ov
 
+from softnpu.emulator.common import model_texts
 from softnpu.plugin.batch.layer_rules import BATCH_BY_DEFINITION
 
 _PARAMETER = b'type="Parameter"'
@@ -107,7 +108,7 @@ def _parameter(layer: bytes) -> InputInfo | None:
 
 
 def _text(data: bytes) -> str:
-    return unescape(data.decode())
+    return unescape(model_texts.text(data))
 
 
 def _shaped(entry: InputInfo, shapes: Mapping[str, Sequence[int]]) -> InputInfo:

@@ -120,19 +120,20 @@ def plan_batch(
     if scanned is not None and _has_none(scanned, explicit):
         return _unsplit(scanned, mode, shapes)
     model = read()
-    scanned = scan_model(model).shaped(shapes)
-    if _has_none(scanned, explicit):
-        return _unsplit(scanned, mode, shapes)
     try:
+        scanned = scan_model(model).shaped(shapes)
+        if _has_none(scanned, explicit):
+            return _unsplit(scanned, mode, shapes)
         candidate, tracked = _first_splittable(model, scanned, explicit)
         return _plugin_plan(scanned, candidate, tracked, shapes)
-    except NotSplittable as reason:
-        size = _size(scanned, explicit)
+    except (NotSplittable, UnicodeDecodeError) as failure:
+        reason = failure if isinstance(failure, NotSplittable) else f"name {failure.object!r} is not UTF-8"
+        size = "unknown size" if scanned is None else _size(scanned, explicit)
         if explicit:
             raise CompileError(
                 f"model '{name}', property {BATCH_MODE}: PLUGIN cannot split its batch of {size}: {reason};"
                 " expected samples that are independent of each other. Use AUTO or COMPILER"
-            ) from reason
+            ) from failure
         message = f"batch {size} handled by the compiler because {reason}"
         return BatchPlan(COMPILER, message, shapes)
 

@@ -206,7 +206,6 @@ UNREADABLE: tuple[Callable[[bytes], bytes], ...] = (
     lambda xml: xml.replace(b'type="ReLU"', b'type="Rulu"'),
     lambda xml: xml.replace(b'version="11"', b'version="99"'),
     lambda xml: xml.replace(b"f32", b"f\xff2"),
-    lambda xml: xml.replace(b'name="image"', b'name="im\xffge"').replace(b"image,pixels", b"im\xffge"),
     lambda _: b"<?xml version='1.0'?><net name='a' version='11'><layers/></net>",
 )
 

@@ -132,26 +132,93 @@ def test_new_session_after_the_daemon_was_replaced(
     code = (
         PROLOGUE
         + """
+memory = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+api.write(memory, b"before")
+queue, commands = queue_in(context), list_in(context)
+pool = api.ze_event_pool_create(context, EventPoolDesc(2), 0, None).get()
+event = api.ze_event_create(pool, EventDesc(0)).get()
+api.ze_command_list_append_memory_fill(commands, memory, b"\\1", 64)
+api.ze_command_list_close(commands)
+def run(commands):
+    submitted = api.ze_command_queue_execute_command_lists(queue, 1, [commands])
+    print(submitted.name, api.ze_command_queue_synchronize(queue, 10**10).name)
+run(commands)
 print("ready", flush=True)
 sys.stdin.readline()
-again = api.ze_init_drivers().get()[0]
-assert again != driver
-device = api.ze_device_get(again).get()[0]
-fresh = api.ze_context_create(again, ContextDesc()).get()
-print(api.ze_mem_alloc_host(fresh, HostMemDesc(), 64).result.name)
-print(api.ze_mem_alloc_host(context, HostMemDesc(), 64).result.name)
+fresh = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+assert api.ze_init_drivers().get()[0] == driver and api.ze_device_get(driver).get()[0] == device
+# what was made before stays lost, its memory readable
+anew = list_in(context)
+print(api.ze_command_list_append_memory_fill(anew, memory, b"\\2", 64).name, api.read(memory, 2))
+print(api.ze_command_list_append_signal_event(anew, event).name)
+print(api.ze_command_list_append_wait_on_events(anew, 1, [event]).name)
+run(commands)
+# what is made from then on works, on the queue too
+api.ze_command_list_append_memory_fill(anew, fresh, b"\\3", 64)
+api.ze_command_list_close(anew)
+run(anew)
+print(api.read(fresh, 2), api.ze_mem_free(context, memory).name, api.ze_mem_free(context, fresh).name)
+print(api.ze_context_destroy(context).name, api.ze_event_destroy(event).name)
 """
     )
     client = client_of(code, surroundings)
     try:
         assert client.stdout is not None
+        assert client.stdout.readline() == "SUCCESS SUCCESS\n"
         assert client.stdout.readline() == "ready\n"
         daemon.kill()
         start_daemon()
         said, _ = client.communicate("go\n", timeout=30)
     finally:
         client.kill()
-    assert said.split() == ["SUCCESS", "ERROR_DEVICE_LOST"]
+    lost = "ERROR_DEVICE_LOST"
+    assert said.splitlines() == [
+        "ERROR_OUT_OF_DEVICE_MEMORY b'\\x01\\x01'",
+        lost,
+        lost,
+        f"{lost} SUCCESS",
+        "SUCCESS SUCCESS",
+        "b'\\x03\\x03' SUCCESS SUCCESS",
+        "SUCCESS ERROR_INVALID_NULL_HANDLE",
+    ]
+
+
+RECOMPILING = """
+compiled, image = core.compile_model(digits(), "NPU"), images()
+request = compiled.create_infer_request()
+expected = request.infer([image])[0].copy()
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "dropped": del compiled, request
+again = core.compile_model(digits(), "NPU")
+same([again([image])[0]], [expected])
+if sys.argv[2] == "kept":
+    for use in (lambda: request.infer([image]), lambda: compiled([image])):
+        try: use()
+        except RuntimeError as failure: assert "DEVICE_LOST" in str(failure), failure
+        else: raise AssertionError("inferred")
+    del compiled, request
+same([again.create_infer_request().infer([image])[0]], [expected])
+print("same", flush=True)
+"""
+
+
+@pytest.mark.parametrize("old", ["kept", "dropped"])
+def test_openvino_compiles_again_with_the_next_daemon(
+    start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path, old: str
+) -> None:
+    daemon = start_daemon()
+    client = client_of(OPENVINO + RECOMPILING, surroundings, str(digits), old)
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+        daemon.kill()
+        start_daemon()
+        said, _ = client.communicate("go\n", timeout=60)
+    finally:
+        client.kill()
+    assert said == "same\n"
+    assert client.returncode == 0
 
 
 FORK = (

@@ -143,6 +143,23 @@ for build in MODELS.values():
     check(core.import_model(io.BytesIO(data), "NPU"), model, *inputs)
     check(core.compile_model(read, "NPU", {"ENABLE_WEIGHTLESS": True}), model, *inputs)
 """,
+    "names that are not UTF-8": """
+path = sys.argv[2] + "/odd.xml"
+x = op.parameter([2, 3], np.float32, "x~")
+x.output(0).set_names({"tensor~"})
+y = op.multiply(x, op.constant(np.full((2, 3), 2, np.float32), name="two~"), name="y~")
+y.output(0).set_names({"result~"})
+ov.serialize(ov.Model([op.result(y, name="out~")], [x], "model~"), path)
+with open(path, "rb+") as file:
+    data = file.read().replace(b"~", b"\\xe4")
+    file.seek(0)
+    file.write(data)
+os.environb[b"ZE_INTEL_NPU_CACHE_DIR"] = sys.argv[2].encode() + b"/cache\\xe4"
+for config in ({}, {"NPU_MODEL_SERIALIZER_VERSION": "ALL_WEIGHTS_COPY"}):
+    compiled = core.compile_model(core.read_model(path), "NPU", config)
+    assert np.array_equal(compiled([np.ones((2, 3), np.float32)])[0], np.full((2, 3), 2))
+core.query_model(core.read_model(path), "NPU")
+""",
     "model that cannot be compiled": """
 x = op.parameter(ov.PartialShape.dynamic(), np.float32, "x")
 try:

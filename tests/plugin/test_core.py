@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 from softnpu.plugin import CompileError, Core, DeviceLostError, ModelError, NpuError
 from tests.conftest import StartDaemon
@@ -30,6 +31,43 @@ def test_a_missing_or_broken_file_is_named(shared_core: Core, private_dir: Path,
     path.write_bytes(os.urandom(1000))
     with pytest.raises((ModelError, CompileError), match="broken"):
         shared_core.compile_model(path)
+
+
+def _with_odd_names(folder: Path) -> Path:
+    """A model with a dynamic batch, all of whose names have a byte that is not UTF-8."""
+    x, y = (ops.parameter([-1, 3], np.float32, name=f"{name}~operation") for name in "xy")
+    x.output(0).set_names({"x~tensor"})
+    offset = ops.constant(np.ones((1, 3), np.float32))
+    offset.set_friendly_name("offset~")
+    total = ops.add(ops.add(x, y, name="sum~"), offset, name="total~")
+    total.output(0).set_names({"total~tensor"})
+    path = folder / "odd.xml"
+    ov.serialize(ov.Model([ops.result(total, name="result~")], [x, y], "model~"), path)
+    path.write_bytes(path.read_bytes().replace(b"~", b"\xe4"))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["AUTO", "COMPILER"])
+def test_names_that_are_not_utf8_are_escaped(
+    shared_core: Core, reference: ov.Core, private_dir: Path, mode: str
+) -> None:
+    path = _with_odd_names(private_dir)
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for model in (path, reference.read_model(path)):
+        compiled = shared_core.compile_model(model, "NPU", {"BATCH_MODE": mode})
+        assert compiled.inputs[0].get_names() == {r"x\xe4tensor"}
+        assert compiled.inputs[1].node.friendly_name == r"y\xe4operation"
+        assert compiled.outputs[0].any_name == r"total\xe4tensor"
+        for found in (compiled, shared_core.import_model(compiled.export_model())):
+            np.testing.assert_array_equal(found({r"x\xe4tensor": data, 1: data})[0], 2 * data + 1)
+    bounded = shared_core.compile_model(model, shapes={r"x\xe4tensor": ["1..4", 3]})
+    assert str(bounded.inputs[0].partial_shape) == "[1..4,3]"
+    assert set(shared_core.query_model(model)) >= {r"sum\xe4", r"offset\xe4"}
+    request = compiled.create_infer_request()
+    request.set_tensor(model.inputs[0], ov.Tensor(data))
+    request.set_tensor(model.inputs[1], ov.Tensor(data))
+    request.infer()
+    np.testing.assert_array_equal(request.get_tensor(model.outputs[0]).data, 2 * data + 1)
 
 
 def test_without_a_daemon_the_error_says_what_to_do(private_dir: Path) -> None:

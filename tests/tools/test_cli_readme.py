@@ -1,15 +1,12 @@
-"""What the README promises is true: its example runs, its commands exist, its links lead somewhere."""
+"""The README and the index: links lead somewhere, and CI runs what they say. Listings: `test_snippets.py`."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from tests.support.cli import softnpu
 
 pytestmark = pytest.mark.quick
 
@@ -18,23 +15,9 @@ _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()
 
 
-@pytest.mark.usefixtures("cli_daemon")
-def test_the_python_example_prints_what_it_says() -> None:
+def test_the_python_example_is_short() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)
     assert len(example.strip().splitlines()) <= 12
-    expected = re.findall(r"print\(.*# (.*)$", example, re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", example], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == expected
-
-
-def test_every_command_and_option_that_it_shows_exists() -> None:
-    shown = re.findall(r"^\$ softnpu (\w+)(.*)$", _README, re.MULTILINE)
-    assert {name for name, _ in shown} >= {"infer", "daemon", "status", "stop"}
-    for name, rest in shown:
-        words = softnpu(name, "--help").words
-        assert [option for option in re.findall(r"--[a-z-]+", rest) if option not in words] == []
 
 
 def test_every_link_leads_to_a_file() -> None:

@@ -23,6 +23,11 @@ bool owns_others(Kind kind) {
            kind == Kind::event_pool || kind == Kind::profiling_pool || kind == Kind::metric_query_pool;
 }
 
+bool is_owned_by(const Object& object, const std::shared_ptr<Object>& owner) {
+    const auto& of = object.owner();
+    return !of.owner_before(owner) && !owner.owner_before(of);
+}
+
 }  // namespace
 
 const char* kind_name(Kind kind) {
@@ -53,7 +58,12 @@ uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
     slot.generation++;
     slot.kind = kind;
     slot.object = std::move(object);
-    return MARK | static_cast<uint64_t>(kind) << 56 | static_cast<uint64_t>(epoch_) << 48 |
+    return handle_of(index);
+}
+
+uint64_t HandleTable::handle_of(size_t index) const {
+    const Slot& slot = slots_[index];
+    return MARK | static_cast<uint64_t>(slot.kind) << 56 | static_cast<uint64_t>(epoch_) << 48 |
            static_cast<uint64_t>(slot.generation) << 24 | index;
 }
 
@@ -91,6 +101,23 @@ std::shared_ptr<Object> HandleTable::get(Kind kind, uint64_t handle) const {
     return find(kind, handle).object;
 }
 
+void HandleTable::replace(Kind kind, uint64_t handle, std::shared_ptr<Object> object) {
+    std::unique_lock lock(mutex_);
+    find(kind, handle);
+    slots_[slot_of(handle)].object.swap(object);
+}
+
+std::vector<uint64_t> HandleTable::owned_by(Kind kind, const std::shared_ptr<Object>& owner) const {
+    std::vector<uint64_t> handles;
+    std::shared_lock lock(mutex_);
+    for (size_t index = 0; index < slots_.size(); ++index) {
+        const Slot& slot = slots_[index];
+        if (slot.object != nullptr && slot.kind == kind && is_owned_by(*slot.object, owner))
+            handles.push_back(handle_of(index));
+    }
+    return handles;
+}
+
 std::shared_ptr<Object> HandleTable::remove(Kind kind, uint64_t handle) {
     std::shared_ptr<Object> object;
     {
@@ -119,9 +146,7 @@ std::vector<std::shared_ptr<Object>> HandleTable::take_owned_by(const std::share
     std::unique_lock lock(mutex_);
     for (size_t index = 0; index < slots_.size(); ++index) {
         Slot& slot = slots_[index];
-        if (slot.object == nullptr) continue;
-        const auto& of = slot.object->owner();
-        if (of.owner_before(owner) || owner.owner_before(of)) continue;
+        if (slot.object == nullptr || !is_owned_by(*slot.object, owner)) continue;
         taken.push_back(slot.object);
         clear(index);
     }

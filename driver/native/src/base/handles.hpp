@@ -67,6 +67,10 @@ public:
     uint64_t add(Kind kind, std::shared_ptr<Object> object);
     // The object, or INVALID_NULL_HANDLE, INVALID_ARGUMENT, UNINITIALIZED (a parent's handle).
     std::shared_ptr<Object> get(Kind kind, uint64_t handle) const;
+    // Puts another object behind a handle; that of a destroyed one is an error.
+    void replace(Kind kind, uint64_t handle, std::shared_ptr<Object> object);
+    // The handles of this kind of objects that were created through `owner`.
+    std::vector<uint64_t> owned_by(Kind kind, const std::shared_ptr<Object>& owner) const;
     // Removes the handle, and those of all objects that were created through it.
     std::shared_ptr<Object> remove(Kind kind, uint64_t handle);
     // Removes the objects that were created through `owner`.
@@ -83,6 +87,7 @@ private:
     };
 
     const Slot& find(Kind kind, uint64_t handle) const;
+    uint64_t handle_of(size_t index) const;
     std::vector<std::shared_ptr<Object>> take_owned_by(const std::shared_ptr<Object>& owner);
     void clear(size_t index);
 

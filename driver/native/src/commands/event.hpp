@@ -48,6 +48,7 @@ public:
     bool wait(uint64_t timeout);
 
     const MemoryRef& memory() const { return memory_; }
+    const Context& context() const { return *pool_->context; }
     // A command of this recording signals the event.
     void add_signaller(std::weak_ptr<Recording> recording);
     // When something that only the host can see signals the event. It is asked whenever the host looks.

@@ -17,14 +17,23 @@ void CommandList::retire() {
 void CommandList::append(Command command, const Events& events) {
     check_open();
     std::vector<Command> commands;
-    for (const auto& event : events.waits) commands.push_back(event_wait(event->memory()));
+    for (const auto& event : events.waits) {
+        context->check_session(event->context());
+        commands.push_back(event_wait(event->memory()));
+    }
+    check_signal(events.signal);
     commands.push_back(std::move(command));
     record(std::move(commands), events.signal);
 }
 
 void CommandList::append_all(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     check_open();
+    check_signal(signal);
     record(std::move(commands), signal);
+}
+
+void CommandList::check_signal(const std::shared_ptr<Event>& signal) const {
+    if (signal != nullptr) context->check_session(signal->context());
 }
 
 void CommandList::check_open() const {

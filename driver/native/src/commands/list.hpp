@@ -67,6 +67,8 @@ protected:
     bool closed_ = false;
 
 private:
+    void check_signal(const std::shared_ptr<Event>& signal) const;
+
     std::shared_ptr<Block> buffer_;
     uint32_t size_ = 0;
     std::shared_ptr<const std::vector<KeepAlive>> keep_alive_;

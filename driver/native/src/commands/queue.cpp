@@ -45,6 +45,7 @@ CommandQueue::CommandQueue(std::shared_ptr<Context> of, const QueueOptions& opti
                            std::shared_ptr<Block> ring)
     : Object(of),
       context(std::move(of)),
+      options(options),
       synchronous(options.mode == ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS),
       spin(options.turbo),
       handle_(handle),
@@ -93,6 +94,7 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
     Fence* const own = fence != nullptr && fence->queue.get() == this ? fence.get() : nullptr;
     std::vector<Recorded> recorded;
     for (const auto& list : lists) {
+        context->check_session(*list->context);
         if (auto entry = list->recorded()) recorded.push_back(std::move(*entry));
     }
     if (recorded.size() > slots_) {

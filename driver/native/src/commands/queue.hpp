@@ -42,6 +42,7 @@ public:
                  std::shared_ptr<Block> ring);
 
     const std::shared_ptr<Context> context;
+    const QueueOptions options;
     const bool synchronous;
     SpinBudget spin;
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/runtime.hpp"
 #include "sync/records.hpp"
 #include "wire/schema.hpp"
 
@@ -24,6 +25,17 @@ std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) 
     auto context = std::make_shared<Context>(driver);
     // with one device there is nothing to choose
     if (driver->devices.size() == 1) context->make(driver->devices[0]);
+    return context;
+}
+
+std::shared_ptr<Context> Context::create_after(std::shared_ptr<Context> lost,
+                                               const std::shared_ptr<Driver>& driver) {
+    auto context = create(driver);
+    if (const OnDevice* const made = lost->made_.load(std::memory_order_acquire)) {
+        for (const auto& device : driver->devices)
+            if (device->info.index == made->device->info.index) context->make(device);
+    }
+    context->lost_ = std::move(lost);
     return context;
 }
 
@@ -50,6 +62,10 @@ const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) co
 }
 
 void Context::retire() {
+    if (lost_ != nullptr) {
+        runtime().handles.remove_owned_by(lost_);
+        lost_->retire();
+    }
     {
         std::lock_guard lock(on_device_mutex_);
         retired_ = true;
@@ -82,6 +98,19 @@ void Context::check_device(const Device& other) const {
         "context", format("of device %u, used with device %u", device()->info.index, other.info.index),
         "the device that the context was used with first (without naming one: the first one)",
         "make a context for each device, and its queue before host memory");
+}
+
+void Context::check_session(const Context& other) const {
+    if (other.connection == connection) return;
+    throw (other.connection->is_lost() ? other : *this).connection->lost_error();
+}
+
+void Context::free(const void* address) {
+    for (const Context* context = lost_.get(); context != nullptr; context = context->lost_.get()) {
+        const OnDevice* const made = context->made_.load(std::memory_order_acquire);
+        if (made != nullptr && made->memory->has(address)) return made->memory->free(address);
+    }
+    memory()->free(address);
 }
 
 void Context::ring_doorbell() const {

@@ -20,6 +20,9 @@ class Context : public Object {
 public:
     static constexpr Kind KIND = Kind::context;
     static std::shared_ptr<Context> create(const std::shared_ptr<Driver>& driver);
+    // One in another session, in the place of one whose session is lost. It keeps that, with its memory.
+    static std::shared_ptr<Context> create_after(std::shared_ptr<Context> lost,
+                                                 const std::shared_ptr<Driver>& driver);
     explicit Context(std::shared_ptr<Driver> driver);
 
     const std::shared_ptr<Driver> driver;
@@ -35,7 +38,11 @@ public:
 
     // Decides the device. INVALID_ARGUMENT for another one than that of this context.
     void check_device(const Device& other) const;
+    // Throws DEVICE_LOST for an object of another session: its numbers would mean other things in this one.
+    void check_session(const Context& other) const;
     void ring_doorbell() const;
+    // Frees an allocation of this context or of one in whose place it is.
+    void free(const void* address);
     // Total bytes of device memory, and bytes allocated by this context.
     std::pair<uint64_t, uint64_t> query_memory() const;
 
@@ -66,6 +73,7 @@ private:
     mutable std::mutex on_device_mutex_;
     mutable std::unique_ptr<const OnDevice> on_device_;
     mutable std::atomic<const OnDevice*> made_{nullptr};
+    std::shared_ptr<Context> lost_;
     std::atomic<bool> retired_{false};
     std::atomic<uint64_t> last_ticket_{0};
     std::mutex fences_mutex_;

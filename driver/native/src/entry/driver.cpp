@@ -2,6 +2,7 @@
 
 #include "base/output.hpp"
 #include "base/runtime.hpp"
+#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 #include "session/driver.hpp"
 

@@ -206,6 +206,7 @@ ze_result_t append_initialize(ze_command_list_handle_t hCommandList, ze_graph_ha
         }
         const Events events = events_of(hSignal, numWaits, phWaits);
         const auto graph = lookup<Graph>(hGraph);
+        list->context->check_session(*graph->context);
         list->check_open();
         with_build_failure([&] { graph->initialize(); });
         list->append(graph_initialize(graph->on_device->handle, graph->on_device), events);
@@ -221,6 +222,7 @@ ze_result_t append_execute(ze_command_list_handle_t hCommandList, ze_graph_handl
         const Events events = events_of(hSignal, numWaits, phWaits);
         const auto query = hQuery == nullptr ? nullptr : lookup<ProfilingQuery>(hQuery);
         const auto graph = lookup<Graph>(hGraph);
+        list->context->check_session(*graph->context);
         list->check_open();
         Inference inference;
         inference.arguments = graph->arguments();

@@ -58,7 +58,7 @@ ze_result_t query_network_layers(ze_graph_query_network_handle_t hQuery, size_t*
 ze_result_t query_context_memory(ze_context_handle_t hContext, uint32_t type,
                                  ze_graph_memory_query_t* query) {
     return guarded("pfnQueryContextMemory", [&] {
-        const auto context = lookup<Context>(hContext);
+        const auto context = lookup_live<Context>(hContext);
         require_nonnull(query, "query");
         if (type == ZE_GRAPH_QUERY_MEMORY_DDR) {
             std::tie(query->total, query->allocated) = context->query_memory();
@@ -88,7 +88,7 @@ static void device_properties(Device& device, ze_device_graph_properties_t& out)
 
 ze_result_t device_get_graph_properties(ze_device_handle_t hDevice, ze_device_graph_properties_t* out) {
     return guarded("pfnDeviceGetGraphProperties", [&] {
-        const auto device = lookup<Device>(hDevice);
+        const auto device = lookup_live<Device>(hDevice);
         require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, *out);
     });
@@ -96,7 +96,7 @@ ze_result_t device_get_graph_properties(ze_device_handle_t hDevice, ze_device_gr
 
 ze_result_t device_get_graph_properties2(ze_device_handle_t hDevice, ze_device_graph_properties_2_t* out) {
     return guarded("pfnDeviceGetGraphProperties2", [&] {
-        const auto device = lookup<Device>(hDevice);
+        const auto device = lookup_live<Device>(hDevice);
         require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, out->base);
         out->elfVersion = {1, 1, 0};  // of our container
@@ -112,7 +112,7 @@ static void check_type(uint32_t type) {
 
 ze_result_t get_supported_options(ze_device_handle_t hDevice, uint32_t type, size_t* pSize, char* pOptions) {
     return guarded("pfnCompilerGetSupportedOptions", [&] {
-        const auto device = lookup<Device>(hDevice);
+        const auto device = lookup_live<Device>(hDevice);
         check_type(type);
         return write_text(pSize, pOptions,
                           type == ZE_NPU_DRIVER_OPTIONS ? std::string() : device->compiler().options);
@@ -122,7 +122,7 @@ ze_result_t get_supported_options(ze_device_handle_t hDevice, uint32_t type, siz
 ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const char* pOption,
                                 const char* pValue) {
     return guarded("pfnCompilerIsOptionSupported", [&] {
-        const auto device = lookup<Device>(hDevice);
+        const auto device = lookup_live<Device>(hDevice);
         check_type(type);
         require_nonnull(pOption, "pOption");
         if (type == ZE_NPU_COMPILER_OPTIONS) {

@@ -4,13 +4,14 @@
 #include "abi/graph.hpp"
 #include "base/runtime.hpp"
 #include "device/context.hpp"
+#include "device/restoration.hpp"
 
 namespace softnpu {
 
 // The context, which has to be one of this device.
 inline std::shared_ptr<Context> context_on(ze_context_handle_t hContext, ze_device_handle_t hDevice) {
-    auto context = lookup<Context>(hContext);
-    context->check_device(*lookup<Device>(hDevice));
+    auto context = lookup_live<Context>(hContext);
+    context->check_device(*lookup_live<Device>(hDevice));
     return context;
 }
 

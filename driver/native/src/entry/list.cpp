@@ -3,6 +3,7 @@
 #include "commands/immediate.hpp"
 #include "commands/list.hpp"
 #include "commands/mutable.hpp"
+#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
 
@@ -81,8 +82,8 @@ ZE_EXPORT ze_result_t zeCommandListCreate(ze_context_handle_t hContext, ze_devic
                                           const ze_command_list_desc_t* desc,
                                           ze_command_list_handle_t* phCommandList) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
-        const auto device = lookup<Device>(hDevice);
+        const auto context = lookup_live<Context>(hContext);
+        const auto device = lookup_live<Device>(hDevice);
         require_nonnull(desc, "desc");
         require_nonnull(phCommandList, "phCommandList");
         context->check_device(*device);
@@ -104,8 +105,8 @@ ZE_EXPORT ze_result_t zeCommandListCreateImmediate(ze_context_handle_t hContext,
                                                    const ze_command_queue_desc_t* altdesc,
                                                    ze_command_list_handle_t* phCommandList) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
-        const auto device = lookup<Device>(hDevice);
+        const auto context = lookup_live<Context>(hContext);
+        const auto device = lookup_live<Device>(hDevice);
         require_nonnull(altdesc, "altdesc");
         require_nonnull(phCommandList, "phCommandList");
         context->check_device(*device);
@@ -240,8 +241,10 @@ ZE_EXPORT ze_result_t zeCommandListAppendWaitOnEvents(ze_command_list_handle_t h
         list->check_open();
         if (numEvents == 0) throw invalid_size("events", "none", "at least one");
         std::vector<Command> waits;
-        for (const auto& event : wait_events(numEvents, phEvents))
+        for (const auto& event : wait_events(numEvents, phEvents)) {
+            list->context->check_session(event->context());
             waits.push_back(event_wait(event->memory()));
+        }
         list->append_all(std::move(waits), nullptr);
     });
 }
@@ -250,8 +253,10 @@ ZE_EXPORT ze_result_t zeCommandListAppendEventReset(ze_command_list_handle_t hCo
                                                     ze_event_handle_t hEvent) {
     return guarded(__func__, [&] {
         const auto list = lookup<CommandList>(hCommandList);
+        const auto event = lookup<Event>(hEvent);
+        list->context->check_session(event->context());
         std::vector<Command> commands;
-        commands.push_back(event_reset(lookup<Event>(hEvent)->memory()));
+        commands.push_back(event_reset(event->memory()));
         list->append_all(std::move(commands), nullptr);
     });
 }

@@ -1,6 +1,7 @@
 #include "base/output.hpp"
 #include "base/runtime.hpp"
 #include "device/context.hpp"
+#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 #include "wire/schema.hpp"
 
@@ -53,7 +54,7 @@ void* allocate(const Context& context, std::string_view kind, ze_memory_type_t t
 ZE_EXPORT ze_result_t zeContextCreate(ze_driver_handle_t hDriver, const ze_context_desc_t* desc,
                                       ze_context_handle_t* phContext) {
     return guarded(__func__, [&] {
-        const auto driver = lookup<Driver>(hDriver);
+        const auto driver = lookup_live<Driver>(hDriver);
         require_nonnull(desc, "desc");
         require_nonnull(phContext, "phContext");
         *phContext = new_handle<ze_context_handle_t>(Context::create(driver));
@@ -72,7 +73,7 @@ ZE_EXPORT ze_result_t zeContextGetStatus(ze_context_handle_t hContext) {
 ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host_mem_alloc_desc_t* desc,
                                      size_t size, size_t alignment, void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
+        const auto context = lookup_live<Context>(hContext);
         require_nonnull(desc, "host_desc");
         require_nonnull(pptr, "pptr");
         *pptr = allocate(*context, schema::memory_kind::HOST, ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext),
@@ -84,8 +85,8 @@ ZE_EXPORT ze_result_t zeMemAllocDevice(ze_context_handle_t hContext, const ze_de
                                        size_t size, size_t alignment, ze_device_handle_t hDevice,
                                        void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
-        context->check_device(*lookup<Device>(hDevice));
+        const auto context = lookup_live<Context>(hContext);
+        context->check_device(*lookup_live<Device>(hDevice));
         require_nonnull(desc, "device_desc");
         require_nonnull(pptr, "pptr");
         *pptr = allocate(*context, schema::memory_kind::DEVICE, ZE_MEMORY_TYPE_DEVICE, extras_of(desc->pNext),
@@ -98,9 +99,9 @@ ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
                                        const ze_host_mem_alloc_desc_t* host_desc, size_t size,
                                        size_t alignment, ze_device_handle_t hDevice, void** pptr) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
+        const auto context = lookup_live<Context>(hContext);
         // may be null: then the memory belongs to no device
-        if (hDevice != nullptr) context->check_device(*lookup<Device>(hDevice));
+        if (hDevice != nullptr) context->check_device(*lookup_live<Device>(hDevice));
         require_nonnull(device_desc, "device_desc");
         require_nonnull(host_desc, "host_desc");
         require_nonnull(pptr, "pptr");
@@ -109,7 +110,7 @@ ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
 }
 
 ZE_EXPORT ze_result_t zeMemFree(ze_context_handle_t hContext, void* ptr) {
-    return guarded(__func__, [&] { lookup<Context>(hContext)->memory()->free(ptr); });
+    return guarded(__func__, [&] { lookup<Context>(hContext)->free(ptr); });
 }
 
 ZE_EXPORT ze_result_t zeMemGetAllocProperties(ze_context_handle_t hContext, const void* ptr,

@@ -4,6 +4,7 @@
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
 #include "commands/queue.hpp"
+#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 
 using namespace softnpu;
@@ -51,8 +52,8 @@ ZE_EXPORT ze_result_t zeCommandQueueCreate(ze_context_handle_t hContext, ze_devi
                                            const ze_command_queue_desc_t* desc,
                                            ze_command_queue_handle_t* phCommandQueue) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
-        const auto device = lookup<Device>(hDevice);
+        const auto context = lookup_live<Context>(hContext);
+        const auto device = lookup_live<Device>(hDevice);
         require_nonnull(desc, "desc");
         require_nonnull(phCommandQueue, "phCommandQueue");
         context->check_device(*device);
@@ -120,7 +121,7 @@ ZE_EXPORT ze_result_t zeEventPoolCreate(ze_context_handle_t hContext, const ze_e
                                         uint32_t numDevices, ze_device_handle_t* phDevices,
                                         ze_event_pool_handle_t* phEventPool) {
     return guarded(__func__, [&] {
-        const auto context = lookup<Context>(hContext);
+        const auto context = lookup_live<Context>(hContext);
         require_nonnull(desc, "desc");
         require_nonnull(phEventPool, "phEventPool");
         if (desc->count == 0 || (numDevices > 0 && phDevices == nullptr)) {

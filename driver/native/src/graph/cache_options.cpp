@@ -10,6 +10,8 @@
 #include <memory>
 
 #include "base/environment.hpp"
+#include "base/log.hpp"
+#include "base/utf8.hpp"
 
 namespace softnpu {
 
@@ -49,6 +51,11 @@ std::optional<CacheOptions> cache_options() {
         char here[PATH_MAX];
         if (getcwd(here, sizeof here) == nullptr) return std::nullopt;
         directory = std::string(here) + "/" + directory;
+    }
+    if (!is_utf8(directory)) {
+        log_once("no cache of compiled models: the name of directory '" + in_utf8(directory) +
+                 "' is not UTF-8");
+        return std::nullopt;
     }
     return CacheOptions{directory, limit()};
 }

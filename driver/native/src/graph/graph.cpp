@@ -101,6 +101,7 @@ void Graph::set_argument(uint32_t index, const void* const* pointer, const uint3
     std::optional<Strides> chosen;
     if (strides != nullptr) chosen = checked_strides(index, strides);
     MemoryRef memory;
+    if (context->connection->was_closed()) throw context->connection->lost_error();
     if (pointer != nullptr) memory = context->memory()->resolve(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT);
     std::lock_guard lock(mutex_);
     if (index >= arguments_.size()) return;  // destroyed meanwhile

@@ -149,6 +149,11 @@ void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type) {
     return address;
 }
 
+bool MemoryPool::has(const void* address) const {
+    std::shared_lock lock(address_mutex_);
+    return allocations_.count(static_cast<const uint8_t*>(address)) != 0;
+}
+
 void MemoryPool::free(const void* address) {
     std::shared_ptr<Block> freed;
     {

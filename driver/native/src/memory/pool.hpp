@@ -39,6 +39,8 @@ public:
     // ---- allocations of the program, by address
 
     void* publish(std::shared_ptr<Block> block, ze_memory_type_t type);
+    // Whether an allocation starts there.
+    bool has(const void* address) const;
     // Frees the allocation that starts there; INVALID_ARGUMENT for any other address.
     void free(const void* address);
     // The allocation that an address lies in; throws `unknown` without one.

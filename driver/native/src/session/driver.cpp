@@ -6,7 +6,6 @@
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
-#include "base/runtime.hpp"
 #include "session/launch.hpp"
 #include "sync/spin.hpp"
 #include "wire/schema.hpp"
@@ -77,25 +76,6 @@ Session say_hello() {
     }
 }
 
-std::shared_ptr<Driver> connect() {
-    SpinBudget::check_environment();
-    auto [connection, answer] = say_hello();
-    const uint64_t major = answer.fields.integer(welcome::MAJOR);
-    if (major != interface::MAJOR) {
-        throw other_version(format("the daemon (%s) speaks %lu.%lu",
-                                   answer.fields.string(welcome::SERVER).c_str(), major,
-                                   answer.fields.integer(welcome::MINOR)));
-    }
-    const Value* const granted = answer.fields.find(welcome::LIMITS);
-    const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
-    auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
-    for (const Value& entry : answer.fields.array(welcome::DEVICES)) {
-        auto device = std::make_shared<Device>(driver, read_device(entry));
-        if (in_affinity_mask(device->info.index)) driver->devices.push_back(std::move(device));
-    }
-    return driver;
-}
-
 }  // namespace
 
 Device::Device(std::shared_ptr<Driver> driver, DeviceInfo info)
@@ -125,19 +105,23 @@ uint64_t Device::busy_ns() {
     return info.index < engines.size() ? engines[info.index].integer(engine_status::BUSY_NS) : 0;
 }
 
-uint64_t open_driver() {
-    Runtime& here = runtime();
-    std::lock_guard lock(here.driver_mutex);
-    if (here.driver != nullptr && !here.driver->connection->is_lost()) return here.driver_handle;
-    std::shared_ptr<Driver> made = connect();
-    // objects of a lost session stay: every call on them is DEVICE_LOST
-    const uint64_t handle = here.handles.add(Kind::driver, made);
-    for (const auto& device : made->devices) {
-        made->device_handles.push_back(here.handles.add(Kind::device, device));
+std::shared_ptr<Driver> connect_driver() {
+    SpinBudget::check_environment();
+    auto [connection, answer] = say_hello();
+    const uint64_t major = answer.fields.integer(welcome::MAJOR);
+    if (major != interface::MAJOR) {
+        throw other_version(format("the daemon (%s) speaks %lu.%lu",
+                                   answer.fields.string(welcome::SERVER).c_str(), major,
+                                   answer.fields.integer(welcome::MINOR)));
     }
-    here.driver = std::move(made);
-    here.driver_handle = handle;
-    return handle;
+    const Value* const granted = answer.fields.find(welcome::LIMITS);
+    const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
+    auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
+    for (const Value& entry : answer.fields.array(welcome::DEVICES)) {
+        auto device = std::make_shared<Device>(driver, read_device(entry));
+        if (in_affinity_mask(device->info.index)) driver->devices.push_back(std::move(device));
+    }
+    return driver;
 }
 
 void log_failure(const Error& failure) { log_once(failure.info().text()); }

@@ -84,8 +84,8 @@ public:
     std::vector<uint64_t> device_handles;
 };
 
-// The driver handle of this process; connects at first, and again after the daemon was lost.
-uint64_t open_driver();
+// A session with the daemon; its devices have no handles yet.
+std::shared_ptr<Driver> connect_driver();
 
 // Writes the reason of a failed initialisation to stderr, once.
 void log_failure(const Error& failure);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error_info.hpp"
+#include "base/utf8.hpp"
 #include "wire/schema.hpp"
 
 namespace softnpu {
@@ -201,7 +202,7 @@ MapWriter& MapWriter::put_bool(std::string_view name, bool value) {
 
 MapWriter& MapWriter::put(std::string_view name, std::string_view value) {
     key(name);
-    put_text(body_, value);
+    put_text(body_, in_utf8(value));
     return *this;
 }
 

@@ -1,0 +1,209 @@
+"""Every listing of README and docs: Python runs as it is written; others are commands, with their output."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.support.cli import softnpu
+from tests.support.torch_package import NoTorch, torch_path, with_path
+
+_ROOT = Path(__file__).parents[2]
+_DOCUMENTS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_PARTS = re.compile(
+    r"^#+ (?P<heading>[^\n]*)$|^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+class Listing(NamedTuple):
+    """One listing: its document, the heading above it, its language and its text."""
+
+    document: str
+    heading: str
+    language: str
+    text: str
+
+
+def _listings() -> list[Listing]:
+    found = []
+    for document in _DOCUMENTS:
+        heading = ""
+        for part in _PARTS.finditer(document.read_text()):
+            heading = part["heading"] or heading
+            if part["text"]:
+                found.append(Listing(document.name, heading, part["language"], part["text"]))
+    return found
+
+
+_MODEL = """
+from pathlib import Path
+import numpy as np
+import openvino as ov
+import openvino.opset13 as op
+def _model(shape, name):
+    x = op.parameter(shape, np.float32, name)
+    x.output(0).set_names({name})
+    y = op.convolution(x, op.constant(np.ones((2, 3, 3, 3), np.float32)), [8, 8], [0, 0], [0, 0], [1, 1])
+    return ov.Model([op.result(op.relu(y))], [x], "model")
+"""
+_CORE = "from softnpu.plugin import Core\ncore = Core()\n"
+_STATES = """
+x = op.parameter([1, 4], np.float32, "x")
+value = op.read_value(op.constant(np.zeros((1, 4), np.float32)), "last")
+total = op.add(x, value)
+model = ov.Model([op.result(total)], [op.assign(total, "last")], [x], "states")
+chunks = [np.ones((1, 4), np.float32)] * 3
+"""
+_MODULE = """
+import torch
+from torch import nn
+class module(nn.Module):
+    def forward(self, x):
+        return {"scores": x * 2}
+module, example, x = module(), torch.ones(2), torch.ones(2)
+array = np.ones(2, np.float32)
+"""
+AROUND: dict[tuple[str, str], tuple[str, str]] = {
+    ("README.md", "In Python"): ("", ""),
+    ("faults.md", "Injecting faults"): (
+        _CORE
+        + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",
+        "",
+    ),
+    ("plugin.md", "Properties"): ("", "assert compiled.get_property('NPU_TILES') == 2"),
+    ("plugin.md", "Remote tensors"): (
+        "import multiprocessing\npicture, work = 1, repr\n"
+        "ov.serialize(_model([1, 3, 320, 320], 'images'), 'model.xml')",
+        "assert compiled.staged_bytes == 0\nassert np.array_equal(shared.data, image.data)\n"
+        "worker.start()\nworker.join()\nassert worker.exitcode == 0",
+    ),
+    ("plugin.md", "Batch"): (
+        _CORE + "model = _model([4, 3, 320, 320], 'image')\npictures = np.ones((9, 3, 320, 320), np.float32)",
+        "assert compiled.get_property('BATCH_MODE') == 'PLUGIN'\nassert len(compiled([pictures])[0]) == 9",
+    ),
+    ("plugin.md", "Dynamic shapes"): (
+        "",
+        "request.infer()\nassert request.get_output_tensor(0).shape[2] == 40",
+    ),
+    ("plugin.md", "States"): (
+        _CORE + _STATES,
+        "assert saved.tolist() == state.state.data.tolist() == [[3] * 4]",
+    ),
+    ("plugin.md", "Export and import"): (_CORE, "assert imported.inputs[0].any_name == 'image'"),
+    ("plugin.md", "Modules of PyTorch"): (_MODULE, "assert scores.tolist() == [2, 2]"),
+}
+"""What a listing of Python takes for granted, and what holds after it, by document and heading."""
+
+_RUN = """
+import json, os, sys
+cases = json.loads(sys.argv[1])
+for name, before, listing, after in cases:
+    print(f"--- {name}", flush=True)
+    names = {"__name__": "listing"}
+    exec(before, names)
+    exec(listing, names)
+    exec(after, names)
+"""
+
+
+def _run(folder: Path, listings: list[Listing], environment: dict[str, str] | None = None) -> list[str]:
+    cases = []
+    for section in dict.fromkeys((each.document, each.heading) for each in listings):
+        texts = [each.text for each in listings if (each.document, each.heading) == section]
+        before, after = AROUND[section]
+        start = f"{_MODEL}ov.serialize(_model([1, 3, 320, 320], 'image'), 'model.xml')\n"
+        cases.append((": ".join(section), start + before, "".join(texts), after))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _RUN, json.dumps(cases)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if not line.startswith("---")]
+
+
+def _expected(listings: list[Listing]) -> list[str]:
+    """What `print(...)  # OUTPUT` says."""
+    return [line for each in listings for line in re.findall(r"^print\(.*# (.*)$", each.text, re.MULTILINE)]
+
+
+def test_python_runs_and_prints_what_it_says(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    python = [each for each in _listings() if each.language == "python"]
+    assert {(each.document, each.heading) for each in python} == set(AROUND)
+    in_readme = [each for each in python if each.document == "README.md"]
+    in_docs = [each for each in python if each not in in_readme and each.heading != "Modules of PyTorch"]
+    for devices, listings in ((["4000"], in_readme), (["4000", "3720"], in_docs)):
+        daemon = start_daemon(devices=devices)
+        assert _run(tmp_path, listings) == _expected(listings)
+        daemon.stop()
+
+
+@pytest.mark.timeout(1200)
+def test_modules_of_pytorch(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    try:
+        path = torch_path()
+    except NoTorch as reason:
+        pytest.skip(str(reason))
+    start_daemon()
+    _run(tmp_path, [each for each in _listings() if each.heading == "Modules of PyTorch"], with_path(path))
+
+
+def test_the_test_of_native_md_passes(tmp_path: Path, native_dir: dict[str, str]) -> None:
+    (listing,) = [each for each in _listings() if each.language == "py"]
+    exec(f"{_MODEL}ov.serialize(_model([1, 3, 320, 320], 'image'), {str(tmp_path / 'model.xml')!r})", {})
+    (tmp_path / "my_program").write_text("#!/bin/sh\n")
+    (tmp_path / "my_program").chmod(0o755)
+    (tmp_path / "test_theirs.py").write_text("import openvino, subprocess\n" + listing.text)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "softnpu.tools.pytest_plugin"],
+        cwd=tmp_path,
+        env={**os.environ, **native_dir, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_others_are_commands_that_exist_and_their_output() -> None:
+    others = [each for each in _listings() if each.language not in {"python", "py"}]
+    assert {each.language for each in others} == {"console", "sh"}
+    assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []
+    lines = [
+        line.removeprefix("$ ")
+        for each in others
+        for line in each.text.splitlines()
+        if each.language == "sh" or line.startswith("$ ")
+    ]
+    commands = {
+        (command, " ".join(re.findall(r"--[a-z][a-z-]*", rest.partition(" -- ")[0])))
+        for line in lines
+        for command, rest in re.findall(r"(?:^|[ (])softnpu (\w+(?: [a-z]+)?)([^\n#&]*)", line)
+    }
+    assert {name.split()[0] for name, _ in commands} >= {
+        "infer",
+        "daemon",
+        "status",
+        "stop",
+        "run",
+        "inject",
+        "stress",
+    }
+    for name, options in sorted(commands):
+        words = softnpu(*name.split(), "--help").words
+        assert [option for option in options.split() if option not in words] == [], name
+    modules = {name for each in others for name in re.findall(r"python -m softnpu\.([\w.]+)", each.text)}
+    assert [name for name in modules if not (_ROOT / f"{name.replace('.', '/')}.py").exists()] == []
