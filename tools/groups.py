@@ -26,7 +26,7 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 class _Interrupts:
-    """Ctrl-C ends a command. `came`: the exception may have become another one on its way, as in an import."""
+    """Ctrl-C ends a command. `came`: its exception may have become another one, as in an import."""
 
     came = False
 

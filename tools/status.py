@@ -225,7 +225,9 @@ def _program(session: SessionStatus) -> str:
         words = Path(f"/proc/{session.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return session.client
-    if not session.client.startswith("python") or not words[0].rpartition("/")[2].startswith("python"):
+    if not session.client.startswith(("python", "-c")) or not words[0].rpartition("/")[2].startswith(
+        "python"
+    ):
         return session.client
     name = words[0].rpartition("/")[2]
     for word, following in zip(words[1:], [*words[2:], ""], strict=True):
