@@ -252,11 +252,12 @@ def _send_signal(number: int, path: Path, record: DaemonRecord | None, found: st
 
     # the pidfd first, then the proof: the pid cannot go to another process in between
     pidfd = -1 if record is None else _open_pidfd(record.pid)
-    if (
-        record is None
-        or pidfd < 0
-        or not ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
-    ):
+    proven = (
+        record is not None and ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
+    )
+    if record is None or pidfd < 0 or not proven:
+        if pidfd >= 0:
+            os.close(pidfd)
         raise ToolError(
             f"daemon at {path}",
             found=f"{found}, and its lock file names no living process",

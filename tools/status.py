@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus, SessionStatus, StatusIs
 
 _ANSWER_S: Final = 5.0
+_PROGRAM_WIDTH: Final = 40
 
 SocketOption = Annotated[
     Path | None,
@@ -129,7 +130,8 @@ def connect(path: Path) -> Iterator[Driver]:
                 expected=info.expected,
                 hint="end it with 'softnpu stop'; the next program starts one of this version",
             ) from error
-        if error.result == ZeResult.ERROR_UNINITIALIZED:
+        # one that is there and refuses this user has a way out of its own
+        if error.result == ZeResult.ERROR_UNINITIALIZED and not isinstance(error.__cause__, OSError):
             raise ToolError(
                 info.object, found=info.found, expected="a running daemon",
                 hint="start one with 'softnpu daemon'",
@@ -220,21 +222,18 @@ def _name_of(uid: int) -> str:
 
 
 def _program(session: SessionStatus) -> str:
-    """The script, module or `-c` that an interpreter runs, as far as its command line can be read."""
+    """What an interpreter runs: script, module or -c, as far as its command line can be read."""
     try:
-        words = Path(f"/proc/{session.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        command = Path(f"/proc/{session.pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return session.client
-    if not session.client.startswith(("python", "-c")) or not words[0].rpartition("/")[2].startswith(
-        "python"
-    ):
+    path, *words = command.split("\0")
+    interpreter = path.rpartition("/")[2]
+    if not session.client.startswith(("python", "-c")) or not interpreter.startswith("python"):
         return session.client
-    name = words[0].rpartition("/")[2]
-    for word, following in zip(words[1:], [*words[2:], ""], strict=True):
-        if word == "-m":
-            return f"{name} -m {following}"
-        if word == "-c":
-            return f"{name} -c"
+    for number, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return f"{interpreter} {word} {words[number + 1]}"[:_PROGRAM_WIDTH].partition("\n")[0]
         if word and not word.startswith("-"):
             return word.rpartition("/")[2]
     return session.client

@@ -41,7 +41,7 @@ def socket(private_dir: Path) -> Iterator[Path]:
 
 
 def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_read_and_cleaned(
-    socket: Path, private_dir: Path
+    private_dir: Path,
 ) -> None:
     other = private_dir / "other.sock"
     options = ("--platform", "3720", "--platform", "5010", "--memory", "1GiB")
