@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from softnpu.driver.errors import ZeError, error, uninitialized
+from softnpu.driver.errors import NoAnswerError, ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -61,8 +61,9 @@ class _Pending:
 class Connection:
     """Requests to one daemon. After the daemon is gone every call raises ERROR_DEVICE_LOST at once."""
 
-    def __init__(self, sock: socket.socket, name: str) -> None:
+    def __init__(self, sock: socket.socket, name: str, answer_s: float = ANSWER_S) -> None:
         self.name = name
+        self._answer_s = answer_s
         self._channel = Channel(sock)
         self._generation = _generation
         self._pid = os.getpid()
@@ -266,7 +267,7 @@ class Connection:
         pending: _Pending,
         progress: Callable[[msg.Progress], None] | None,
     ) -> None:
-        limit = LONG_ANSWER_S if isinstance(message, _LONG_REQUESTS) else ANSWER_S
+        limit = LONG_ANSWER_S if isinstance(message, _LONG_REQUESTS) else self._answer_s
         end = time.monotonic() + limit
         while True:
             with self._changed:
@@ -289,7 +290,8 @@ class Connection:
     def _timeout_error(self, call: str, message: msg.Message, limit: float) -> ZeError:
         """The error of a request without an answer. A compiler that hangs does not end the session."""
         if not isinstance(message, _COMPILER_REQUESTS):
-            return self._mark_lost(call, f"no answer within {limit:g} s")
+            lost = self._mark_lost(call, f"no answer within {limit:g} s")
+            return NoAnswerError(call, lost.info)
         return error(
             call,
             ZeResult.ERROR_MODULE_BUILD_FAILURE,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from softnpu.driver import extensions, launch
-from softnpu.driver.connection import Connection
+from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
@@ -34,9 +34,15 @@ class Driver(Session):
 
     @classmethod
     def open(
-        cls, path: Path | str | None = None, autostart: bool | None = None, role: str = "session"
+        cls,
+        path: Path | str | None = None,
+        autostart: bool | None = None,
+        role: str = "session",
+        answer_s: float = ANSWER_S,
     ) -> Driver:
-        """Connects to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
+        """Connect to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
+
+        `answer_s` bounds every answer that needs neither compiler nor device.
 
         Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS when it is that of a
         user who is not to be trusted, ERROR_UNSUPPORTED_VERSION when it speaks another interface,
@@ -49,7 +55,7 @@ class Driver(Session):
             raise ZeError(call, refused.info) from refused
         launcher = launch.DaemonLauncher(Path(path) if path is not None else None, autostart)
         while True:
-            connection = Connection(launcher.connect(), str(launcher.socket_path))
+            connection = Connection(launcher.connect(), str(launcher.socket_path), answer_s)
             try:
                 return cls(connection, _greet(call, connection, role))
             except BaseException as failure:
@@ -108,8 +114,9 @@ def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
             call,
             ZeResult.ERROR_UNSUPPORTED_VERSION,
             "firmware interface",
-            found=f"the daemon speaks {welcome.major}.{welcome.minor}",
+            found=f"the daemon (pid {welcome.pid}) speaks {welcome.major}.{welcome.minor}",
             expected=f"{INTERFACE_MAJOR}.x",
+            hint="end it with 'softnpu stop'; the next program starts one of this version",
         )
     return welcome
 

@@ -51,6 +51,10 @@ class ZeError(Exception):
         return _text(self.call, self.info)
 
 
+class NoAnswerError(ZeError):
+    """The daemon has not answered in time: it hangs, or is stopped."""
+
+
 def error(
     call: str, result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = ""
 ) -> ZeError:

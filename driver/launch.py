@@ -99,7 +99,7 @@ class DaemonLauncher:
                 f"daemon at {self.socket_path}",
                 found=failure.strerror or str(failure),
                 expected="the socket of a softnpu daemon",
-                hint=f"choose its place with {ENV_SOCKET}",
+                hint=_way_out(failure),
             ) from failure
         except Refused as refused:
             sock.close()
@@ -205,6 +205,13 @@ class DaemonLauncher:
             expected="a daemon that comes up",
             hint=f"read {log}, or start it by hand: softnpu daemon --foreground",
         )
+
+
+def _way_out(failure: OSError) -> str:
+    other = f"choose its place with {ENV_SOCKET}"
+    if isinstance(failure, PermissionError):
+        return f"ask its owner to start it with --allow-user {os.geteuid()}, or {other}"
+    return other
 
 
 def _reason(stdout: bytes, stderr: bytes) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,10 +73,22 @@ def find() -> NativeLibrary:
                 "native driver",
                 found=f"no file {file}",
                 expected="the library that pip builds where it finds a C++ compiler",
-                hint="install g++, then softnpu once more: pip install --force-reinstall --no-deps"
+                hint=f"install g++, then softnpu once more: {_install_command()}"
                 + (f"; or unset {ENV_NATIVE_DIR}" if os.environ.get(ENV_NATIVE_DIR) else ""),
             )
     return library
+
+
+def _install_command() -> str:
+    """How to build and install this package again, from where it came."""
+    source = "softnpu"
+    try:
+        origin = importlib.metadata.distribution("softnpu").read_text("direct_url.json")
+        if origin is not None:
+            source = shlex.quote(json.loads(origin)["url"].removeprefix("file://"))
+    except (importlib.metadata.PackageNotFoundError, ValueError, KeyError):
+        pass  # sources that were not installed
+    return f"pip install --force-reinstall --no-deps {source}"
 
 
 def _ahead(first: str, rest: str, separator: str) -> str:

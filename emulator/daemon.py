@@ -11,16 +11,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from softnpu.emulator import access
+from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.log_file import LogRotation
 from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
@@ -28,6 +31,7 @@ from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_
 log = logging.getLogger(__name__)
 
 START_DEADLINE_S = 30.0
+_INTERRUPTED_S = 5.0
 _READY = re.compile(rb"ready (\d+)\n")
 
 
@@ -53,24 +57,28 @@ class LineLimit(logging.Filter):
         return count <= self._lines
 
 
-def serve(settings: DaemonSettings, ready_fd: int | None = None) -> None:
-    """Run a daemon in this process until it has to stop (request, SIGTERM, SIGINT, idle).
+def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
+    """Run a daemon in this process until it has to stop; return the signal that ended it, or 0.
 
-    Writes `ready` to `ready_fd` once every engine executes. Raises `Refused` if the socket is in use.
+    It ends by request, SIGTERM, SIGINT, or when it is idle. Writes `ready` to `ready_fd` once every engine
+    executes. Raises `Refused` if the socket is in use.
     """
     settings.check()
+    ensure_home()
+    stops = _Stops()
     raise_descriptor_limit()
     _prepare_folder(settings)
     served = ServedSocket(settings)
     try:
         supervisor = Supervisor(settings, served.listener, served.close)
         served.record(supervisor.status_path)
-        _stop_on_signals(supervisor)
+        stops.apply_to(supervisor)
         _announce_ready(supervisor, ready_fd)
         log.info("serving %s with devices %s", served.path, ", ".join(settings.devices))
         supervisor.run()
     finally:
         served.close()
+    return stops.number
 
 
 def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -117,8 +125,9 @@ def start_background(settings: DaemonSettings) -> int:
         )
         os.close(write_end)
         os.close(output)
-        answer = _read_answer(reader.fileno(), START_DEADLINE_S)
-    process.wait(START_DEADLINE_S)
+        with _ended_if_interrupted(process):
+            answer = _read_answer(reader.fileno(), START_DEADLINE_S)
+            process.wait(START_DEADLINE_S)
     ready = _READY.fullmatch(answer)
     if ready:
         return int(ready.group(1))
@@ -135,6 +144,23 @@ def start_background(settings: DaemonSettings) -> int:
     raise Refused(info)
 
 
+@contextmanager
+def _ended_if_interrupted(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End the daemon that `process` starts, which is in its group, if the block is interrupted (Ctrl-C)."""
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                os.killpg(process.pid, number)
+                end = time.monotonic() + _INTERRUPTED_S
+                while time.monotonic() < end:
+                    process.poll()
+                    os.killpg(process.pid, 0)
+                    time.sleep(0.01)  # the daemon is no child of this process
+        raise
+
+
 def run_as_program(arguments: list[str]) -> int:
     """`python -m softnpu.emulator SETTINGS-JSON READY-FD`: what `start_background` starts."""
     if os.fork():
@@ -142,6 +168,8 @@ def run_as_program(arguments: list[str]) -> int:
     settings = msgspec.json.decode(arguments[0], type=DaemonSettings)
     ready_fd = int(arguments[1])
     configure_logging(settings.log_level)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
     try:
         serve(settings, ready_fd)
     except Refused as error:
@@ -180,19 +208,31 @@ def _read_answer(fd: int, deadline_s: float) -> bytes:
     return answer
 
 
-def _stop_on_signals(supervisor: Supervisor) -> None:
-    def stop(_number: int, _frame: object) -> None:
-        supervisor.stop()
+class _Stops:
+    """SIGTERM and SIGINT stop the daemon, also while it starts. `number` is the one that came, or 0."""
 
-    read_end, write_end = socket.socketpair()
-    read_end.setblocking(False)
-    write_end.setblocking(False)
-    signal.set_wakeup_fd(write_end.detach(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # only to end the select: the handler above has already run by then
-    supervisor.reactor.watch(read_end.fileno(), lambda: _drain(read_end))
+    def __init__(self) -> None:
+        self.number = 0
+        self._supervisor: Supervisor | None = None
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def apply_to(self, supervisor: Supervisor) -> None:
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        signal.set_wakeup_fd(write_end.detach(), warn_on_full_buffer=False)
+        # only to end the select: the handler has already run by then
+        supervisor.reactor.watch(read_end.fileno(), lambda: _drain(read_end))
+        self._supervisor = supervisor
+        if self.number:
+            supervisor.stop()
+
+    def _stop(self, number: int, _frame: object) -> None:
+        self.number = number
+        if self._supervisor is not None:
+            self._supervisor.stop()
 
 
 def _drain(sock: socket.socket) -> None:

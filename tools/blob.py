@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softnpu.tools.console import format_bytes, print_line
+from softnpu.tools.console import JsonOption, format_bytes, print_json, print_line
+from softnpu.tools.groups import application
 
 if TYPE_CHECKING:
     from softnpu.emulator.blob.container import BlobReader
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from softnpu.plugin.metadata import Metadata
     from softnpu.plugin.signature import PortSpec
 
-app = typer.Typer(
-    name="blob", help="Exported models: what is in one, does it run here.", no_args_is_help=True
-)
+app = application("blob", "Exported models: what is in one, does it run here.")
 
 FileArgument = Annotated[Path, typer.Argument(help="What `export_model` or `softnpu compile` wrote.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
 @app.command()
@@ -32,7 +29,7 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     with BlobFile.open(file) as opened:
         found = _described(opened)
     if json_output:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     print_line(f"{file}: {format_bytes(found['size'])}, {_kind(found)}")
     for line in (
@@ -73,7 +70,7 @@ def check(
     finally:
         core.unload_plugin()
     if json_output:
-        typer.echo(json.dumps({"supported": found.supported, "reason": found.reason}))
+        print_json({"supported": found.supported, "reason": found.reason})
     else:
         print_line(f"{'SUPPORTED' if found else 'UNSUPPORTED'}: {found.reason}")
     if not found:

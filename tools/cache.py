@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
+from collections.abc import Sized
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from softnpu.tools.console import format_bytes, format_time, out, parse_size, print_line
+from softnpu.tools.console import (
+    JsonOption,
+    format_bytes,
+    format_count,
+    format_time,
+    make_table,
+    out,
+    parse_size,
+    print_json,
+    print_line,
+)
 from softnpu.tools.failures import ToolError
+from softnpu.tools.groups import application
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.compiler.model_cache.entry_files import Entry
     from softnpu.emulator.compiler.model_cache.maintenance import EntryDescription, NearestEntry
 
-app = typer.Typer(name="cache", help="Compiled models on disk: what is there and why.", no_args_is_help=True)
+app = application("cache", "Compiled models on disk: what is there and why.")
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE)
@@ -41,22 +52,19 @@ def parse_age(text: str) -> float:
 
 
 @app.command("ls")
-def list_entries(
-    dir: DirOption = None,
-    json_output: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
-) -> None:
+def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None:
     """List the compiled models, the least recently used first."""
     from softnpu.emulator.compiler.model_cache import maintenance
 
     directory = _directory(dir)
     found = [maintenance.describe(entry) for entry in _entries(directory)]
     if json_output:
-        typer.echo(json.dumps([_as_json(described) for described in found], indent=2))
+        print_json([_as_json(described) for described in found])
         return
     if found:
         out.print(_table(found))
     total = sum(described.entry.total for described in found)
-    print_line(f"{_count(len(found), 'compiled model')}, {format_bytes(total)}, in {directory}")
+    print_line(f"{_models(found)}, {format_bytes(total)}, in {directory}")
 
 
 @app.command()
@@ -72,7 +80,7 @@ def verify(
     bad = dict(maintenance.bad_entries(found))
     for entry, reason in bad.items():
         print_line(f"bad: {entry.path}: {reason}")
-    print_line(f"{_count(len(found), 'compiled model')} checked, {len(bad)} bad")
+    print_line(f"{_models(found)} checked, {len(bad)} bad")
     if bad and fix:
         names = {(entry.key, entry.created_ns) for entry in bad}
         removed, kept = maintenance.remove(
@@ -111,7 +119,7 @@ def prune(
         chosen = choose(_entries(directory))
         for entry in chosen:
             print_line(f"would remove {entry.path}")
-        print_line(f"{_count(len(chosen), 'compiled model')}, {format_bytes(sum(e.total for e in chosen))}")
+        print_line(f"{_models(chosen)}, {format_bytes(sum(entry.total for entry in chosen))}")
     elif directory.is_dir():
         _print_removed(*maintenance.remove(directory, choose))
     else:
@@ -231,13 +239,13 @@ def request_of(
 # ---------------------------------------------------------------- words
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _models(entries: Sized) -> str:
+    return format_count(len(entries), "compiled model")
 
 
 def _print_removed(removed: list[Entry], kept: list[Entry]) -> None:
     size = format_bytes(sum(entry.total for entry in removed))
-    print_line(f"removed {_count(len(removed), 'compiled model')}, {size}")
+    print_line(f"removed {_models(removed)}, {size}")
     if kept:
         print_line(f"{len(kept)} could not be removed: in use, or not yours to remove")
 
@@ -266,7 +274,7 @@ def _kind(part: str) -> str:
 def _summary(described: EntryDescription) -> str:
     entry = described.entry
     model = described.parts.get("model", "unknown model")
-    hits = "" if described.hits is None else f", {_count(described.hits, 'hit')}"
+    hits = "" if described.hits is None else f", {format_count(described.hits, 'hit')}"
     age = _since(entry.created_ns)
     return f"{_short(entry.key)} ({model}, {format_bytes(entry.total)}, {age} old{hits})"
 
@@ -277,16 +285,11 @@ def _short(key: str) -> str:
 
 
 def _table(found: list[EntryDescription]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("name", no_wrap=True)
-    table.add_column("model", overflow="fold")  # the only one that a terminal of 80 columns makes narrower
-    table.add_column("platform", no_wrap=True)
-    for heading in ("size", "unused for", "hits"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = make_table(None, "name", "model", "platform", right=("size", "unused for", "hits"))
+    table.columns[1].no_wrap = False  # the only one that a terminal of 80 columns makes narrower
+    table.columns[1].overflow = "fold"
     for described in found:
         entry, parts = described.entry, described.parts
         table.add_row(

@@ -6,13 +6,15 @@ Only what every call needs is imported here: `softnpu --help` must not load Open
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from typing import Annotated
 
 import typer
 
-from softnpu.tools import compiling, daemon, doctor, infer, run, status
+from softnpu.emulator.common.home import ensure_home
+from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, run, status
 from softnpu.tools.demo import cli as demo
-from softnpu.tools.groups import RootGroup
+from softnpu.tools.groups import INTERRUPTED, RootGroup
 from softnpu.tools.stress import cli as stress
 
 app = typer.Typer(
@@ -20,6 +22,7 @@ app = typer.Typer(
     cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode="markdown",
 )
 
 
@@ -53,11 +56,17 @@ app.command("stress")(stress.stress)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
 app.command("stop")(daemon.stop)
+app.command("logs")(logs.logs)
+app.command("clean")(clean.clean)
 
 
 def main() -> None:
-    """The console script. Exit codes: 0 done, 1 a failure told on stderr, 2 wrong usage."""
-    app(prog_name="softnpu")
+    """The console script. Exit codes: 0 done, 1 a failure told on stderr, 2 wrong usage, 130 Ctrl-C."""
+    try:
+        doctor.home_is_missing = ensure_home()
+        app(prog_name="softnpu")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

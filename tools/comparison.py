@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +32,24 @@ class Difference:
     def within(self, tolerance: float) -> bool:
         """Whether the two count as the same result."""
         return self.identical or self.relative <= tolerance  # False for NaN
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of all outputs by name, and how much of a relative one rounding explains."""
+
+    differences: Mapping[str, Difference]
+    tolerance: float
+
+    @property
+    def beyond(self) -> list[str]:
+        """The outputs that are not the same result."""
+        return [name for name, found in self.differences.items() if not found.within(self.tolerance)]
+
+    @property
+    def identical(self) -> bool:
+        """Whether every bit is the same."""
+        return all(found.identical for found in self.differences.values())
 
 
 def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Difference:

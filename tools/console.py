@@ -1,15 +1,21 @@
-"""The two consoles of the command line, and quantities as a person reads them."""
+"""What all commands print with: two consoles, tables, JSON, and quantities as a person reads them."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 out: Final = Console()
 err: Final = Console(stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
@@ -17,8 +23,33 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def print_line(text: str, *, console: Console = out) -> None:
-    """Prints a line as it is: no markup, no colours of numbers, not folded."""
+    """Print a line as it is: no markup, no colours of numbers, not folded."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
+    import msgspec
+
+    # of a message the tag is no field of the document
+    plain = msgspec.to_builtins(document, builtin_types=(bytes,))
+    typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+
+
+def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
+    """A table with these columns, none of them folded; those of `right` have their text on the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in (*headings, *right):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in right else "left")
+    return table
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 model`, `2 models`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size: float) -> str:

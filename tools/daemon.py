@@ -17,7 +17,16 @@ import typer
 
 from softnpu.tools.console import err, format_bytes, parse_size, parse_whole, print_line
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import PlatformOption, SocketOption, connect, device_name, socket_path
+from softnpu.tools.groups import INTERRUPTED
+from softnpu.tools.status import (
+    OtherVersionError,
+    PlatformOption,
+    SilentDaemonError,
+    SocketOption,
+    connect,
+    device_name,
+    socket_path,
+)
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
@@ -31,7 +40,6 @@ _LIMITS: Final = (
     "session-segments, user-connections, user-handshakes, user-sessions, user-memory, user-handles, "
     "user-queues, user-graphs, user-compiles, user-segments"
 )
-_ANSWER_S: Final = 5.0
 # The supervisor gives each engine and worker two seconds to end before it kills them.
 _END_S: Final = 15.0
 
@@ -132,16 +140,15 @@ def stop(
 
     path = socket_path(socket)
     record = endpoint.read_record(path)  # it removes its record when it ends
-    ending, how = _ask(path), "stopped"
-    if ending is None and not force:
-        raise ToolError(
-            f"daemon at {path}",
-            found=f"no answer within {_ANSWER_S:g} s",
-            expected="a daemon that answers",
-            hint="kill it with 'softnpu stop --force'",
-        )
-    if ending is None:
-        ending, how = _kill(path, record), "killed"
+    how = "stopped"
+    try:
+        ending = _ask(path)
+    except OtherVersionError as error:
+        ending = _send_signal(signal.SIGTERM, path, record, error.found)
+    except SilentDaemonError:
+        if not force:
+            raise
+        ending, how = _send_signal(signal.SIGKILL, path, record, "it does not answer"), "killed"
     _await_end(ending)
     if how == "killed":
         _remove_leftovers(path)
@@ -197,7 +204,8 @@ def _serve(settings: DaemonSettings) -> None:
     configure_logging(settings.log_level)
     read_end, write_end = os.pipe()
     threading.Thread(target=_print_ready, args=(read_end, settings.socket), daemon=True).start()
-    serve(settings, write_end)
+    if serve(settings, write_end) == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _print_ready(fd: int, socket: str) -> None:
@@ -230,49 +238,33 @@ class EndingProcess(NamedTuple):
     pidfd: int
 
 
-def _ask(path: Path) -> EndingProcess | None:
-    """Asks the daemon to end; None when it does not answer. Raises `ToolError` when there is none."""
-    from softnpu.driver import ZeError
-
-    endings: list[EndingProcess] = []
-    failures: list[ToolError | ZeError] = []
-
-    def ask() -> None:
-        try:
-            with connect(path) as driver:
-                ending = EndingProcess(driver.daemon_pid, _open_pidfd(driver.daemon_pid))
-                driver.stop_daemon()
-                endings.append(ending)
-        except (ToolError, ZeError) as error:
-            failures.append(error)
-
-    # the driver gives a silent daemon half a minute, which is too long for a person
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(_ANSWER_S)
-    if failures:
-        raise failures[0]
-    return endings[0] if endings else None
+def _ask(path: Path) -> EndingProcess:
+    """Ask the daemon to end."""
+    with connect(path) as driver:
+        ending = EndingProcess(driver.daemon_pid, _open_pidfd(driver.daemon_pid))
+        driver.stop_daemon()
+        return ending
 
 
-def _kill(path: Path, record: DaemonRecord | None) -> EndingProcess:
-    """Kills the process of the lock record, once it is proven to be that daemon."""
+def _send_signal(number: int, path: Path, record: DaemonRecord | None, found: str) -> EndingProcess:
+    """Send a signal to the process of the lock record, once it is proven to be that daemon."""
     from softnpu.emulator.common.process_identity import ProcessIdentity
 
     # the pidfd first, then the proof: the pid cannot go to another process in between
     pidfd = -1 if record is None else _open_pidfd(record.pid)
-    if (
-        record is None
-        or pidfd < 0
-        or not ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
-    ):
+    proven = (
+        record is not None and ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
+    )
+    if record is None or pidfd < 0 or not proven:
+        if pidfd >= 0:
+            os.close(pidfd)
         raise ToolError(
             f"daemon at {path}",
-            found="it does not answer, and its lock file names no living process",
+            found=f"{found}, and its lock file names no living process",
             expected="the lock file of a running daemon",
             hint=f"find out who serves the socket with 'fuser {path}'",
         )
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    signal.pidfd_send_signal(pidfd, number)
     return EndingProcess(record.pid, pidfd)
 
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import resource
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import typer
 
-from softnpu.tools.console import format_bytes, out, print_line
-from softnpu.tools.failures import describe, expected
+from softnpu.tools.console import JsonOption, format_bytes, out, print_json, print_line
+from softnpu.tools.failures import ToolError, debugging, describe, expected
 from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import SocketOption, socket_path
+from softnpu.tools.status import (
+    OtherVersionError,
+    SilentDaemonError,
+    SocketOption,
+    connect,
+    socket_path,
+)
 
-_LEAST_DESCRIPTORS: Final = 1024
+_DESCRIPTORS_OF_MANY: Final = 1024
 _LEAST_MEMORY: Final = 1 << 30
 _VIEW_S: Final = 120.0
+home_is_missing = False
+"""Whether this process was started without a home directory."""
 _MARKS: Final = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[bold red]failed[/]"}
 
 
@@ -36,18 +44,18 @@ class Finding(NamedTuple):
 
 def doctor(
     socket: SocketOption = None,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Check whether programs can find and use the emulated NPU here; exit code 1 if something is wrong."""
     place = socket_path(socket)
     findings = []
-    for check in (_versions, _machine, _limits, _memory, _permissions, _daemon, _loader, _device, _openvino):
+    for check in _CHECKS:
         for finding in _run_check(check, place):
             findings.append(finding)
             if not json_output:
                 _print(finding)
     if json_output:
-        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=2))
+        print_json([finding._asdict() for finding in findings])
     if any(finding.state == "failed" for finding in findings):
         raise typer.Exit(1)
 
@@ -58,6 +66,11 @@ def _run_check(check: Callable[[Path], Iterator[Finding]], place: Path) -> Itera
         yield from check(place)
     except expected() as error:
         yield Finding(check.__name__.strip("_"), "failed", describe(error))
+    except Exception as error:  # noqa: BLE001 - it may come from OpenVINO, and the other checks go on
+        if debugging():
+            traceback.print_exc()
+        step = "see where with SOFTNPU_DEBUG=1 softnpu doctor"
+        yield Finding(check.__name__.strip("_"), "failed", f"{type(error).__name__}: {describe(error)}", step)
 
 
 def _print(finding: Finding) -> None:
@@ -93,10 +106,17 @@ def _machine(_: Path) -> Iterator[Finding]:
 
 
 def _limits(_: Path) -> Iterator[Finding]:
+    from softnpu.emulator.supervisor.supervisor import LEAST_DESCRIPTORS
+
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < _LEAST_DESCRIPTORS:
-        step = f"raise it to {_LEAST_DESCRIPTORS} at least (ulimit -Hn, or --ulimit nofile of a container)"
+    how = "(ulimit -Hn, or --ulimit nofile of a container)"
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        step = f"raise it to {LEAST_DESCRIPTORS} at least {how}"
         yield Finding("limits", "failed", f"{hard} descriptors a process", step)
+        return
+    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_OF_MANY:
+        step = f"for many programs at once raise it to {_DESCRIPTORS_OF_MANY} {how}"
+        yield Finding("limits", "warning", f"{hard} descriptors a process", step)
         return
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
@@ -145,20 +165,24 @@ def _permissions(place: Path) -> Iterator[Finding]:
     yield Finding("compiled models", "ok", f"kept in {folder}")
 
 
+def _home(_: Path) -> Iterator[Finding]:
+    if home_is_missing:
+        found = f"HOME is not set, and user {os.getuid()} has no entry in /etc/passwd; softnpu takes /"
+        step = "set HOME to a directory: other programs cannot import OpenVINO without one"
+        yield Finding("home", "warning", found, step)
+
+
 def _daemon(place: Path) -> Iterator[Finding]:
     from softnpu.emulator.interface import endpoint
-    from softnpu.tools.failures import ToolError
-    from softnpu.tools.status import connect
 
     try:
         with connect(place) as driver:
             state = driver.status()
+    except (SilentDaemonError, OtherVersionError) as error:
+        yield Finding("daemon", "failed", f"{error.object}: {error.found}", error.hint)
+        return
     except ToolError:
-        if endpoint.read_record(place) is not None:
-            step = f"read {endpoint.log_path(place)}, then 'softnpu stop --force'"
-            yield Finding("daemon", "failed", f"one is recorded for {place}, but does not answer", step)
-        else:
-            yield _first_start(place)
+        yield _first_start(place)
         return
     devices = ", ".join(f"{engine.device.platform} {engine.state}" for engine in state.engines)
     found = f"{state.server}, interface {state.interface}, pid {state.pid}, devices: {devices}"
@@ -244,3 +268,17 @@ def _openvino(_: Path) -> Iterator[Finding]:
 
 def _count(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+_CHECKS: Final = (
+    _versions,
+    _machine,
+    _home,
+    _limits,
+    _memory,
+    _permissions,
+    _daemon,
+    _loader,
+    _device,
+    _openvino,
+)

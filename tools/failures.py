@@ -15,6 +15,7 @@ class ToolError(Exception):
     """What somebody typed or named cannot be used: the object, what was found, what was expected."""
 
     def __init__(self, object: str, *, found: str, expected: str = "", hint: str = "") -> None:
+        self.object, self.found, self.expected, self.hint = object, found, expected, hint
         text = f"{object}: {found}"
         if expected:
             text += f"; expected {expected}"
@@ -57,6 +58,6 @@ def describe(error: Exception) -> str:
 
 
 def print_error(error: Exception) -> None:
-    """Prints it."""
+    """Print it on stderr."""
     err.print("[bold red]softnpu:[/]", end=" ")
     print_line(describe(error), console=err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from typing import Any, Final
 
 import typer
@@ -20,6 +21,29 @@ _DEFERRED: Final = {
 }
 
 
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code after Ctrl-C."""
+
+
+class _Interrupts:
+    """Ctrl-C ends a command. `came`: its exception may have become another one, as in an import."""
+
+    came = False
+
+    @classmethod
+    def handle(cls, *_: object) -> None:
+        cls.came = True
+        # what follows gives everything back, and is not interrupted
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+
+def application(name: str, help: str, *, no_args_is_help: bool = True) -> typer.Typer:
+    """An application for the commands of a group."""
+    # not rich's own markup, which drops what is in brackets
+    return typer.Typer(name=name, help=help, no_args_is_help=no_args_is_help, rich_markup_mode="markdown")
+
+
 class DeferredGroup(TyperGroup):
     """Stands for the typer application `app` of a module until somebody calls one of its commands."""
 
@@ -28,7 +52,7 @@ class DeferredGroup(TyperGroup):
         self._module = module
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Imports the application and goes on with it: from here on the stand-in plays no part."""
+        """Import the application and go on with it: from here on the stand-in plays no part."""
         try:
             application: typer.Typer = importlib.import_module(self._module).app
         except ModuleNotFoundError as error:
@@ -48,9 +72,16 @@ class RootGroup(TyperGroup):
             self.commands[name] = DeferredGroup(name, module, summary)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; what ends it in order is told in a line, without a traceback."""
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _Interrupts.handle)
         try:
             return super().invoke(ctx)
-        except failures.expected() as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or _Interrupts.came:
+                raise typer.Exit(INTERRUPTED) from None
+            if not isinstance(error, failures.expected()):
+                raise
             if failures.debugging() or isinstance(error, BrokenPipeError):
                 raise
             failures.print_error(error)

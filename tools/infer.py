@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softnpu.tools.console import JsonOption, print_json
 from softnpu.tools.failures import ToolError
 from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
+    from softnpu.tools.comparison import Comparison
     from softnpu.tools.inference_run import Job, Run
 
 
@@ -46,6 +48,10 @@ def infer(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="The layers of the last inference, with their times.")
+    ] = False,
+    json_output: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
     """Run a model on the emulated NPU: outputs, times, staged bytes, and how it compares."""
@@ -56,19 +62,22 @@ def infer(
         model=model,
         shapes=inputs.parse_shapes(shape or []),
         files={name: Path(file) for name, file in files.items()},
-        config=_config(config or [], precision),
+        config=_config(config or [], precision, profile),
         seed=seed,
         count=n,
         source_model=source_model,
+        profile=profile,
     )
     _check_source_model(job, compare is not None)
     peer = None if compare is None else inference_run.peer_device(compare)
     ours = inference_run.on_npu(job, device, socket)
-    report.outputs(ours)
     theirs = None if peer is None else inference_run.on_openvino(job, peer, ours)
-    report.times([ours] if theirs is None else [ours, theirs])
-    report.staged(ours)
-    if theirs is not None and not _agree(ours, theirs):
+    found = None if theirs is None else _compare(ours, theirs)
+    if json_output:
+        print_json(report.as_document(ours, theirs, found))
+    else:
+        report.show(ours, theirs, found)
+    if found is not None and found.beyond:
         raise typer.Exit(1)
 
 
@@ -89,11 +98,13 @@ def _check_source_model(job: Job, compared: bool) -> None:
         )
 
 
-def _config(pairs: Sequence[str], precision: str | None) -> dict[str, str]:
+def _config(pairs: Sequence[str], precision: str | None, profile: bool) -> dict[str, str]:
     from softnpu.emulator.compiler.options import PRECISION
     from softnpu.tools.inputs import parse_pairs
 
     config = parse_pairs("--config", pairs, "KEY=VALUE")
+    if profile and config.setdefault("PERF_COUNT", "YES") != "YES":
+        raise ToolError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
     if precision is not None and config.setdefault(PRECISION, precision) != precision:
         raise ToolError(
             "--precision", found=f"{precision}, and --config {PRECISION}={config[PRECISION]}", expected="one"
@@ -101,11 +112,9 @@ def _config(pairs: Sequence[str], precision: str | None) -> dict[str, str]:
     return config
 
 
-def _agree(ours: Run, theirs: Run) -> bool:
-    from softnpu.tools import report
-    from softnpu.tools.comparison import TOLERANCE, compare
+def _compare(ours: Run, theirs: Run) -> Comparison:
+    from softnpu.tools.comparison import TOLERANCE, Comparison, compare
 
-    tolerance = TOLERANCE.get(ours.precision, TOLERANCE["f32"])
     differences = {}
     for name, value in ours.outputs.items():
         try:
@@ -114,5 +123,4 @@ def _agree(ours: Run, theirs: Run) -> bool:
             raise ToolError(
                 f"output '{name}' against {theirs.device}", found=str(error), expected="the same"
             ) from error
-    report.differences(ours, theirs, differences, tolerance)
-    return all(difference.within(tolerance) for difference in differences.values())
+    return Comparison(differences, TOLERANCE.get(ours.precision, TOLERANCE["f32"]))

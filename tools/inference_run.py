@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ _BLOB = b"SNPUBLOB"
 class Job:
     """What to run: a model file or a blob, its inputs, OpenVINO properties, how many inferences to time.
 
-    `source_model` is the model that a blob was compiled from.
+    `source_model` is the model that a blob was compiled from. With `profile` the run has its layers.
     """
 
     model: Path
@@ -37,6 +37,7 @@ class Job:
     seed: int = 0
     count: int = 20
     source_model: Path | None = None
+    profile: bool = False
 
     @property
     def is_blob(self) -> bool:
@@ -68,6 +69,7 @@ class Run:
     times_s: list[float]
     staged_by_driver: int = 0
     staged_by_engine: int = 0
+    layers: Sequence[ov.ProfilingInfo] = ()
 
     @property
     def median_s(self) -> float:
@@ -113,6 +115,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
         times_s=times_s,
         staged_by_driver=compiled.staged_bytes,
         staged_by_engine=status().staged_bytes - staged_before,
+        layers=request.get_profiling_info() if job.profile else (),
     )
 
 

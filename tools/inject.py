@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
-from softnpu.tools.console import out, print_line
+from softnpu.tools.console import JsonOption, format_count, make_table, out, print_json, print_line
 from softnpu.tools.failures import ToolError
+from softnpu.tools.groups import application
 from softnpu.tools.status import SocketOption, connect, socket_path
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
     from softnpu.driver.faults import InjectionState
 
-app = typer.Typer(
-    name="inject",
-    help="Provoke every failure that a device can show, on a running daemon. docs/faults.md has the effects.",
-    no_args_is_help=True,
+app = application(
+    "inject",
+    "Provoke every failure that a device can show, on a running daemon. docs/faults.md has the effects.",
 )
 
 _PANELS: Final = {
@@ -93,10 +92,7 @@ for _kind, _facts in KINDS.items():
 
 
 @app.command("status")
-def status(
-    json_output: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
-    socket: SocketOption = None,
-) -> None:
+def status(json_output: JsonOption = False, socket: SocketOption = None) -> None:
     """Show what was injected, and how often it has hit."""
     place = socket_path(socket)
     _check(place)
@@ -104,9 +100,7 @@ def status(
 
     states = faults.status(place)
     if json_output:
-        import msgspec
-
-        typer.echo(json.dumps(msgspec.to_builtins(states), indent=2))
+        print_json(states)
     elif states:
         out.print(_table(states))
     else:
@@ -124,7 +118,7 @@ def clear(
     from softnpu.driver import faults
 
     removed = faults.clear(ids or None, place)
-    print_line(f"{removed} injection{'' if removed == 1 else 's'} removed")
+    print_line(f"{format_count(removed, 'injection')} removed")
 
 
 def _check(place: Path) -> None:
@@ -134,7 +128,7 @@ def _check(place: Path) -> None:
 
 
 def _summary(state: InjectionState) -> str:
-    often = "every operation" if state.count is None else _count(state.count, "operation")
+    often = "every operation" if state.count is None else format_count(state.count, "operation")
     return ", ".join(filter(None, (_fault(state), often, _conditions(state))))
 
 
@@ -157,13 +151,10 @@ def _conditions(state: InjectionState) -> str:
 
 
 def _table(states: list[InjectionState]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title="injected faults", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("id", "fault", "state", "hits", "matched", "of which"):
-        side: Any = "right" if heading in ("id", "hits", "matched") else "left"
-        table.add_column(heading, justify=side, no_wrap=heading not in ("fault", "of which"))
+    table = make_table("injected faults", "id", "fault", "state", "hits", "matched", "of which")
+    for number, column in enumerate(table.columns):
+        column.justify = "right" if number in (0, 3, 4) else "left"
+        column.no_wrap = number not in (1, 5)
     for state in states:
         most = _EVERY if state.count is None else state.count
         table.add_row(
@@ -175,10 +166,6 @@ def _table(states: list[InjectionState]) -> Table:
             _conditions(state) or "any",
         )
     return table
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _numbers(numbers: tuple[int, ...]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ORPHANED_S: Final = 5.0
 """Without its session the daemon is idle, and ends by itself: also when this process is killed."""
 _END_S: Final = 15.0
+_LINES_OF_LOG: Final = 3
 
 
 class Problem(NamedTuple):
@@ -33,17 +34,26 @@ class PrivateDaemon:
     def __init__(self, folder: Path, **settings: Any) -> None:
         from softnpu.driver import Driver
         from softnpu.emulator.daemon import start_background
+        from softnpu.emulator.interface.result import Refused
         from softnpu.emulator.supervisor.settings import DaemonSettings
 
         self.folder = folder
         self.socket = folder / "npu.sock"
-        self.pid = start_background(
-            DaemonSettings(socket=str(self.socket), idle_timeout_s=_ORPHANED_S, **settings)
-        )
+        chosen = DaemonSettings(socket=str(self.socket), idle_timeout_s=_ORPHANED_S, **settings)
+        try:
+            self.pid = start_background(chosen)
+        except Refused as error:
+            # its log goes with its folder
+            raise ToolError(
+                "private daemon",
+                found=f"it did not start: {error.info}",
+                expected="a running daemon",
+                hint=_last_words(self.socket),
+            ) from error
         self._session = Driver.open(self.socket, autostart=False, role="monitor")
 
     def stop(self) -> list[Problem]:
-        """Ends the daemon, waits for its last process, and returns what was wrong with its end."""
+        """End the daemon, wait for its last process, and return what was wrong with its end."""
         import psutil
 
         from softnpu.driver import ZeError
@@ -106,6 +116,16 @@ def crash_in_log(socket: Path) -> str:
 
     log = endpoint.log_path(socket).read_text(errors="replace")
     return log[log.index("Traceback") :][:2000] if "Traceback" in log else ""
+
+
+def _last_words(socket: Path) -> str:
+    from softnpu.emulator.interface import endpoint
+
+    try:
+        lines = endpoint.log_path(socket).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return f"the end of its log: {' | '.join(lines[-_LINES_OF_LOG:])}" if lines else ""
 
 
 def process_tree(daemon_pid: int) -> dict[int, str]:

@@ -14,6 +14,27 @@ from pathlib import Path
 import pytest
 
 _OPTION = "--softnpu-platform"
+_SOCKET = "SOFTNPU_SOCKET"
+
+
+class Environment(Mapping[str, str]):
+    """Variables for another process. Its text has none but ours: pytest prints it when a test fails."""
+
+    # no dictionary: pytest prints every item of one
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def __getitem__(self, name: str) -> str:
+        return self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variables, {_SOCKET}={self[_SOCKET]!r} among them>"
 
 
 @dataclass(frozen=True)
@@ -21,11 +42,11 @@ class SoftnpuDevice:
     """`socket` is that of the daemon; with `environment` a program finds the NPU, as with `softnpu run`."""
 
     socket: Path
-    environment: Mapping[str, str]
+    environment: Environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option."""
+    """Add the option."""
     parser.getgroup("softnpu").addoption(
         _OPTION,
         action="append",
@@ -40,16 +61,25 @@ def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
 
     In this process OpenVINO finds it from now on, unless it has looked for an NPU before.
     """
+    from contextlib import ExitStack
+
     from softnpu.driver import native_library
+    from softnpu.tools.failures import describe, expected
     from softnpu.tools.private_daemon import private_daemon
 
-    library = native_library.find()
     platforms = pytestconfig.getoption(_OPTION)
     settings = {"devices": tuple(platforms)} if platforms else {}
-    with private_daemon(**settings) as daemon, pytest.MonkeyPatch.context() as patch:
-        environment = library.environment(daemon.socket, os.environ)
+    with ExitStack() as stack:
+        try:
+            library = native_library.find()
+            daemon = stack.enter_context(private_daemon(**settings))
+        except expected() as error:
+            pytest.fail(f"softnpu_device: {describe(error)}", pytrace=False)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        environment = Environment(library.environment(daemon.socket, os.environ))
         for name, value in environment.items():
-            patch.setenv(name, value)
+            if os.environ.get(name) != value:
+                patch.setenv(name, value)
         # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
         yield SoftnpuDevice(daemon.socket, environment)

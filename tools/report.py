@@ -1,40 +1,112 @@
-"""What `softnpu infer` prints."""
+"""What `softnpu infer` prints: tables for a person, or one document."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich import box
-from rich.table import Table
+import openvino as ov
 
-from softnpu.tools.comparison import Difference
-from softnpu.tools.console import format_time, out
+from softnpu.tools.comparison import Comparison
+from softnpu.tools.console import format_time, make_table, out, print_line
 from softnpu.tools.inference_run import Run
 
 
-def outputs(run: Run) -> None:
-    """A row for each output: name, type, shape, smallest, mean and largest value."""
-    table = _table(f"outputs of {run.device}, {run.precision}")
-    table.add_column("output", overflow="fold")
-    table.add_column("type")
-    table.add_column("shape")
-    for heading in ("min", "mean", "max"):
-        table.add_column(heading, justify="right")
+def show(ours: Run, theirs: Run | None, found: Comparison | None) -> None:
+    """Print the outputs, the layers if they were asked for, the times, and how the two compare."""
+    _show_outputs(ours)
+    if ours.layers:
+        _show_layers(ours)
+    _show_times([ours] if theirs is None else [ours, theirs])
+    # bytes that were copied because a tensor did not lie in device memory
+    print_line(
+        f"staged bytes in {len(ours.times_s) + 1} inferences: {ours.staged_by_driver} by the driver, "
+        f"{ours.staged_by_engine} by the engine"
+    )
+    if theirs is not None and found is not None:
+        _show_differences(ours, theirs, found)
+
+
+def as_document(ours: Run, theirs: Run | None, found: Comparison | None) -> dict[str, Any]:
+    """The same for programs; times in seconds."""
+    document: dict[str, Any] = {"runs": [_run(run) for run in (ours, theirs) if run is not None]}
+    if found is not None:
+        document["comparison"] = {
+            "tolerance": found.tolerance,
+            "identical": found.identical,
+            "beyond": found.beyond,
+            "outputs": {
+                name: {"absolute": each.absolute, "relative": each.relative, "identical": each.identical}
+                for name, each in found.differences.items()
+            },
+        }
+    return document
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "device": run.device,
+        "precision": run.precision,
+        "compile_s": run.compile_s,
+        "load_s": run.load_s,
+        "first_s": run.first_s,
+        "median_s": run.median_s,
+        "p90_s": run.p90_s,
+        "inferences": len(run.times_s),
+        "staged_by_driver": run.staged_by_driver,
+        "staged_by_engine": run.staged_by_engine,
+        "outputs": [
+            {
+                "name": name,
+                "type": _type(value),
+                "shape": list(value.shape),
+                **{key: number if np.isfinite(number) else None for key, number in _summary(value).items()},
+            }
+            for name, value in run.outputs.items()
+        ],
+        "layers": [
+            {
+                "name": layer.node_name,
+                "type": layer.node_type,
+                "unit": layer.exec_type,
+                "status": _status(layer),
+                "time_s": layer.real_time.total_seconds(),
+            }
+            for layer in run.layers
+        ],
+    }
+
+
+def _show_outputs(run: Run) -> None:
+    headings = ("output", "type", "shape")
+    table = make_table(f"outputs of {run.device}, {run.precision}", *headings, right=("min", "mean", "max"))
+    _fold_first(table)
     for name, value in run.outputs.items():
         shape = "x".join(map(str, value.shape)) or "scalar"
-        table.add_row(name, _type(value), shape, *_summary(value))
+        table.add_row(name, _type(value), shape, *_words(_summary(value)))
     out.print(table)
 
 
-def times(runs: Sequence[Run]) -> None:
-    """A row for each device."""
-    table = _table(f"times, {len(runs[0].times_s)} inferences after the first")
-    table.add_column("device")
-    for heading in ("compile", "load", "first", "median", "p90"):
-        table.add_column(heading, justify="right")
+def _show_layers(run: Run) -> None:
+    """A row for each layer that was executed, in their order, with its share of the time of all."""
+    layers = [layer for layer in run.layers if layer.status == ov.ProfilingInfo.Status.EXECUTED]
+    total = sum(layer.real_time.total_seconds() for layer in layers) or 1.0
+    title = f"layers of the last inference on {run.device}"
+    table = make_table(title, "layer", "type", "unit", right=("time", "share"))
+    _fold_first(table)
+    for layer in layers:
+        taken = layer.real_time.total_seconds()
+        table.add_row(
+            layer.node_name, layer.node_type, layer.exec_type, format_time(taken), f"{taken / total:.1%}"
+        )
+    out.print(table)
+
+
+def _show_times(runs: list[Run]) -> None:
+    headings = ("compile", "load", "first", "median", "p90")
+    title = f"times, {len(runs[0].times_s)} inferences after the first"
+    table = make_table(title, "device", right=headings)
     for run in runs:
         load = "in compile" if run.load_s is None else _load(run.load_s)
         first, median, p90 = map(format_time, (run.first_s, run.median_s, run.p90_s))
@@ -42,49 +114,42 @@ def times(runs: Sequence[Run]) -> None:
     out.print(table)
 
 
-def staged(run: Run) -> None:
-    """How many bytes were copied because a tensor did not lie in device memory."""
-    count = len(run.times_s) + 1
-    out.print(
-        f"staged bytes in {count} inferences: {run.staged_by_driver} by the driver, "
-        f"{run.staged_by_engine} by the engine",
-        highlight=False,
+def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
+    table = make_table(
+        f"{ours.device} against {theirs.device}, both {ours.precision}",
+        "output",
+        right=("largest absolute", "largest relative"),
     )
-
-
-def differences(ours: Run, theirs: Run, found: Mapping[str, Difference], tolerance: float) -> None:
-    """A row for each output, then the verdict."""
-    table = _table(f"{ours.device} against {theirs.device}, both {ours.precision}")
-    table.add_column("output", overflow="fold")
-    table.add_column("largest absolute", justify="right")
-    table.add_column("largest relative", justify="right")
     table.add_column("bit by bit")
-    for name, difference in found.items():
-        table.add_row(
-            name,
-            f"{difference.absolute:.3g}",
-            f"{difference.relative:.3g}",
-            "equal" if difference.identical else "differs",
-        )
+    _fold_first(table)
+    for name, difference in found.differences.items():
+        equal = "equal" if difference.identical else "differs"
+        table.add_row(name, f"{difference.absolute:.3g}", f"{difference.relative:.3g}", equal)
     out.print(table)
-    beyond = [name for name, difference in found.items() if not difference.within(tolerance)]
-    if all(difference.identical for difference in found.values()):
+    if found.identical:
         verdict = "[green]every number equals, bit by bit[/]"
-    elif not beyond:
-        verdict = f"[green]equal within a relative {tolerance:g}[/]"
+    elif not found.beyond:
+        verdict = f"[green]equal within a relative {found.tolerance:g}[/]"
     else:
-        verdict = f"[red]differs by more than a relative {tolerance:g}[/] in {', '.join(beyond)}"
+        verdict = f"[red]differs by more than a relative {found.tolerance:g}[/] in {', '.join(found.beyond)}"
     out.print(verdict, highlight=False)
 
 
-def _summary(value: npt.NDArray[Any]) -> tuple[str, str, str]:
-    if not value.size:
-        return ("-", "-", "-")
-    numbers = value.astype(np.float64)
-    bad = int(np.isnan(numbers).sum())
-    if bad:
-        return (f"{bad} NaN", "NaN", "NaN")
-    return (f"{numbers.min():.5g}", f"{numbers.mean():.5g}", f"{numbers.max():.5g}")
+def _fold_first(table: Any) -> None:
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+
+
+def _summary(value: npt.NDArray[Any]) -> dict[str, float]:
+    """Smallest, mean and largest value, and how many are no number."""
+    numbers = value.astype(np.float64) if value.size else np.full(1, np.nan)
+    ends = (float(numbers.min()), float(numbers.mean()), float(numbers.max()))
+    return {"min": ends[0], "mean": ends[1], "max": ends[2], "nan": int(np.isnan(value.astype(float)).sum())}
+
+
+def _words(summary: dict[str, float]) -> list[str]:
+    if summary["nan"]:
+        return [f"{summary['nan']} NaN", "NaN", "NaN"]
+    return ["-" if np.isnan(summary[key]) else f"{summary[key]:.5g}" for key in ("min", "mean", "max")]
 
 
 def _type(value: npt.NDArray[Any]) -> str:
@@ -92,10 +157,10 @@ def _type(value: npt.NDArray[Any]) -> str:
     return "boolean" if value.dtype.kind == "b" else f"{value.dtype.kind}{8 * value.dtype.itemsize}"
 
 
+def _status(layer: ov.ProfilingInfo) -> str:
+    return str(layer.status).rpartition(".")[2]
+
+
 def _load(seconds: float) -> str:
     # the daemon says 0 when it had the same content on the device already
     return format_time(seconds) if seconds else "shared"
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

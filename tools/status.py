@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import pwd
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from softnpu.tools.console import format_bytes, format_time, out, print_line
+from softnpu.tools.console import (
+    JsonOption,
+    format_bytes,
+    format_time,
+    make_table,
+    out,
+    print_json,
+    print_line,
+)
 from softnpu.tools.failures import ToolError
 
 if TYPE_CHECKING:
@@ -18,7 +27,10 @@ if TYPE_CHECKING:
 
     from softnpu.driver import Driver
     from softnpu.driver.faults import InjectionState
-    from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
+    from softnpu.emulator.interface.messages import EngineStatus, SessionStatus, StatusAnswer
+
+_ANSWER_S: Final = 5.0
+_PROGRAM_WIDTH: Final = 40
 
 SocketOption = Annotated[
     Path | None,
@@ -30,16 +42,21 @@ PlatformOption = Annotated[
 ]
 
 
-def status(
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    socket: SocketOption = None,
-) -> None:
+class SilentDaemonError(ToolError):
+    """A daemon accepts connections and does not answer: it hangs, or was stopped."""
+
+
+class OtherVersionError(ToolError):
+    """A daemon speaks another version of the firmware interface."""
+
+
+def status(json_output: JsonOption = False, socket: SocketOption = None) -> None:
     """Show the running daemon, its devices and their counters, and who uses them."""
     with connect(socket_path(socket)) as driver:
         state = driver.status()
         injections = _injected(driver)
     if json_output:
-        typer.echo(as_json(state))
+        print_json({name: getattr(state, name) for name in state.__struct_fields__ if name != "must"})
         return
     line = (
         f"{state.server}, interface {state.interface}, daemon {state.pid} at {state.socket}, "
@@ -83,19 +100,43 @@ def socket_path(socket: Path | None) -> Path:
     return default_socket() if socket is None else socket.absolute()
 
 
-def connect(path: Path) -> Driver:
-    """A monitor's connection to the daemon at `path`; `ToolError` when none runs there."""
+@contextmanager
+def connect(path: Path) -> Iterator[Driver]:
+    """A monitor's connection to the daemon at `path`.
+
+    Raises `ToolError` when none runs there, `SilentDaemonError` and `OtherVersionError`.
+    """
     from softnpu.driver import Driver, ZeError, ZeResult
+    from softnpu.driver.errors import NoAnswerError
+    from softnpu.emulator.interface import endpoint
 
     try:
-        return Driver.open(path, autostart=False, role="monitor")
+        with Driver.open(path, autostart=False, role="monitor", answer_s=_ANSWER_S) as driver:
+            yield driver
     except ZeError as error:
-        if error.result != ZeResult.ERROR_UNINITIALIZED:
-            raise
-        info = error.info
-        raise ToolError(
-            info.object, found=info.found, expected="a running daemon", hint="start one with 'softnpu daemon'"
-        ) from error
+        info, record = error.info, endpoint.read_record(path)
+        process = "" if record is None else f" (pid {record.pid})"
+        if isinstance(error, NoAnswerError):
+            raise SilentDaemonError(
+                f"{info.object}{process}",
+                found=info.found,
+                expected="a daemon that answers",
+                hint="let it go on (kill -CONT), or kill it with 'softnpu stop --force'",
+            ) from error
+        if error.result == ZeResult.ERROR_UNSUPPORTED_VERSION:
+            raise OtherVersionError(
+                f"daemon at {path}{process}",
+                found=info.found,
+                expected=info.expected,
+                hint="end it with 'softnpu stop'; the next program starts one of this version",
+            ) from error
+        # one that is there and refuses this user has a way out of its own
+        if error.result == ZeResult.ERROR_UNINITIALIZED and not isinstance(error.__cause__, OSError):
+            raise ToolError(
+                info.object, found=info.found, expected="a running daemon",
+                hint="start one with 'softnpu daemon'",
+            ) from error  # fmt: skip
+        raise
 
 
 def device_name(engine: EngineStatus, state: StatusAnswer) -> str:
@@ -103,21 +144,10 @@ def device_name(engine: EngineStatus, state: StatusAnswer) -> str:
     return "NPU" if len(state.engines) == 1 else f"NPU.{engine.device.index}"
 
 
-def as_json(state: StatusAnswer) -> str:
-    """The state as indented JSON: the fields of the interface's `status_answer`, uuids as hex."""
-    import msgspec
-
-    fields = msgspec.to_builtins(state, builtin_types=(bytes,))
-    del fields["t"]  # the tag of the message is no field
-    return json.dumps(fields, indent=2, default=bytes.hex)
-
-
 def _devices(state: StatusAnswer) -> Table:
     """A column for each device: there are at most 8 of them, but many things to say of each."""
-    table = _table("devices", "")
     columns = [_rows_of(engine) for engine in state.engines]
-    for engine in state.engines:
-        table.add_column(device_name(engine, state), justify="right", no_wrap=True)
+    table = make_table("devices", "", right=tuple(device_name(engine, state) for engine in state.engines))
     for label in columns[0]:
         table.add_row(label, *(column[label] for column in columns))
     return table
@@ -157,14 +187,13 @@ def _sessions(state: StatusAnswer) -> Table:
     title = f"sessions: {state.session_count}"
     if state.session_count > len(state.sessions):
         title += f", the first {len(state.sessions)}"
-    table = _table(title, "session", "pid", "program")
-    for heading in ("memory", "contexts", "allocations", "queues", "graphs"):
-        table.add_column(heading, justify="right")
+    counts = ("memory", "contexts", "allocations", "queues", "graphs")
+    table = make_table(title, "session", "pid", "program", right=counts)
     for session in state.sessions:
         table.add_row(
             str(session.session),
             str(session.pid),
-            session.client,
+            _program(session),
             format_bytes(session.memory_used),
             *map(str, (session.contexts, session.allocations, session.queues, session.graphs)),
         )
@@ -172,9 +201,8 @@ def _sessions(state: StatusAnswer) -> Table:
 
 
 def _users(state: StatusAnswer) -> Table:
-    table = _table("users", "user")
-    for heading in ("connected", "sessions", "memory", "handles", "compiling", "refused"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    counts = ("connected", "sessions", "memory", "handles", "compiling", "refused")
+    table = make_table("users", "user", right=counts)
     for user in state.users:
         table.add_row(
             _name_of(user.uid),
@@ -193,14 +221,22 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def _table(title: str, *headings: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table
+def _program(session: SessionStatus) -> str:
+    """What an interpreter runs: script, module or -c, as far as its command line can be read."""
+    try:
+        command = Path(f"/proc/{session.pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return session.client
+    path, *words = command.split("\0")
+    interpreter = path.rpartition("/")[2]
+    if not session.client.startswith(("python", "-c")) or not interpreter.startswith("python"):
+        return session.client
+    for number, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return f"{interpreter} {word} {words[number + 1]}"[:_PROGRAM_WIDTH].partition("\n")[0]
+        if word and not word.startswith("-"):
+            return word.rpartition("/")[2]
+    return session.client
 
 
 def _coloured(state: str) -> str:

@@ -78,6 +78,11 @@ def log_path(path: Path) -> Path:
     return path.with_name(path.name + ".log")
 
 
+def older_log_path(path: Path) -> Path:
+    """What was in the log before it became too long."""
+    return path.with_name(path.name + ".log.1")
+
+
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
     """An address for `bind` and `connect`, also for a path longer than the 107 bytes of `sun_path`."""

@@ -53,6 +53,7 @@ class Child:
                 pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **variables},
+                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
             )
         ours.setblocking(False)
         self._channel = Channel(ours)

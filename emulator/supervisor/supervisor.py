@@ -28,6 +28,9 @@ from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.users import User, Users
 
+LEAST_DESCRIPTORS = 32
+"""What a daemon with one device and two programs needs."""
+
 log = logging.getLogger(__name__)
 
 SERVER_NAME = "softnpu 0.1"
@@ -230,8 +233,8 @@ class Supervisor:
                 ZeResult.ERROR_UNSUPPORTED_VERSION,
                 "firmware interface",
                 found=f"{hello.client[:64]!r} speaks {hello.major}.{hello.minor}",
-                expected=f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}) does",
-                hint="install the same softnpu version on both sides",
+                expected=f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}, pid {os.getpid()}) does",
+                hint="end it with 'softnpu stop', or install the same softnpu version on both sides",
             )
         return msg.Welcome(
             major=INTERFACE_MAJOR,
@@ -266,6 +269,17 @@ class Supervisor:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session."""
+    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session.
+
+    Refuses a limit with which it could not serve a single program.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            "limit of descriptors",
+            found=f"{hard}",
+            expected=f"{LEAST_DESCRIPTORS} or more",
+            hint="raise it (ulimit -Hn, or --ulimit nofile of a container)",
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,6 +75,33 @@ def softnpu(*arguments: str | Path, **environment: str) -> Finished:
         finished = Finished(code, out.read().decode(), err.read().decode())
     assert ended, f"softnpu {arguments} still ran after {_DEADLINE_S:g} s: {finished}"
     return finished
+
+
+def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -> tuple[str, int]:
+    """Run a command in a terminal, press Ctrl-C when it has shown a text; all that it showed, its code."""
+    program = "from softnpu.tools.start import main; main()"
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "r+b", buffering=0) as terminal:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", program, *map(str, arguments)],
+            env={**os.environ, **_PLAIN, "CI": "true", "TERM": "xterm", **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - nothing is locked
+        )
+        os.close(theirs)
+        text, pressed = "", False
+        while True:
+            assert wait_readable(terminal.fileno(), _DEADLINE_S), text
+            try:
+                text += terminal.read(65536).decode(errors="replace")
+            except OSError:  # the last process that had the terminal has ended
+                return text, process.wait(_DEADLINE_S)
+            if interrupt_at in text and not pressed:
+                pressed = True
+                terminal.write(b"\x03")
 
 
 def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:

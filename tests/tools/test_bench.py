@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,29 @@ from openvino import opset15 as ops
 from rich.console import Console
 from typer.testing import CliRunner
 
-from softnpu.tools.bench import cli, copies, infer, lists, memory, model, native, recovery, report, submit
+from softnpu.driver import native_library
+from softnpu.driver.native_library import ENV_NATIVE_DIR
+from softnpu.tools.bench import (
+    cli,
+    clients,
+    copies,
+    infer,
+    lists,
+    memory,
+    model,
+    native,
+    recovery,
+    report,
+    submit,
+)
+from softnpu.tools.bench.clients_process import Answer, Runner
+from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, absolute, compared
-from softnpu.tools.bench.rounds import interleave, median, percentile, split
-from tests.support.cli import softnpu
+from softnpu.tools.bench.rounds import interleave, percentile, split
+from softnpu.tools.failures import ToolError
+from tests.support.cli import in_terminal, softnpu
+from tests.support.dynamic import non_zero
 
 _KEYS = ["bench", "metric", "value", "unit", "peer", "peer_value", "ratio", "target", "ok"]
 Bench = Callable[..., list[Measurement]]
@@ -32,16 +51,15 @@ Bench = Callable[..., list[Measurement]]
 
 @pytest.fixture
 def bench(private_dir: Path) -> Bench:
-    """Runs `softnpu bench ARGUMENTS --json`; its measurements. Its temporary files are all gone by then."""
+    """Run `softnpu bench --json ARGUMENTS`; its measurements. Its temporary files are all gone by then."""
     folder = private_dir / "tmp"
     folder.mkdir()
 
-    def run(*arguments: str | Path) -> list[Measurement]:
-        lines = softnpu("bench", *arguments, "--json", TMPDIR=str(folder)).words.splitlines()
+    def run(*arguments: str | Path, **environment: str) -> list[Measurement]:
+        words = softnpu("bench", "--json", *arguments, TMPDIR=str(folder), **environment).words
         assert list(folder.iterdir()) == []
-        for line in lines:
-            assert list(msgspec.json.decode(line)) == _KEYS
-        return [msgspec.json.decode(line, type=Measurement) for line in lines]
+        assert all(list(row) == _KEYS for row in json.loads(words))
+        return msgspec.json.decode(words, type=list[Measurement])
 
     return run
 
@@ -85,10 +103,38 @@ def test_memory_counts_every_process(bench: Bench, digits: Path) -> None:
         assert total.value >= sum(part.value for part in parts) * 0.99
 
 
-def test_without_json_it_prints_a_table(private_dir: Path, digits: Path) -> None:
-    words = softnpu("bench", "infer", digits, "-n", "10", TMPDIR=str(private_dir)).words
-    assert "digits: outputs that differ" in words
-    assert "OpenVINO CPU" in words
+def test_a_round_trip_from_cpp_is_compared_with_semaphores(bench: Bench, native_dir: dict[str, str]) -> None:
+    found = bench("native", "-n", "30", **native_dir)
+    assert all((row.bench, row.peer) == ("native", "semaphore pair") for row in found)
+    assert all(row.value > 0 and row.peer_value and row.ratio for row in found)
+    targets = {row.metric: row.target for row in found}
+    assert targets.pop("round trip asleep, one core") is None
+    if len(os.sched_getaffinity(0)) > 1:
+        assert targets == {"round trip asleep, two cores": 1.2, "round trip with spin, two cores": 0.4}
+
+
+def test_clients_are_compared_with_one_and_with_as_many_processes_of_openvino(
+    bench: Bench, digits: Path
+) -> None:
+    found = bench("clients", digits, "-n", "2", "--rounds", "1", "--seconds", "0.2")
+    total = "digits: total throughput, 2 processes"
+    assert [(row.metric, row.peer, row.target) for row in found[:2]] == [
+        (total, "OpenVINO CPU, 1 process", 0.95),
+        (total, "OpenVINO CPU, 2 processes", None),
+    ]
+    assert all(row.value > 0 and row.peer_value for row in found[:3])
+    assert found[0].value == found[1].value
+    assert [(row.metric, row.value, row.ok) for row in found[3:]] == [
+        ("digits: staged bytes", 0, True),
+        ("digits: processes with outputs that differ", 0, True),
+    ]
+
+
+def test_ctrl_c_in_a_terminal_ends_it_without_a_word_and_leaves_nothing(private_dir: Path) -> None:
+    text, code = in_terminal("bench", "submit", interrupt_at="measuring", TMPDIR=str(private_dir))
+    assert code == 128 + signal.SIGINT
+    assert "Traceback" not in text
+    assert list(private_dir.iterdir()) == []
 
 
 def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
@@ -106,16 +152,15 @@ def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
 # ------------------------------------------------------------ what cannot be measured
 
 
-def test_an_unknown_model_is_refused_with_the_names_that_exist() -> None:
+def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
     complaint = softnpu("bench", "infer", "resnet").complaint
     assert complaint == "model resnet: no such file; expected a file, or one of magika, minilm, yolov8n"
-
-
-def test_a_dynamic_model_is_refused_with_the_option_that_helps(private_dir: Path) -> None:
     data = ops.parameter([-1, 4], ov.Type.f32, name="data")
     path = private_dir / "open.xml"
     ov.serialize(ov.Model([ops.relu(data)], [data], "open"), path)
     assert "give --shape" in softnpu("bench", "infer", path).complaint.lower()
+    ov.serialize(non_zero([4, 4]), path)
+    assert "the shape of an output depends on the data" in softnpu("bench", "infer", path).complaint
 
 
 def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
@@ -123,6 +168,36 @@ def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
     path.write_text("<net")
     complaint = softnpu("bench", "memory", path, "--no-settle").complaint
     assert complaint.startswith("client through the driver: ")
+    failing = Runner("openvino", BenchModel("broken", path, {}), "f32", private_dir / "none.sock")
+    with failing, pytest.raises(ToolError, match="client through openvino: "):
+        failing.wait_until_ready()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PATH": "/nonexistent", "CXX": ""}, "C++ compiler: none of c++, g++, clang++; expected one that"),
+        ({"CXX": "nonesuch"}, "C++ compiler: no nonesuch, which CXX names"),
+        ({ENV_NATIVE_DIR: "/nonexistent"}, "native driver: no file /nonexistent"),
+    ],
+)
+def test_native_without_compiler_or_library_is_refused(
+    native_dir: dict[str, str], variables: dict[str, str], said: str
+) -> None:
+    assert softnpu("bench", "native", **{**native_dir, **variables}).complaint.startswith(said)
+
+
+def test_a_program_that_ends_tells_why(
+    native_dir: dict[str, str], monkeypatch: pytest.MonkeyPatch, private_dir: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ENV_NATIVE_DIR, native_dir[ENV_NATIVE_DIR])
+    library = native_library.find()
+    program = native.build(library, native.find_compiler(), tmp_path)
+    with (
+        native.RoundTrips(library, program, private_dir / "none.sock", 0) as trips,
+        pytest.raises(ToolError, match=r"^round_trip: it ended with code 1: .*no socket there"),
+    ):
+        trips.round(1)
 
 
 # ------------------------------------------------------------ verdicts
@@ -133,20 +208,39 @@ def _missing_target(*_: object) -> Iterator[Measurement]:
     yield compared("submit", "missed", "us", 16, "peer", 10, at_most=1.5)
 
 
-@pytest.mark.parametrize(("options", "code"), [([], 0), (["--json"], 0), (["--check"], 1)])
-def test_only_check_makes_a_missed_target_a_failure(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], code: int
+def test_only_check_makes_a_missed_target_a_failure_and_a_flag_may_stand_before_the_name(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submit, "run", _missing_target)
-    assert CliRunner().invoke(cli.app, ["submit", *options]).exit_code == code
+
+    def code(*arguments: str) -> int:
+        finished = CliRunner().invoke(cli.app, arguments)
+        if "--json" in arguments:
+            assert [row["metric"] for row in json.loads(finished.stdout)] == ["met", "missed"]
+        else:
+            assert "missed" in finished.stdout
+        return finished.exit_code
+
+    assert code("submit") == code("submit", "--json") == code("--json", "submit") == 0
+    assert code("submit", "--check") == code("--check", "submit") == code("--check", "--json", "submit") == 1
 
 
-def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
+def test_what_was_measured_is_shown_though_the_rest_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: int) -> Iterator[Measurement]:
+        yield absolute("submit", "first", "us", 1)
+        raise ToolError("second", found="no result")
 
+    monkeypatch.setattr(submit, "run", run)
+    finished = CliRunner().invoke(cli.app, ["submit", "--json"])
+    assert isinstance(finished.exception, ToolError)
+    assert [row["metric"] for row in json.loads(finished.stdout)] == ["first"]
+
+
+def test_without_a_command_all_benchmarks_run_though_native_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(name: str) -> Callable[..., Iterator[Measurement]]:
         def run(*_: Any) -> Iterator[Measurement]:
-            ran.append(name)
+            if name == "native":
+                raise ToolError("C++ compiler", found="none")
             yield absolute(name, "nothing", "us", 1)
 
         return run
@@ -154,8 +248,11 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
     for module in (submit, native, infer, memory, lists, copies, recovery):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
-    assert CliRunner().invoke(cli.app, ["--json"]).exit_code == 0
-    assert ran == ["submit", "native", "infer", "memory", "lists", "copy", "recovery"]
+    finished = CliRunner().invoke(cli.app, ["--json"])
+    assert finished.exit_code == 0
+    ran = [row["bench"] for row in json.loads(finished.stdout)]
+    assert ran == ["submit", "infer", "memory", "lists", "copy", "recovery"]
+    assert "not measured: C++ compiler: none" in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -165,26 +262,19 @@ def test_without_a_command_all_benchmarks_run(monkeypatch: pytest.MonkeyPatch) -
 def test_lists_copies_and_recovery_are_measured(arguments: tuple[str, ...]) -> None:
     finished = CliRunner().invoke(cli.app, [*arguments, "--json"])
     assert finished.exit_code == 0, finished.output
-    assert {row["bench"] for row in map(json.loads, finished.output.splitlines())} == {arguments[0]}
+    assert {row["bench"] for row in json.loads(finished.output)} == {arguments[0]}
 
 
-@pytest.mark.parametrize(
-    ("value", "bounds", "ok"),
-    [
+def test_a_bound_holds_for_the_ratio_or_for_the_value_of_a_figure_without_a_peer() -> None:
+    for value, bounds, ok in (
         (15.0, {"at_most": 1.5}, True),
         (15.1, {"at_most": 1.5}, False),
         (9.0, {"at_least": 0.9}, True),
         (8.9, {"at_least": 0.9}, False),
         (99.0, {}, None),
-    ],
-)
-def test_a_bound_holds_for_the_ratio(value: float, bounds: dict[str, float], ok: bool | None) -> None:
-    row = compared("b", "m", "us", value, "peer", 10, **bounds)
-    assert row.ok is ok
-    assert row.target == next(iter(bounds.values()), None)
-
-
-def test_a_figure_without_a_peer_is_met_by_its_value_alone() -> None:
+    ):
+        row = compared("b", "m", "us", value, "peer", 10, **bounds)
+        assert (row.ok, row.target) == (ok, next(iter(bounds.values()), None))
     assert absolute("b", "m", "B", 0, exactly=0).ok is True
     assert absolute("b", "m", "B", 0.001, exactly=0).ok is False
     assert absolute("b", "m", "B", 5).ok is None
@@ -208,17 +298,31 @@ def test_every_side_runs_in_every_round_and_the_order_turns() -> None:
     assert figures == {"a": [1, 1, 1], "b": [2, 2, 2]}
 
 
-def test_medians_and_percentiles_are_of_the_sorted_values() -> None:
-    assert median([9, 1, 5]) == 5
+def test_percentiles_are_of_the_sorted_values_and_a_total_is_split_into_rounds() -> None:
     assert percentile(list(range(10, 0, -1)), 90) == 9
     assert percentile([7], 90) == 7
+    assert [split(*total) for total in ((6000, 100), (10, 100), (1, 9))] == [(60, 100), (3, 3), (3, 1)]
 
 
-@pytest.mark.parametrize(
-    ("total", "size", "expected"), [(6000, 100, (60, 100)), (10, 100, (3, 3)), (1, 9, (3, 1))]
-)
-def test_a_total_is_split_into_rounds(total: int, size: int, expected: tuple[int, int]) -> None:
-    assert split(total, size) == expected
+class _Scripted(Runner):
+    """A process of `bench clients` that answers what it is told to."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._answer = Answer(count, seconds, 0, "same")
+        self.turns: list[float] = []
+
+    def go(self, seconds: float) -> None:
+        self.turns.append(seconds)
+
+    def answer(self, seconds: float) -> Answer:
+        assert self.turns[-1] == seconds
+        return self._answer
+
+
+def test_the_total_counts_all_inferences_until_the_last_has_ended() -> None:
+    last: dict[str, list[Answer]] = {}
+    assert clients._turn("ours", [_Scripted(10, 1.0), _Scripted(30, 2.0)], 1.0, last) == 20
+    assert [answer.count for answer in last["ours"]] == [10, 30]
 
 
 class _Recorded(Request):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,20 +38,21 @@ def starts(digits: Path, private_dir: Path) -> load._Starts:
     return load._Starts(BenchModel("digits", digits, {}), private_dir)
 
 
-def test_a_start_that_finds_no_cache_where_one_should_be_is_noticed(starts: load._Starts) -> None:
-    with pytest.raises(ToolError, match="start 'driver cache': the model was compiled anew; expected"):
-        starts.on_npu(Way.DRIVER_CACHE)
+def _started(outputs: str = "", cached: bool = False) -> Started:
+    return Started(total_ms=3, compile_ms=1, load_ms=1, first_ms=1, cached=cached, outputs=outputs)
 
 
-def test_a_start_that_finds_a_cache_where_none_should_be_is_noticed(
-    starts: load._Starts, monkeypatch: pytest.MonkeyPatch, private_dir: Path
+def test_a_cache_where_none_should_be_is_noticed_and_none_where_one_should_be(
+    starts: load._Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = private_dir / "full"
-    folder.mkdir()
-    monkeypatch.setattr(starts, "_cache", lambda *_: str(folder))
-    starts.on_npu(Way.COLD)
+    monkeypatch.setattr(load, "private_daemon", lambda **_: nullcontext(SimpleNamespace(socket="none")))
+    monkeypatch.setattr(load, "_run", lambda _: _started(cached=True))
+    assert starts.on_npu(Way.DRIVER_CACHE).cached
     with pytest.raises(ToolError, match="start 'cold': the model came from a cache"):
         starts.on_npu(Way.COLD)
+    monkeypatch.setattr(load, "_run", lambda _: _started())
+    with pytest.raises(ToolError, match="start 'driver cache': the model was compiled anew; expected"):
+        starts.on_npu(Way.DRIVER_CACHE)
 
 
 def test_cold_starts_find_an_empty_directory_each_time(starts: load._Starts) -> None:
@@ -60,12 +63,9 @@ def test_cold_starts_find_an_empty_directory_each_time(starts: load._Starts) -> 
 
 
 def test_other_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(outputs: str) -> Started:
-        return Started(total_ms=3, compile_ms=1, load_ms=1, first_ms=1, cached=False, outputs=outputs)
-
     monkeypatch.setattr(load._Starts, "prepare", lambda *_: None)
-    monkeypatch.setattr(load._Starts, "on_npu", lambda _, way: started("other" if way is Way.IMPORT else ""))
-    monkeypatch.setattr(load._Starts, "on_cpu", lambda *_: started(""))
+    monkeypatch.setattr(load._Starts, "on_npu", lambda _, way: _started("other" if way is Way.IMPORT else ""))
+    monkeypatch.setattr(load._Starts, "on_cpu", lambda *_: _started())
     row = list(load.run(BenchModel("digits", digits, {}), 2))[-1]
     assert (row.value, row.ok) == (1, False)
 
@@ -73,14 +73,7 @@ def test_other_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_start_that_fails_says_why(starts: load._Starts, private_dir: Path) -> None:
     with pytest.raises(ToolError, match=r"start 'import' on the npu: .*npu\.blob"):
         starts.on_npu(Way.IMPORT)
-    start = Start(
-        side="cpu",
-        way=Way.COLD,
-        model=str(private_dir / "nothing.xml"),
-        shapes={},
-        socket="",
-        cache="",
-        exported="",
-    )
+    model = str(private_dir / "nothing.xml")
+    start = Start(side="cpu", way=Way.COLD, model=model, shapes={}, socket="", cache="", exported="")
     with pytest.raises(ToolError, match=r"start 'cold' on the cpu: .*nothing\.xml"):
         load._run(start)

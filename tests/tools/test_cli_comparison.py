@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from softnpu.tools.comparison import compare
+from softnpu.tools.comparison import Comparison, compare
 from softnpu.tools.inputs import parse_shapes, random_array
 
 pytestmark = pytest.mark.quick
@@ -16,46 +16,42 @@ pytestmark = pytest.mark.quick
 _REFERENCE = np.array([[100.0, -1.0, 0.0, 1e-6]], np.float32)
 
 
-def test_equal_bits_are_identical() -> None:
+def _changed(place: int, number: float) -> np.ndarray:
+    value = _REFERENCE.copy()
+    value[0, place] = number
+    return value
+
+
+def test_equal_bits_are_identical_and_nothing_equals_nothing() -> None:
     found = compare(_REFERENCE.copy(), _REFERENCE)
     assert (found.absolute, found.relative, found.identical) == (0.0, 0.0, True)
+    assert compare(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32)).identical
 
 
-def test_the_last_bit_is_noticed() -> None:
-    value = _REFERENCE.copy()
-    value[0, 1] = np.nextafter(value[0, 1], np.float32(0))
-    found = compare(value, _REFERENCE)
+def test_the_last_bit_is_noticed_and_minus_zero_is_another_one_of_the_same_number() -> None:
+    found = compare(_changed(1, float(np.nextafter(np.float32(-1), np.float32(0)))), _REFERENCE)
     assert not found.identical
     assert 0 < found.relative < 1e-6
     assert found.within(1e-3)
+    found = compare(_changed(2, -0.0), _REFERENCE)
+    assert (found.identical, found.within(0.0)) == (False, True)
 
 
 def test_a_wrong_number_is_beyond_the_tolerance() -> None:
-    value = _REFERENCE.copy()
-    value[0, 1] = -1.01
-    found = compare(value, _REFERENCE)
+    found = compare(_changed(1, -1.01), _REFERENCE)
     assert found.absolute == pytest.approx(0.01, rel=1e-4)
     assert found.relative == pytest.approx(0.01 / 1.0, rel=1e-4)
     assert not found.within(1e-3)
+    assert Comparison({"a": found, "b": compare(_REFERENCE, _REFERENCE)}, 1e-3).beyond == ["a"]
 
 
 def test_noise_beside_large_values_counts_against_their_size() -> None:
-    value = _REFERENCE.copy()
-    value[0, 3] = 3e-6
-    assert compare(value, _REFERENCE).within(1e-3)
+    assert compare(_changed(3, 3e-6), _REFERENCE).within(1e-3)
 
 
-@pytest.mark.parametrize("where", ["value", "reference"])
-def test_a_nan_on_one_side_only_is_never_within(where: str) -> None:
-    sides = {"value": _REFERENCE.copy(), "reference": _REFERENCE.copy()}
-    sides[where][0, 0] = math.nan
-    found = compare(**sides)
-    assert not found.within(1e9)
-
-
-def test_an_infinity_on_one_side_only_is_never_within() -> None:
-    value = _REFERENCE.copy()
-    value[0, 0] = math.inf
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_no_number_on_one_side_only_is_never_within(number: float) -> None:
+    value = _changed(0, number)
     assert not compare(value, _REFERENCE).within(1e9)
     assert not compare(_REFERENCE, value).within(1e9)
 
@@ -63,18 +59,10 @@ def test_an_infinity_on_one_side_only_is_never_within() -> None:
 def test_the_same_nan_and_infinity_on_both_sides_are_the_same() -> None:
     reference = np.array([math.nan, math.inf, -math.inf, 1.0], np.float32)
     assert compare(reference.copy(), reference).identical
-    # another payload of the NaN: other bits, the same value
     other = reference.copy()
-    other.view(np.uint32)[0] ^= 1
+    other.view(np.uint32)[0] ^= 1  # another payload of the NaN: other bits, the same value
     found = compare(other, reference)
-    assert not found.identical
-    assert found.within(0.0)
-
-
-def test_minus_zero_is_another_bit_pattern_of_the_same_number() -> None:
-    found = compare(np.array([-0.0], np.float32), np.array([0.0], np.float32))
-    assert not found.identical
-    assert found.within(0.0)
+    assert (found.identical, found.within(0.0)) == (False, True)
 
 
 @pytest.mark.parametrize("kind", [np.bool_, np.int64, np.uint8])
@@ -84,10 +72,6 @@ def test_whole_numbers_and_booleans_are_compared(kind: type[np.generic]) -> None
     found = compare(np.array([1, 1, 1], kind), reference)
     assert found.absolute == 1
     assert not found.within(1e-3)
-
-
-def test_nothing_equals_nothing() -> None:
-    assert compare(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32)).identical
 
 
 @pytest.mark.parametrize("other", [np.zeros((4, 1), np.float32), np.zeros((1, 4), np.float64)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
 from tests.conftest import StartDaemon
 from tests.support.cli import softnpu
+from tests.support.dynamic import non_zero
 
 _needs_daemon = pytest.mark.usefixtures("cli_daemon")
 _EQUAL = "every number equals, bit by bit"
@@ -74,6 +77,36 @@ def test_inputs_of_every_kind_are_made_up_and_compared(mixed: Path) -> None:
         ["boolean", "2x4"],
     ]
     assert _EQUAL in words
+
+
+@_needs_daemon
+def test_layers_are_shown_with_their_times_and_all_figures_are_one_document(digits: Path) -> None:
+    lines = softnpu("infer", digits, "--profile", "-n", "1").words.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("layers of the last"))
+    assert lines[begin + 2].split() == ["layer", "type", "unit", "time", "share"]
+    rows = [line.split() for line in takewhile(str.strip, lines[begin + 4 :])]
+    assert {row[2] for row in rows} <= {"DPU", "SW", "DMA", "NONE"}
+    assert sum(float(row[-1].removesuffix("%")) for row in rows) == pytest.approx(100, abs=1)
+
+    done = softnpu("infer", digits, "--profile", "--json", "-n", "2", "--compare", "CPU")
+    found = json.loads(done.words)
+    ours, theirs = found["runs"]
+    assert (ours["device"], theirs["device"], ours["inferences"]) == ("NPU", "CPU", 2)
+    assert [(output["name"], output["shape"]) for output in ours["outputs"]] == [("probabilities", [1, 10])]
+    executed = [layer for layer in ours["layers"] if layer["status"] == "EXECUTED"]
+    assert [layer["name"] for layer in executed][0:1] == [rows[0][0]]
+    assert found["comparison"]["identical"] is True
+    complaint = softnpu("infer", digits, "--profile", "--config", "PERF_COUNT=NO").complaint
+    assert complaint == "--profile: --config PERF_COUNT=NO; expected YES"
+
+
+@_needs_daemon
+def test_a_result_whose_size_depends_on_the_data_is_compared(private_dir: Path) -> None:
+    path = private_dir / "sparse.xml"
+    ov.serialize(non_zero([4, 4]), path)
+    words = softnpu("infer", path, "--compare", "CPU", "-n", "2").words
+    assert _EQUAL in words
+    assert "2x16" in words
 
 
 @_needs_daemon

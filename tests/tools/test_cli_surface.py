@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import re
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import softnpu as package
+from softnpu.tools import cli
 from softnpu.tools.console import format_bytes, format_time, parse_size
+from softnpu.tools.groups import DeferredGroup
 from tests.support.cli import softnpu
 
 pytestmark = pytest.mark.quick
@@ -28,6 +38,8 @@ _COMMANDS = (
     "daemon",
     "status",
     "stop",
+    "logs",
+    "clean",
     "inject",
     "bench",
     "models",
@@ -46,14 +58,41 @@ def test_the_version_is_that_of_the_package() -> None:
     assert '__version__ = "${version}"' in generated["template"]
 
 
-def test_help_lists_every_command() -> None:
-    words = softnpu("--help").words
-    assert [name for name in _COMMANDS if f" {name} " not in words] == []
+def _all_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        if isinstance(inner, DeferredGroup):
+            group = typer.main.get_group(importlib.import_module(inner._module).app)
+            yield from _all_commands(group, (*path, name))
+        else:
+            yield from _all_commands(inner, (*path, name))
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    assert "Usage: softnpu" in softnpu(command, "--help").words
+def _words(text: str) -> str:
+    """The text without the frames of a terminal, and without marks."""
+    return re.sub(r"[\s│╭╰─╮╯`*]+", "", text)
+
+
+def test_every_command_has_help_that_loses_nothing_of_what_was_written() -> None:
+    found = list(_all_commands(typer.main.get_group(cli.app)))
+    assert {path[0] for path, _ in found if path} == set(_COMMANDS)
+    for path, command in found:
+        shown = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "300"})
+        assert shown.exit_code == 0, path
+        texts = [command.help, *(parameter.help for parameter in command.params if not parameter.hidden)]
+        for text in filter(None, texts):
+            assert all(_words(line) in _words(shown.stdout) for line in text.splitlines()), (path, text)
+
+
+def test_what_prints_figures_takes_json() -> None:
+    found = dict(_all_commands(typer.main.get_group(cli.app)))
+    figures = [
+        "demo", "infer", "doctor", "stress", "status", "bench", "inject status", "models ls", "cache ls",
+        "blob inspect", "blob check", *(f"bench {name}" for name in found[("bench",)].commands),
+    ]  # fmt: skip
+    for name in figures:
+        flags = [each for each in found[tuple(name.split())].params if "--json" in each.opts]
+        assert [flag.is_flag for flag in flags] == [True], name
 
 
 def test_help_loads_neither_openvino_nor_numpy() -> None:
@@ -62,6 +101,28 @@ def test_help_loads_neither_openvino_nor_numpy() -> None:
         "heavy = {'openvino', 'numpy', 'msgspec', 'psutil'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_ctrl_c_ends_a_command_with_130_while_it_starts_and_later(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; sys.argv = ['softnpu', *sys.argv[2:]]; from softnpu.tools import start\n"
+        "class Finder:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == wanted: os.kill(os.getpid(), signal.SIGINT)\n"
+        "wanted = '{}'; sys.meta_path.insert(0, Finder); start.main()"
+    )
+    for module, code in (("rich.console", -signal.SIGINT), ("openvino._pyopenvino", 130), ("psutil", 130)):
+        arguments = ["infer", "/none.xml"] if module.startswith("openvino") else ["run", "--private", "true"]
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program.format(module), "", *arguments],
+            env={**os.environ, "TMPDIR": str(tmp_path), "CI": "true"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (code, ""), module
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:
@@ -81,28 +142,16 @@ def test_a_failure_has_its_traceback_when_somebody_debugs() -> None:
     assert "ModelError" in done.err
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1048576", 1 << 20),
-        ("4GiB", 4 << 30),
-        ("4G", 4 << 30),
-        ("512 MiB", 512 << 20),
-        ("500MB", 500_000_000),
-        ("1.5gib", 3 << 29),
-        ("7B", 7),
-        ("0", 0),
-    ],
-)
-def test_a_size_is_read_as_it_is_written(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "4X", "GiB", "-1", "4GiBs", "1e9"])
-def test_what_is_no_size_is_wrong_usage(text: str) -> None:
-    done = softnpu("daemon", "--memory", text)
-    assert done.code == 2
-    assert "a size such as" in " ".join(done.err.replace("│", " ").split())
+def test_a_size_is_read_as_it_is_written() -> None:
+    sizes = {
+        "1048576": 1 << 20, "4GiB": 4 << 30, "4G": 4 << 30, "512 MiB": 512 << 20, "500MB": 500_000_000,
+        "1.5gib": 3 << 29, "7B": 7, "0": 0,
+    }  # fmt: skip
+    assert {text: parse_size(text) for text in sizes} == sizes
+    for text in ("", "4X", "GiB", "-1", "4GiBs", "1e9"):
+        with pytest.raises(typer.BadParameter, match="a size such as"):
+            parse_size(text)
+    assert softnpu("daemon", "--memory", "4X").code == 2
 
 
 def test_quantities_are_printed_in_units_that_fit() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from softnpu.tools import doctor
 from tests.support.cli import Finished, softnpu
 from tests.support.daemon import Daemon
 
@@ -27,48 +30,57 @@ CHECKS = {
 }
 
 
-def _states(done: Finished) -> dict[str, str]:
-    return {finding["check"]: finding["state"] for finding in json.loads(done.out)}
+def _findings(done: Finished) -> dict[str, dict[str, str]]:
+    return {finding["check"]: finding for finding in json.loads(done.out)}
 
 
-def test_a_machine_in_order(native_dir: dict[str, str]) -> None:
-    done = softnpu("doctor", **{**native_dir, "SOFTNPU_AUTOSTART": "1"})
-    lines = done.words.splitlines()
-    assert {line.split(":")[0].removeprefix("ok ") for line in lines if line.startswith("ok")} >= CHECKS - {
-        "machine",  # one core is worth a warning
-        "limits",
-    }
-    assert "NPU" in lines[-1]
+def _only(check: Callable[[Path], Iterator[doctor.Finding]], place: Path = Path("/none")) -> doctor.Finding:
+    (finding,) = doctor._run_check(check, place)
+    return finding
 
 
-def test_the_running_daemon_is_told(daemon: Daemon, native_dir: dict[str, str]) -> None:
-    findings = json.loads(softnpu("doctor", "--json", **native_dir).words)
-    (found,) = [finding["found"] for finding in findings if finding["check"] == "daemon"]
-    assert f"pid {daemon.pid}" in found
-    assert "4000 ready" in found
+def test_a_machine_in_order_and_the_running_daemon_are_told(
+    daemon: Daemon, native_dir: dict[str, str]
+) -> None:
+    findings = _findings(softnpu("doctor", "--json", **native_dir))
+    assert findings.keys() == CHECKS
+    worth_a_warning = {"machine", "limits"}  # one core, few descriptors
+    assert {check for check, found in findings.items() if found["state"] == "ok"} >= CHECKS - worth_a_warning
+    assert f"pid {daemon.pid}" in findings["daemon"]["found"]
+    assert "4000 ready" in findings["daemon"]["found"]
+    assert "NPU" in findings["OpenVINO"]["found"]
 
 
-def test_without_the_library_the_next_step_is_told_and_the_rest_is_checked(tmp_path: Path) -> None:
-    done = softnpu("doctor", "--json", SOFTNPU_NATIVE_DIR=str(tmp_path))
-    assert done.code == 1
-    states = _states(done)
-    assert states.keys() == CHECKS - {"OpenVINO"}
-    assert [check for check, state in states.items() if state == "failed"] == ["native driver"]
-    assert "g++" in done.out
-
-
-def test_a_low_limit_is_found(native_dir: dict[str, str]) -> None:
-    script = f'ulimit -n 512; exec "{sys.executable}" -P -m softnpu.tools.cli doctor --json'
+def test_without_library_and_home_the_next_steps_are_told_and_the_rest_is_checked(tmp_path: Path) -> None:
+    # a user without an entry in /etc/passwd, who may read what root may
+    script = f'ulimit -n 256; exec "{sys.executable}" -P -m softnpu.tools.cli doctor --json'
     done = subprocess.run(
-        ["sh", "-c", script],
-        env={**os.environ, **native_dir},
+        ["unshare", "-U", "--map-user=12345", "sh", "-c", script],
+        env={**os.environ, "SOFTNPU_NATIVE_DIR": str(tmp_path), "CI": "", "HOME": ""},
         capture_output=True,
         text=True,
         timeout=90,
         check=False,
     )
+    if "unshare" in done.stderr:
+        pytest.skip(f"no user namespaces: {done.stderr}")
     assert done.returncode == 1, done.stderr
-    assert _states(Finished(done.returncode, done.stdout, done.stderr))["limits"] == "failed"
+    findings = _findings(Finished(done.returncode, done.stdout, done.stderr))
+    assert findings.keys() == CHECKS - {"OpenVINO"} | {"home"}
+    assert [check for check, found in findings.items() if found["state"] == "failed"] == ["native driver"]
+    assert "g++" in findings["native driver"]["next_step"]
+    assert "set HOME" in findings["home"]["next_step"]
+    assert findings["limits"]["state"] == "warning"
+
+
+@pytest.mark.parametrize(("hard", "state"), [(20, "failed"), (256, "warning"), (1 << 20, "ok")])
+def test_a_limit_fails_only_where_nothing_works(
+    monkeypatch: pytest.MonkeyPatch, hard: int, state: str
+) -> None:
+    endless = resource.RLIM_INFINITY
+    limits = {resource.RLIMIT_NOFILE: (hard, hard), resource.RLIMIT_AS: (endless, endless)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    assert _only(doctor._limits).state == state
 
 
 @pytest.mark.parametrize(
@@ -80,15 +92,22 @@ def test_a_low_limit_is_found(native_dir: dict[str, str]) -> None:
     ],
 )
 def test_an_environment_in_which_no_daemon_starts_is_told(
-    native_dir: dict[str, str], variable: str, text: str, state: str
+    monkeypatch: pytest.MonkeyPatch, private_dir: Path, variable: str, text: str, state: str
 ) -> None:
-    done = softnpu("doctor", "--json", **{**native_dir, "SOFTNPU_AUTOSTART": "1", variable: text})
-    (found,) = [finding for finding in json.loads(done.out) if finding["check"] == "daemon"]
-    assert found["state"] == state
-    assert text in found["found"]
+    monkeypatch.setenv("SOFTNPU_AUTOSTART", "1")
+    monkeypatch.setenv(variable, text)
+    found = _only(doctor._daemon, private_dir / "npu.sock")
+    assert found.state == state
+    assert text in found.found
 
 
-def test_a_directory_that_is_not_there_is_told(native_dir: dict[str, str], tmp_path: Path) -> None:
-    done = softnpu("doctor", "--json", "--socket", tmp_path / "none" / "npu.sock", **native_dir)
-    assert done.code == 1
-    assert _states(done)["permissions"] == "failed"
+def test_a_directory_that_is_not_there_and_a_check_that_crashes_are_told(tmp_path: Path) -> None:
+    findings = list(doctor._run_check(doctor._permissions, tmp_path / "none" / "npu.sock"))
+    assert findings[0].state == "failed"
+
+    def crashes(_: Path) -> Iterator[doctor.Finding]:
+        raise RuntimeError("Could not determine home directory.")
+        yield
+
+    found = _only(crashes)
+    assert (found.state, found.found) == ("failed", "RuntimeError: Could not determine home directory.")

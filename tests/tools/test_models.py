@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,13 +13,12 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 from softnpu.tools.models.catalogue import CATALOGUE, lookup
-from softnpu.tools.models.cli import app
 from softnpu.tools.models.errors import UnknownModelError, WeightsError
 from softnpu.tools.models.fetch import DIRECTORY_VARIABLE, get
 from softnpu.tools.models.minilm import Weights
+from tests.support.cli import softnpu
 
 # The first of these tests to ask for a model downloads it, up to 84 MB.
 pytestmark = pytest.mark.timeout(400)
@@ -140,34 +140,22 @@ def test_two_processes_that_ask_at_once_download_once(tmp_path: Path) -> None:
 
 
 def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
-    get("magika")
-    shown = CliRunner().invoke(app, ["ls"], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0
-    assert all(name in shown.stdout for name in CATALOGUE)
-    assert lookup("magika").requirement in shown.stdout
-    row = next(line for line in shown.stdout.splitlines() if "magika" in line)
+    path = get("magika")
+    # nothing is lost in a terminal of 80 columns
+    shown = softnpu("models", "ls", COLUMNS="80").words
+    assert "…" not in shown
+    assert all(entry.requirement in shown for entry in CATALOGUE.values())
+    row = next(line for line in shown.splitlines() if "magika" in line)
     assert "bytes 1x2048" in row
     assert "yes" in row
+    listed = {entry["name"]: entry for entry in json.loads(softnpu("models", "ls", "--json").words)}
+    assert listed.keys() == CATALOGUE.keys()
+    assert (listed["magika"]["path"], listed["magika"]["shapes"]) == (str(path), {"bytes": [1, 2048]})
 
 
-def test_the_list_is_readable_in_a_terminal_of_80_columns() -> None:
-    shown = CliRunner().invoke(app, ["ls"], env={"COLUMNS": "80"})
-    assert "…" not in shown.stdout
-    assert all(entry.requirement in shown.stdout for entry in CATALOGUE.values())
-
-
-def test_the_command_line_prints_the_path_and_nothing_else() -> None:
-    shown = CliRunner().invoke(app, ["get", "magika"])
-    assert (shown.exit_code, shown.stdout) == (0, f"{get('magika')}\n")
-
-
-def test_the_command_line_says_what_went_wrong_on_stderr() -> None:
-    shown = CliRunner().invoke(app, ["get", "resnet"])
-    assert (shown.exit_code, shown.stdout) == (1, "")
-    assert "unknown model 'resnet'" in shown.stderr
-
-
-def test_the_command_line_names_a_cache_directory_that_cannot_be() -> None:
-    shown = CliRunner().invoke(app, ["get", "magika"], env={DIRECTORY_VARIABLE: "/dev/null/models"})
-    assert (shown.exit_code, shown.stdout) == (1, "")
-    assert "/dev/null" in shown.stderr
+def test_the_command_line_prints_the_path_or_what_went_wrong_and_the_way_out() -> None:
+    assert softnpu("models", "get", "magika").words == f"{get('magika')}\n"
+    assert "unknown model 'resnet'" in softnpu("models", "get", "resnet").complaint
+    complaint = softnpu("models", "get", "magika", **{DIRECTORY_VARIABLE: "/dev/null/models"}).complaint
+    assert complaint.startswith("directory for models /dev/null/models: Not a directory; expected one that")
+    assert "Name another one with SOFTNPU_MODELS_DIR" in complaint

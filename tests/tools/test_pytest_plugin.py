@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEADLINE_S = 120.0
 PROLOGUE = """
 import os, subprocess, sys
@@ -38,6 +40,11 @@ PLATFORM = """
 import openvino as ov
 def test_platform(softnpu_device):
     assert ov.Core().get_property("NPU", "DEVICE_ARCHITECTURE") == "3720"
+"""
+FAILING = """
+def test_it(softnpu_device):
+    environment = softnpu_device.environment
+    assert "SOME_OTHER" in environment
 """
 WHO = """
 import os, pytest
@@ -74,9 +81,14 @@ def test_unmodified_openvino_finds_the_device(
     assert "2 passed" in done.stdout
 
 
-def test_platform_is_chosen(tmp_path: Path, native_dir: dict[str, str]) -> None:
-    done = _pytest(tmp_path, PLATFORM, native_dir, "--softnpu-platform", "3720")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_platform_is_chosen_and_a_failing_test_prints_no_variable_of_the_user(
+    tmp_path: Path, native_dir: dict[str, str]
+) -> None:
+    variables = {**native_dir, "MY_TOKEN": "a-secret"}
+    done = _pytest(tmp_path, PLATFORM + FAILING, variables, "--softnpu-platform", "3720", "--showlocals")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "SoftnpuDevice(socket=" in done.stdout
+    assert "a-secret" not in done.stdout + done.stderr
 
 
 def test_every_worker_has_a_daemon_of_its_own(tmp_path: Path, native_dir: dict[str, str]) -> None:
@@ -88,11 +100,19 @@ def test_every_worker_has_a_daemon_of_its_own(tmp_path: Path, native_dir: dict[s
     assert not any(Path(place).exists() for _, place in pairs)
 
 
-def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> None:
-    tests = "def test_it(softnpu_device): pass\n"
-    done = _pytest(tmp_path, tests, {"SOFTNPU_NATIVE_DIR": str(tmp_path)})
+@pytest.mark.parametrize("wrong", ["library", "platform"])
+def test_without_a_device_every_test_has_one_line_that_says_why(
+    tmp_path: Path, native_dir: dict[str, str], wrong: str
+) -> None:
+    tests = "def test_it(softnpu_device): pass\ndef test_that(softnpu_device): pass\n"
+    options = ("--softnpu-platform", "9999") if wrong == "platform" else ()
+    variables = native_dir if wrong == "platform" else {"SOFTNPU_NATIVE_DIR": str(tmp_path)}
+    done = _pytest(tmp_path, tests, variables, *options)
     assert done.returncode == 1
-    assert "g++" in done.stdout
+    said = [line for line in done.stdout.splitlines() if line.startswith("softnpu_device: ")]
+    assert len(said) == 2, done.stdout
+    assert all(("'9999'; expected 3720" if wrong == "platform" else "nstall g++") in line for line in said)
+    assert "Traceback" not in done.stdout
 
 
 def test_who_does_not_use_it_pays_nothing() -> None:

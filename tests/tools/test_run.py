@@ -53,22 +53,16 @@ def test_arguments_are_passed_untouched(
     assert cli_daemon.alive
 
 
-@pytest.mark.parametrize("private", [[], ["--private"]], ids=["shared", "private"])
 def test_exit_code_is_that_of_the_program(
-    cli_daemon: Daemon, native_dir: dict[str, str], private: list[str], tmp_path: Path
+    cli_daemon: Daemon, native_dir: dict[str, str], tmp_path: Path
 ) -> None:
     def code(*program: str | Path) -> int:
-        return softnpu("run", *private, "--", *program, **native_dir).code
+        return softnpu("run", "--", *program, **native_dir).code
 
     (tmp_path / "plain").touch()
     assert [code("sh", "-c", "exit 7"), code("no-such-program"), code(tmp_path / "plain")] == [7, 127, 126]
+    assert softnpu("run", "--private", "--", tmp_path / "plain", **native_dir).code == 126
     assert cli_daemon.alive
-
-
-def test_a_private_daemon_ends_with_the_program(native_dir: dict[str, str]) -> None:
-    show = "import os, pathlib; p = os.environ['SOFTNPU_SOCKET']; assert pathlib.Path(p).exists(); print(p)"
-    place = Path(softnpu("run", "--private", "--", sys.executable, "-c", show, **native_dir).words.strip())
-    assert not place.parent.exists()
 
 
 def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, str]) -> None:
@@ -95,10 +89,32 @@ def test_devices_that_the_daemon_does_not_have_are_refused(
     assert cli_daemon.alive
 
 
-def test_devices_of_a_private_daemon_are_chosen(native_dir: dict[str, str]) -> None:
-    code = "import openvino as ov; print(ov.Core().get_property('NPU', 'DEVICE_ARCHITECTURE'))"
-    line = ["run", "--private", "--platform", "3720", "--", sys.executable, "-c", code]
-    assert softnpu(*line, **native_dir).words.strip() == "3720"
+def test_a_private_daemon_has_the_devices_that_were_chosen_and_ends_with_the_program(
+    native_dir: dict[str, str],
+) -> None:
+    code = (
+        "import os, openvino as ov; print(os.environ['SOFTNPU_SOCKET']);"
+        " print(ov.Core().get_property('NPU', 'DEVICE_ARCHITECTURE')); raise SystemExit(7)"
+    )
+    done = softnpu("run", "--private", "--platform", "3720", "--", sys.executable, "-c", code, **native_dir)
+    place, platform = done.out.split()
+    assert (done.code, platform) == (7, "3720")
+    assert not Path(place).parent.exists()
+
+
+def test_a_private_daemon_that_cannot_start_says_why(native_dir: dict[str, str]) -> None:
+    run = ("run", "--private", "--", "true")
+    died = softnpu(*run, SOFTNPU_INJECT="explode", **native_dir).complaint
+    assert "no fault 'explode'" in died
+    script = f'ulimit -n 20; exec "{sys.executable}" -P -m softnpu.tools.cli {" ".join(run)}'
+    done = subprocess.run(
+        ["sh", "-c", script], env={**os.environ, **native_dir}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "limit of descriptors: 20; expected 32 or more" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    folder = next((word for word in f"{died} {done.stderr}".split() if "/softnpu-private-" in word), "")
+    assert not folder, "it is gone"
 
 
 def test_without_a_daemon_and_without_leave_to_start_one_it_says_so(native_dir: dict[str, str]) -> None:

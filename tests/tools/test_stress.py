@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusAnswer
+from softnpu.tools import cli
 from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import daemon_usage, fault_operations, operations, workloads
 from softnpu.tools.stress.cli import chosen_seeds
@@ -31,27 +33,31 @@ MIB = 1 << 20
 # ------------------------------------------------------------ runs
 
 
-def test_eight_clients_that_die_on_a_device_with_faults(private_dir: Path) -> None:
-    report = private_dir / "result.json"
+def test_eight_clients_that_die_on_a_device_with_faults() -> None:
     told = softnpu(
-        "stress", "--clients", "8", "--seconds", "10", "--kill", "--faults", "--seed", "3", "--json", report
+        "stress", "--clients", "8", "--seconds", "6", "--kill", "--faults", "--seed", "3", "--json"
     )
-    assert told.code == 0, told.out + told.err
-    result = msgspec.json.decode(report.read_bytes(), type=StressResult)
+    result = msgspec.json.decode(told.words, type=StressResult)
     assert result.passed
     assert result.failures == []
     assert result.results_checked > 0
     assert result.client_deaths > 0
     assert result.processes >= result.clients + result.client_deaths - 1
     assert sum(result.operations.values()) > 0
-    assert "passed: seed 3" in told.out
-    assert result.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
+    assert "passed: seed 3" in told.err, "what a person reads goes to stderr, beside the document"
+    assert result.repeat == "softnpu stress --clients 8 --seconds 6 --kill --faults --seed 3"
 
 
-def test_a_daemon_that_is_there_is_used_and_left_as_it_was(daemon: Daemon) -> None:
+def test_a_daemon_that_is_there_is_used_by_a_model_of_the_users_own_and_left_as_it_was(
+    daemon: Daemon, digits: Path
+) -> None:
     before = daemon.engine()
-    told = softnpu("stress", "--clients", "2", "--seconds", "2", "--seed", "1", "--socket", daemon.socket)
-    assert told.code == 0, told.out + told.err
+    words = softnpu(
+        "stress", "--clients", "1", "--seconds", "4", "--seeds", "4", "--model", "perceptron",
+        "--model", digits, "--socket", daemon.socket,
+    ).words  # fmt: skip
+    assert "1 seeds, " in words
+    assert "all passed" in words
     assert daemon.engine().inferences > 0
 
     def as_before() -> bool:
@@ -62,40 +68,29 @@ def test_a_daemon_that_is_there_is_used_and_left_as_it_was(daemon: Daemon) -> No
     assert daemon.engine().restarts == 0
 
 
-def test_a_model_of_the_users_own(private_dir: Path, digits: Path) -> None:
-    report = private_dir / "result.json"
-    told = softnpu(
-        "stress", "--clients", "2", "--seconds", "2", "--seed", "1", "--model", digits, "--json", report
-    )
-    assert told.code == 0, told.out + told.err
-    result = json.loads(report.read_bytes())
-    assert len(result["models"]) == 1
-    assert f"--model {digits}" in result["repeat"]
+def test_results_of_several_seeds_are_one_document_though_a_run_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, digits: Path
+) -> None:
+    def run(options: Options, *_: object) -> StressResult:
+        if options.seed == 9:
+            raise KeyboardInterrupt
+        return evaluate(State(options=options, workloads=[options.models[0]], checked=5), [], [])
+
+    monkeypatch.setattr("softnpu.tools.stress.cli._run", run)
+    arguments = ["stress", "--clients", "1", "--seeds", "4-5,9", "--model", str(digits), "--json"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 128 + signal.SIGINT
+    results = msgspec.json.decode(done.stdout, type=list[StressResult])
+    assert [result.seed for result in results] == [4, 5]
+    assert results[1].repeat == f"softnpu stress --clients 1 --seconds 20 --seed 5 --model {digits}"
 
 
-def test_several_seeds_one_after_the_other_with_one_of_the_small_models(private_dir: Path) -> None:
-    report = private_dir / "results.json"
-    told = softnpu(
-        "stress", "--clients", "1", "--seconds", "2", "--seeds", "4-5,9", "--model", "perceptron",
-        "--json", report,
-    )  # fmt: skip
-    assert told.code == 0, told.out + told.err
-    results = msgspec.json.decode(report.read_bytes(), type=list[StressResult])
-    assert [result.seed for result in results] == [4, 5, 9]
-    assert all(result.models == ["perceptron"] for result in results)
-    assert results[1].repeat == "softnpu stress --clients 1 --seconds 2 --seed 5 --model perceptron"
-    assert "3 seeds, " in told.out
-    assert "all passed" in told.out
-
-
-@pytest.mark.parametrize("seeds", ["", "5-4", "1,x", "-3", "1-99999", "٣"])
-def test_seeds_that_are_none_are_refused(seeds: str) -> None:
-    with pytest.raises(ToolError, match="expected numbers such as 1-10 or 3,5,8"):
-        chosen_seeds(None, seeds)
-
-
-def test_seed_and_seeds_are_not_taken_together() -> None:
-    assert "together with --seed 3" in softnpu("stress", "--seeds", "1-2", "--seed", "3").complaint
+def test_seeds_that_are_none_are_refused() -> None:
+    for seeds in ("", "5-4", "1,x", "-3", "1-99999", "٣"):
+        with pytest.raises(ToolError, match="expected numbers such as 1-10 or 3,5,8"):
+            chosen_seeds(None, seeds)
+    with pytest.raises(ToolError, match="together with --seed 3"):
+        chosen_seeds(3, "1-2")
 
 
 def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
@@ -119,11 +114,13 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
         "from softnpu.tools.cli import main\n"
         "main()\n"
     )
-    told = run_program(program, "stress", "--clients", "2", "--seconds", "4", "--seed", "1")
+    told = run_program(
+        program, "stress", "--clients", "2", "--seconds", "3", "--seed", "1", "--model", "perceptron"
+    )
     assert told.code == 1, told.out + told.err
     assert "wrong: client" in told.out
     assert "output 0: 1 of" in told.out
-    assert "failed, again with: softnpu stress --clients 2 --seconds 4 --seed 1" in told.out
+    assert "failed, again with: softnpu stress --clients 2 --seconds 3 --seed 1" in told.out
 
 
 def test_what_is_no_model_is_told_in_a_line(private_dir: Path) -> None:

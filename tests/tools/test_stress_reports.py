@@ -20,14 +20,13 @@ class _Run:
     """A short run on an engine with a defect: what it said, and the first report on an output."""
 
     def __init__(self, folder: Path, defect: str, model: str) -> None:
-        path = folder / "result.json"
         told = softnpu(
-            "stress", "--clients", "2", "--seconds", "4", "--seed", "1", "--model", model, "--json", path,
+            "stress", "--clients", "2", "--seconds", "3", "--seed", "1", "--model", model, "--json",
             **seeded_engine(folder, defect),
         )  # fmt: skip
         assert told.code == 1, told.out + told.err
-        self.out = told.out
-        result = msgspec.json.decode(path.read_bytes(), type=StressResult)
+        self.out = told.err
+        result = msgspec.json.decode(told.out, type=StressResult)
         self.failures = [failure for failure in result.failures if failure.kind == "wrong"]
         assert self.failures, result.failures
         self.failure: Failure = self.failures[0]

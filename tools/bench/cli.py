@@ -2,133 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Iterator
+from inspect import Parameter
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
 from softnpu.driver.errors import ZeError
-from softnpu.tools.bench import clients, copies, lists, load, native, pairs, recovery, report
+from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import err, print_line
+from softnpu.tools.console import JsonOption, err, parse_size, print_line
 from softnpu.tools.failures import ToolError, describe
+from softnpu.tools.groups import application
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-Check = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
+CheckOption = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
+Model = Annotated[str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")]
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
 ]
-_MODEL_HELP = "A file that OpenVINO reads, or a name of 'softnpu models ls'."
+Precision = Annotated[str, typer.Option(help="On all sides: f32, bf16 or f16.")]
 _DEFAULT_INFER_MODEL = "yolov8n"
 _DEFAULT_MEMORY_MODEL = "minilm"
 
-app = typer.Typer(name="bench", help="Measure this machine's emulated NPU against its peers.")
+app = application("bench", "Measure this machine's emulated NPU against its peers.", no_args_is_help=False)
+
+
+class Flags(NamedTuple):
+    """What every benchmark takes, before or behind its name."""
+
+    json: bool
+    check: bool
 
 
 @app.callback(invoke_without_command=True)
-def everything(ctx: typer.Context, json: Json = False, check: Check = False) -> None:
+def everything(ctx: typer.Context, json: JsonOption = False, check: CheckOption = False) -> None:
     """Without a command: all benchmarks, shortly."""
+    ctx.obj = Flags(json, check)
     if ctx.invoked_subcommand is None:
-        _finish(_all(), json, check)
+        _finish(_all(), ctx.obj)
 
 
-@app.command("submit")
-def submit(
-    n: Annotated[int, typer.Option("-n", min=1, help="Round trips on every side.")] = 6000,
-    json: Json = False,
-    check: Check = False,
-) -> None:
-    """An empty command and back, against semaphores and sockets between two Python processes."""
-    _finish(_submit(n), json, check)
-
-
-@app.command("infer")
-def infer(
-    model: Annotated[str, typer.Argument(help=_MODEL_HELP)],
-    shape: Shapes = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Inferences on each side.")] = 300,
-    threads: Annotated[int, typer.Option(min=0, help="On both sides; 0: as many as OpenVINO likes.")] = 0,
-    precision: Annotated[str, typer.Option(help="On both sides: f32, bf16 or f16.")] = "f32",
-    json: Json = False,
-    check: Check = False,
-) -> None:
-    """A model, zero-copy, against OpenVINO's CPU device in this process."""
-    _finish(_infer(model, shape or (), n, threads, precision), json, check)
-
-
-@app.command("memory")
-def memory(
-    model: Annotated[str, typer.Argument(help=_MODEL_HELP)] = _DEFAULT_MEMORY_MODEL,
-    shape: Shapes = None,
-    processes: Annotated[int, typer.Option(min=2, help="Clients that run the model.")] = 4,
-    settle: Annotated[
-        bool, typer.Option(help="Wait for the end of idle compiler workers (10 s); else they count.")
-    ] = True,
-    json: Json = False,
-    check: Check = False,
-) -> None:
-    """The memory of everything with several clients, against one client."""
-    _finish(_memory(model, shape or (), processes, settle), json, check)
-
-
-def _finish(measurements: Iterable[Measurement], json: bool, check: bool) -> None:
-    met = report.show(measurements, json)
-    if check and not met:
+def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
+    met = report.show(measurements, flags.json)
+    if flags.check and not met:
         raise typer.Exit(1)
 
 
+def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], None]:
+    """Register what yields figures as a command, which takes --json and --check besides."""
+
+    def register(measure: Callable[..., Iterator[Measurement]]) -> None:
+        def command(ctx: typer.Context, json: bool, check: bool, **options: Any) -> None:
+            _finish(measure(**options), Flags(json or ctx.obj.json, check or ctx.obj.check))
+
+        added = {"ctx": typer.Context, "json": JsonOption, "check": CheckOption}
+        parameters = [
+            Parameter("ctx", Parameter.KEYWORD_ONLY),
+            *(
+                value.replace(kind=Parameter.KEYWORD_ONLY)
+                for value in inspect.signature(measure).parameters.values()
+            ),
+            *(Parameter(flag, Parameter.KEYWORD_ONLY, default=False) for flag in ("json", "check")),
+        ]
+        hints = {**get_type_hints(measure, include_extras=True), **added}
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+        )
+        command.__annotations__ = {parameter.name: hints[parameter.name] for parameter in parameters}
+        app.command(name, help=measure.__doc__)(command)
+
+    return register
+
+
 def _all() -> Iterator[Measurement]:
-    yield from _submit(3000)
-    yield from _native(3000)
-    yield from _infer(_DEFAULT_INFER_MODEL, (), 100, 0, "f32")
-    yield from _memory(_DEFAULT_MEMORY_MODEL, (), 4, True)
+    from softnpu.tools.bench import copies, infer, lists, memory, native, recovery, submit
+    from softnpu.tools.bench.model import find_model
+
+    yield from submit.run(3000)
+    try:
+        yield from native.run(3000)
+    except (ToolError, ZeError) as error:
+        # nobody needs a compiler for the other figures
+        print_line(f"not measured: {describe(error)}", console=err)
+    yield from infer.run(find_model(_DEFAULT_INFER_MODEL, ()), 100, 0, "f32")
+    yield from memory.run(find_model(_DEFAULT_MEMORY_MODEL, ()), 4, True)
     yield from lists.run(1000, 30)
     yield from copies.run(256 * 2**20, 5)
     yield from recovery.run(1)
 
 
-def _submit(trips: int) -> Iterator[Measurement]:
-    from softnpu.tools.bench import submit as bench
+@benchmark("submit")
+def _submit(
+    n: Annotated[int, typer.Option("-n", min=1, help="Round trips on every side.")] = 6000,
+) -> Iterator[Measurement]:
+    """An empty command and back, against semaphores and sockets between two Python processes."""
+    from softnpu.tools.bench import pairs, submit
 
     if not pairs.has_iceoryx():
         err.print("iceoryx2 is not installed: not compared with it (pip install iceoryx2)")
-    yield from bench.run(trips)
+    return submit.run(n)
 
 
-def _native(trips: int) -> Iterator[Measurement]:
-    try:
-        yield from native.run(trips)
-    except (ToolError, ZeError) as error:
-        # nobody needs a compiler for the other figures
-        print_line(f"not measured: {describe(error)}", console=err)
-
-
+@benchmark("infer")
 def _infer(
-    model: str, shapes: Sequence[str], count: int, threads: int, precision: str
+    model: Model,
+    shape: Shapes = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Inferences on each side.")] = 300,
+    threads: Annotated[int, typer.Option(min=0, help="On both sides; 0: as many as OpenVINO likes.")] = 0,
+    precision: Precision = "f32",
 ) -> Iterator[Measurement]:
+    """A model, zero-copy, against OpenVINO's CPU device in this process."""
     # OpenVINO takes a second to import: only who asks for it pays
-    from softnpu.tools.bench import infer as bench
+    from softnpu.tools.bench import infer
     from softnpu.tools.bench.model import find_model
-    from softnpu.tools.inputs import parse_shapes
 
-    yield from bench.run(find_model(model, parse_shapes(shapes)), count, threads, precision)
+    return infer.run(find_model(model, shape), n, threads, precision)
 
 
-def _memory(model: str, shapes: Sequence[str], processes: int, settle: bool) -> Iterator[Measurement]:
-    from softnpu.tools.bench import memory as bench
+@benchmark("memory")
+def _memory(
+    model: Model = _DEFAULT_MEMORY_MODEL,
+    shape: Shapes = None,
+    processes: Annotated[int, typer.Option(min=2, help="Clients that run the model.")] = 4,
+    settle: Annotated[
+        bool, typer.Option(help="Wait for the end of idle compiler workers (10 s); else they count.")
+    ] = True,
+) -> Iterator[Measurement]:
+    """The memory of everything with several clients, against one client."""
+    from softnpu.tools.bench import memory
     from softnpu.tools.bench.model import find_model
-    from softnpu.tools.inputs import parse_shapes
 
-    yield from bench.run(find_model(model, parse_shapes(shapes)), processes, settle)
-
-
-app.command("native")(native.command)
-app.command("clients")(clients.command)
-app.command("lists")(lists.command)
-app.command("load")(load.command)
-app.command("copy")(copies.command)
-app.command("recovery")(recovery.command)
+    return memory.run(find_model(model, shape), processes, settle)
 
 
-if __name__ == "__main__":
-    app(prog_name="softnpu bench")
+@benchmark("native")
+def _native(
+    n: Annotated[int, typer.Option("-n", min=1, help="Round trips on either side.")] = 6000,
+) -> Iterator[Measurement]:
+    """An empty command and back from C++, against semaphores between two Python processes."""
+    from softnpu.tools.bench import native
+
+    return native.run(n)
+
+
+@benchmark("clients")
+def _clients(
+    model: Model,
+    shape: Shapes = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Processes at once.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 9,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Length of a turn.")] = 1.0,
+    precision: Precision = "f32",
+) -> Iterator[Measurement]:
+    """A model in several processes at once, against one and against several of OpenVINO's CPU device."""
+    from softnpu.tools.bench import clients
+    from softnpu.tools.bench.model import find_model
+
+    return clients.run(find_model(model, shape), n, rounds, seconds, precision)
+
+
+@benchmark("lists")
+def _lists(
+    n: Annotated[int, typer.Option("-n", min=1, help="Commands in a list.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=3, help="Lists that are recorded and executed.")] = 60,
+) -> Iterator[Measurement]:
+    """A long command list of small fills: time for each command."""
+    from softnpu.tools.bench import lists
+
+    return lists.run(n, rounds)
+
+
+@benchmark("load")
+def _load(
+    model: Model,
+    shape: Shapes = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 5,
+) -> Iterator[Measurement]:
+    """First result of a new process: cold, with each cache, imported; against OpenVINO's CPU device."""
+    from softnpu.tools.bench import load
+    from softnpu.tools.bench.model import find_model
+
+    return load.run(find_model(model, shape), rounds)
+
+
+@benchmark("copy")
+def _copy(
+    size: Annotated[
+        Any, typer.Option(parser=parse_size, metavar="SIZE", help="Bytes to copy, such as 256MiB.")
+    ] = "256MiB",
+    rounds: Annotated[int, typer.Option(min=3, help="Copies on each side.")] = 15,
+) -> Iterator[Measurement]:
+    """One large copy by the device, against numpy between two arrays of this process."""
+    from softnpu.tools.bench import copies
+
+    return copies.run(int(size), rounds)
+
+
+@benchmark("recovery")
+def _recovery(
+    rounds: Annotated[int, typer.Option(min=1, help="Deaths of each kind.")] = 5,
+) -> Iterator[Measurement]:
+    """Deaths of daemon, client and engine, and a hang: how long until the others can go on."""
+    from softnpu.tools.bench import recovery
+
+    return recovery.run(rounds)

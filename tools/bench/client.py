@@ -33,6 +33,7 @@ class ClientProcess:
             [sys.executable, "-P", "-m", "softnpu.tools.bench.client", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the caller, which ends it
         )
         self.pid = self._process.pid
 

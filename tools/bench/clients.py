@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Annotated
 
-import typer
-
-from softnpu.tools.bench import report
 from softnpu.tools.bench.clients_process import Answer, Runner
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
@@ -23,31 +19,7 @@ from softnpu.tools.private_daemon import private_daemon
 
 BENCH = "clients"
 TARGET = 0.95
-DEFAULT_CLIENTS = 8
 _PEER = "OpenVINO CPU"
-
-
-def command(
-    model: Annotated[
-        str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")
-    ],
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
-    ] = None,
-    clients: Annotated[int, typer.Option("-n", min=1, help="Processes at once.")] = DEFAULT_CLIENTS,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 9,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Length of a turn.")] = 1.0,
-    precision: Annotated[str, typer.Option(help="On all sides: f32, bf16 or f16.")] = "f32",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """A model in several processes at once, against one and against several of OpenVINO's CPU device."""
-    from softnpu.tools.bench.model import find_model
-    from softnpu.tools.inputs import parse_shapes
-
-    found = find_model(model, parse_shapes(shape or ()))
-    if not report.show(run(found, clients, rounds, seconds, precision), json) and check:
-        raise typer.Exit(1)
 
 
 def run(

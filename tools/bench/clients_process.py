@@ -47,6 +47,7 @@ class Runner:
             [sys.executable, "-P", "-m", "softnpu.tools.bench.clients_process", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the caller, which ends it
         )
 
     def wait_until_ready(self) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
-from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median
-from softnpu.tools.console import format_bytes, parse_size
+from softnpu.tools.console import format_bytes
 from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_session
 
@@ -21,17 +18,6 @@ BENCH = "copy"
 TARGET = 0.8
 _DEADLINE_NS = 60_000_000_000
 _VALUE = 5
-
-
-def command(
-    size: Annotated[str, typer.Option(help="Bytes to copy, such as 256MiB.")] = "256MiB",
-    rounds: Annotated[int, typer.Option(min=3, help="Copies on each side.")] = 15,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """One large copy by the device, against numpy between two arrays of this process."""
-    if not report.show(run(parse_size(size), rounds), json) and check:
-        raise typer.Exit(1)
 
 
 def run(size: int, rounds: int) -> Iterator[Measurement]:

@@ -65,6 +65,7 @@ class EchoProcess:
                 [sys.executable, "-P", "-m", "softnpu.tools.bench.echo", *arguments],
                 pass_fds=[far.fileno(), *self._near.fds],
                 stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for the caller, which ends it
             )
         return near, process
 

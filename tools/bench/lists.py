@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Annotated
-
-import typer
 
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, Driver, Fence
-from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import REST_S, median
 from softnpu.tools.failures import ToolError
@@ -26,17 +22,6 @@ _VALUE = 5
 _DEADLINE_NS = 10_000_000_000
 _PEER = "numpy fill"
 _UNIT = "us/command"
-
-
-def command(
-    n: Annotated[int, typer.Option("-n", min=1, help="Commands in a list.")] = 1000,
-    rounds: Annotated[int, typer.Option(min=3, help="Lists that are recorded and executed.")] = 60,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """A long command list of small fills: time for each command."""
-    if not report.show(run(n, rounds), json) and check:
-        raise typer.Exit(1)
 
 
 def run(count: int, rounds: int) -> Iterator[Measurement]:

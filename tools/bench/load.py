@@ -13,12 +13,9 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 
-from softnpu.tools.bench import report
 from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
@@ -36,26 +33,6 @@ _PEERS = {
     Way.CACHE_DIR: Way.CACHE_DIR,
     Way.IMPORT: Way.IMPORT,
 }
-
-
-def command(
-    model: Annotated[
-        str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")
-    ],
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """First result of a new process: cold, with each cache, imported; against OpenVINO's CPU device."""
-    from softnpu.tools.bench.model import find_model
-    from softnpu.tools.inputs import parse_shapes
-
-    measurements = run(find_model(model, parse_shapes(shape or [])), rounds)
-    if not report.show(measurements, json) and check:
-        raise typer.Exit(1)
 
 
 def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:

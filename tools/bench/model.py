@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from softnpu.tools.failures import ToolError
+from softnpu.tools.inputs import parse_shapes
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import get
 
@@ -22,12 +23,12 @@ class BenchModel:
     shapes: Shapes
 
 
-def find_model(text: str, shapes: Shapes) -> BenchModel:
+def find_model(text: str, options: Sequence[str] | None) -> BenchModel:
     """`text` is a path, or a name that `softnpu models ls` shows; that is fetched when the cache lacks it.
 
-    Raises `ToolError` when it is neither.
+    `options` are those of `--shape`. Raises `ToolError` when the text is neither.
     """
-    path = Path(text)
+    path, shapes = Path(text), parse_shapes(options or ())
     if path.is_file():
         return BenchModel(path.stem, path, shapes)
     entry = CATALOGUE.get(text)

@@ -17,14 +17,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated
-
-import typer
 
 from softnpu.driver import Driver, native_library
 from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, ENV_AUTOSTART, ENV_SPIN_US
-from softnpu.tools.bench import report
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median, pinned, split
@@ -41,16 +37,6 @@ _ROUND = 100
 _ANSWER_S = 60.0
 _END_S = 10.0
 _BUILD_S = 300.0
-
-
-def command(
-    n: Annotated[int, typer.Option("-n", min=1, help="Round trips on either side.")] = 6000,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """An empty command and back from C++, against semaphores between two Python processes."""
-    if not report.show(run(n), json) and check:
-        raise typer.Exit(1)
 
 
 def run(trips: int) -> Iterator[Measurement]:

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final, NamedTuple
-
-import typer
+from typing import Final, NamedTuple
 
 from softnpu.driver import CommandList, Context, Driver, Fence, ZeError, faults
-from softnpu.tools.bench import report
 from softnpu.tools.bench.client import ClientProcess
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute
@@ -35,16 +32,6 @@ class _Promise(NamedTuple):
     metric: str
     limit_s: float
     measure: Callable[[], float]
-
-
-def command(
-    rounds: Annotated[int, typer.Option(min=1, help="Deaths of each kind.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
-) -> None:
-    """Deaths of daemon, client and engine, and a hang: how long until the others can go on."""
-    if not report.show(run(rounds), json) and check:
-        raise typer.Exit(1)
 
 
 def run(rounds: int) -> Iterator[Measurement]:

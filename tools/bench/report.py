@@ -1,27 +1,27 @@
-"""How figures are shown: an object a line for programs, a table for people."""
+"""How figures are shown: one document for programs, a table for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import out
+from softnpu.tools.console import out, print_json
 
 
 def show(measurements: Iterable[Measurement], json: bool) -> bool:
-    """Prints all; whether no target was missed. As JSON each one appears as soon as it is there."""
-    met = True
-    if json:
-        for measurement in measurements:
-            print(msgspec.json.encode(measurement).decode(), flush=True)
-            met = met and measurement.ok is not False
-        return met
-    found = list(_with_status(measurements))
-    out.print(table(found))
+    """Print all; return whether no target was missed. What was measured is shown though the rest fails."""
+    found: list[Measurement] = []
+    try:
+        for measurement in measurements if json else _with_status(measurements):
+            found.append(measurement)
+    finally:
+        if json:
+            print_json(found)
+        elif found:
+            out.print(table(found))
     return all(measurement.ok is not False for measurement in found)
 
 

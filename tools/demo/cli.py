@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import statistics
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from softnpu.tools.console import JsonOption, err, format_time, out, print_json, print_line
 from softnpu.tools.failures import ToolError
 
 if TYPE_CHECKING:
@@ -18,28 +21,32 @@ _SHOWN: Final = 4
 
 def demo(
     processes: Annotated[int, typer.Option(min=1, max=16, help="Client processes that share the work.")] = 2,
+    json_output: JsonOption = False,
 ) -> None:
     """Classify handwritten digits on the emulated NPU; compare every number with OpenVINO's CPU device."""
     import numpy as np
 
-    from softnpu.tools.console import out
     from softnpu.tools.demo.digits import load_test_set
 
     images, labels = load_test_set()
-    with out.status(f"{processes} processes classify {len(images)} images on the emulated NPU"):
+    with err.status(f"{processes} processes classify {len(images)} images on the emulated NPU"):
         shares = _run_clients(images, processes)
     probabilities = np.concatenate([share.probabilities for share in shares])
-    with out.status("the same on OpenVINO's CPU device"):
+    with err.status("the same on OpenVINO's CPU device"):
         reference = _reference(images, shares[0].config)
     accuracy = float(np.mean(probabilities.argmax(axis=1) == labels))
     equal = probabilities.tobytes() == reference.tobytes()
-    _show_images(images, labels, probabilities)
-    _show_run(shares, accuracy)
-    if equal:
-        out.print(f"[green]all {probabilities.size} numbers equal OpenVINO's CPU device, bit by bit[/]")
+    gap = float(np.abs(probabilities - reference).max())
+    if json_output:
+        print_json(_as_document(shares, accuracy, equal, gap))
     else:
-        gap = float(np.abs(probabilities - reference).max())
-        out.print(f"[red]numbers differ from OpenVINO's CPU device, by up to {gap:.3g}[/]")
+        _show_images(images, labels, probabilities)
+        _show_run(shares, accuracy)
+        if equal:
+            verdict = f"[green]all {probabilities.size} numbers equal OpenVINO's CPU device, bit by bit[/]"
+        else:
+            verdict = f"[red]numbers differ from OpenVINO's CPU device, by up to {gap:.3g}[/]"
+        out.print(verdict, highlight=False)
     if not equal or accuracy <= REQUIRED_ACCURACY:
         raise typer.Exit(1)
 
@@ -62,17 +69,29 @@ def _run_clients(images: Any, processes: int) -> list[Share]:
         # one pool each, or a quick process would take the work of a slow one
         pools = [stack.enter_context(ProcessPoolExecutor(1, spawn)) for _ in range(processes)]
         parts = np.array_split(images, processes)
+        # Ctrl-C is for this process, which ends them: they inherit that they ignore it
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         futures = [pool.submit(classify, model, part) for pool, part in zip(pools, parts, strict=True)]
+        signal.signal(signal.SIGINT, handler)
         try:
             return [future.result(_DEADLINE_S) for future in futures]
         except BrokenProcessPool as error:
             raise ToolError("client process", found="it ended early", expected="a result") from error
         except TimeoutError as error:
-            for child in multiprocessing.active_children():
-                child.kill()
+            _kill_clients()
             raise ToolError(
                 "client processes", found=f"no result within {_DEADLINE_S:g} s", expected="a result"
             ) from error
+        except KeyboardInterrupt:
+            _kill_clients()
+            raise
+
+
+def _kill_clients() -> None:
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def _reference(images: Any, config: dict[str, str]) -> Any:
@@ -91,7 +110,6 @@ def _show_images(images: Any, labels: Any, probabilities: Any) -> None:
     """Some images side by side, what they were taken for below; a mistake among them if there is one."""
     from rich.table import Table
 
-    from softnpu.tools.console import out
     from softnpu.tools.demo.digits import as_text
 
     found = probabilities.argmax(axis=1)
@@ -113,8 +131,6 @@ def _verdict(label: int, found: int, share: float) -> str:
 def _show_run(shares: list[Share], accuracy: float) -> None:
     import numpy as np
 
-    from softnpu.tools.console import format_time, out
-
     count = sum(len(share.times_s) for share in shares)
     times = np.concatenate([share.times_s for share in shares])
     median, p90 = format_time(float(np.median(times))), format_time(float(np.quantile(times, 0.9)))
@@ -132,4 +148,22 @@ def _show_run(shares: list[Share], accuracy: float) -> None:
         f"accuracy      {accuracy:.1%} of {count} images that the network was not trained on",
     )
     for line in lines:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line)
+
+
+def _as_document(shares: list[Share], accuracy: float, equal: bool, gap: float) -> dict[str, Any]:
+    times = [seconds for share in shares for seconds in share.times_s]
+    return {
+        "platform": shares[0].platform,
+        "images": len(times),
+        "accuracy": accuracy,
+        "identical": equal,
+        "largest_difference": gap,
+        "median_s": statistics.median(times),
+        "clients": [
+            {"pid": share.pid, "images": len(share.times_s), "compile_s": share.compile_ms / 1e3}
+            for share in shares
+        ],
+        "staged_by_driver": sum(share.staged_by_driver for share in shares),
+        "staged_by_engine": max(share.staged_by_engine for share in shares),
+    }

@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from softnpu.tools.console import JsonOption, make_table, out, print_json
+from softnpu.tools.groups import application
 from softnpu.tools.models.catalogue import CATALOGUE, ModelEntry
-from softnpu.tools.models.errors import ModelError
 from softnpu.tools.models.fetch import cached, directory, get
 
-app = typer.Typer(
-    name="models", help="Real models to try things with, out of packages on PyPI.", no_args_is_help=True
-)
+app = application("models", "Real models to try things with, out of packages on PyPI.")
 
 
 @app.command("ls")
-def list_models() -> None:
+def list_models(json_output: JsonOption = False) -> None:
     """List the models, their packages, their static input shapes, and whether the cache has them."""
-    table = Table(title=f"models in {directory()}")
-    for heading in ("name", "input shapes", "cached"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("description, package")
-    for entry in CATALOGUE.values():
-        state = "yes" if cached(entry) else "no"
-        table.add_row(entry.name, _shapes(entry), state, f"{entry.description}\n{entry.requirement}")
-    Console().print(table)
+    paths = {name: cached(entry) for name, entry in CATALOGUE.items()}
+    if json_output:
+        print_json([_described(entry, paths[name]) for name, entry in CATALOGUE.items()])
+        return
+    table = make_table(f"models in {directory()}", "name", "input shapes", "cached", "description, package")
+    table.columns[-1].no_wrap = False
+    for name, entry in CATALOGUE.items():
+        state = "yes" if paths[name] else "no"
+        table.add_row(name, _shapes(entry), state, f"{entry.description}\n{entry.requirement}")
+    out.print(table)
 
 
 @app.command("get")
 def get_model(name: Annotated[str, typer.Argument(help="A name that `models ls` shows.")]) -> None:
     """Fetch a model unless the cache has it, and print the path of its file and nothing else."""
-    try:
-        path = get(name)
-    except (ModelError, OSError) as error:
-        typer.echo(f"softnpu: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(path)
+    typer.echo(get(name))
+
+
+def _described(entry: ModelEntry, path: Path | None) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "description": entry.description,
+        "requirement": entry.requirement,
+        "shapes": dict(entry.shapes),
+        "path": None if path is None else str(path),
+    }
 
 
 def _shapes(entry: ModelEntry) -> str:

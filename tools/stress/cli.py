@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softnpu.tools.console import JsonOption, err, out, print_json, print_line
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from softnpu.tools.stress.coordinator import Options
     from softnpu.tools.stress.result import StressResult
 
@@ -31,9 +35,7 @@ def stress(
     seeds: Annotated[
         str | None, typer.Option(help="One run after the other: 1-10, or 3,5,8. To the end, whatever fails.")
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the result there; with --seeds a list of results.")
-    ] = None,
+    json_output: JsonOption = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,7 +50,6 @@ def stress(
     """Let many processes compile, load, infer, share, cancel, die and return; check every result."""
     import msgspec
 
-    from softnpu.tools.console import out
     from softnpu.tools.stress.coordinator import Options
 
     chosen = chosen_seeds(seed, seeds)
@@ -60,33 +61,35 @@ def stress(
         seed=chosen[0],
         models=tuple(_path(name) for name in model or ()),
     )
+    console = err if json_output else out
     results: list[StressResult] = []
-    for number in chosen:
-        results.append(_run(msgspec.structs.replace(options, seed=number), socket))
-        if json is not None:
-            # after every run: what was found is kept if a later one is interrupted
-            found = results[0] if seeds is None else results
-            json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    try:
+        for number in chosen:
+            results.append(_run(msgspec.structs.replace(options, seed=number), socket, console))
+    finally:
+        # what was found is told though a later run is interrupted
+        if json_output:
+            print_json(results if seeds is not None else results[0] if results else None)
     failed = [result.seed for result in results if not result.passed]
     if seeds is not None:
         checked = sum(result.results_checked for result in results)
         words = f"failed: {', '.join(map(str, failed))}" if failed else "all passed"
-        out.print(f"{len(results)} seeds, {checked} results: {words}", highlight=False, soft_wrap=True)
+        print_line(f"{len(results)} seeds, {checked} results: {words}", console=console)
     if failed:
         raise typer.Exit(1)
 
 
-def _run(options: Options, socket: Path | None) -> StressResult:
+def _run(options: Options, socket: Path | None, console: Console) -> StressResult:
     from softnpu.tools.stress.coordinator import Coordinator
     from softnpu.tools.stress.daemon import target
     from softnpu.tools.stress.result import evaluate
     from softnpu.tools.stress.view import View, print_result
 
-    with target(socket) as found, View() as view:
+    with target(socket) as found, View(console) as view:
         coordinator = Coordinator(options, found, view.show)
         coordinator.run()
     result = evaluate(coordinator.state, coordinator.deaths.done, found.failures)
-    print_result(result)
+    print_result(result, console)
     return result
 
 

@@ -6,10 +6,11 @@ import time
 from types import TracebackType
 from typing import Final
 
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from softnpu.tools.console import format_bytes, format_time, out, print_line
+from softnpu.tools.console import format_bytes, format_time, print_line
 from softnpu.tools.stress.coordinator import State
 from softnpu.tools.stress.reclaim_latency import Times
 from softnpu.tools.stress.result import StressResult
@@ -21,8 +22,11 @@ _SHOWN: Final = 10
 class View:
     """Shows a state again and again; a context manager."""
 
-    def __init__(self) -> None:
-        self._live = Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else None
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        )
         self._already_failed = 0.0
 
     def __enter__(self) -> View:
@@ -42,21 +46,21 @@ class View:
             self._live.update(_table(state), refresh=True)
         elif time.monotonic() - self._already_failed >= _LINE_S:
             self._already_failed = time.monotonic()
-            print_line(_line(state))
+            print_line(_line(state), console=self._console)
 
 
-def print_result(result: StressResult) -> None:
-    """The result, in words."""
+def print_result(result: StressResult, console: Console) -> None:
+    """Print the result in words."""
     for label, text in _figures(result):
-        print_line(f"{label:<16}{text}")
+        print_line(f"{label:<16}{text}", console=console)
     for failure in result.failures[:_SHOWN]:
-        out.print(str(failure), style="red", highlight=False, markup=False, soft_wrap=True)
+        console.print(str(failure), style="red", highlight=False, markup=False, soft_wrap=True)
     if len(result.failures) > _SHOWN:
-        out.print(f"and {len(result.failures) - _SHOWN} more failures", style="red")
+        console.print(f"and {len(result.failures) - _SHOWN} more failures", style="red")
     if result.passed:
-        out.print(f"[green]passed[/]: seed {result.seed}", highlight=False)
+        console.print(f"[green]passed[/]: seed {result.seed}", highlight=False)
     else:
-        out.print("[red]failed[/], again with:", result.repeat, highlight=False, soft_wrap=True)
+        console.print("[red]failed[/], again with:", result.repeat, highlight=False, soft_wrap=True)
 
 
 def _figures(result: StressResult) -> list[tuple[str, str]]:

@@ -1,0 +1,126 @@
+"""`softnpu clean`: remove what daemons and commands have left on disk, and on request the caches."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from softnpu.tools.console import format_bytes, format_count, print_line
+from softnpu.tools.status import SocketOption, socket_path
+
+_FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
+_UNUSED_S: Final = 86400.0
+
+
+def clean(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also compiled models, models from PyPI and reports of stress runs.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Remove logs and leftovers of daemons and commands that have ended. What is in use stays."""
+    freed = 0
+    for path in _leftovers(socket_path(socket), everything):
+        size = _size(path)
+        freed += size
+        print_line(f"{'would remove' if dry_run else 'removed'} {path}, {format_bytes(size)}")
+        if not dry_run:
+            _remove(path)
+    if everything:
+        freed += _clean_compiled_models(dry_run)
+    print_line(f"{format_bytes(freed)} {'would be freed' if dry_run else 'freed'}")
+
+
+def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
+    from softnpu.emulator.interface import endpoint
+
+    folder = socket.parent
+    names = {path.name.partition(".sock.")[0] for path in folder.glob("*.sock.lo[cg]*")}
+    sockets = {socket, *(folder / f"{name}.sock" for name in names)}
+    for path in sorted(sockets):
+        files = (path, endpoint.lock_path(path), endpoint.log_path(path), endpoint.older_log_path(path))
+        ours = [file for file in files if _is_ours(file)]
+        if ours and not _is_served(path):
+            yield from (file for file in ours if file.exists())
+    for pattern in _FOLDERS:
+        for path in sorted(Path(tempfile.gettempdir()).glob(pattern)):
+            if _is_ours(path) and not _is_in_use(path, everything):
+                yield path
+    if everything:
+        yield from _fetched_models()
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_served(socket: Path) -> bool:
+    """Whether a daemon lives: it holds the lock."""
+    from softnpu.emulator.interface.result import Refused
+    from softnpu.emulator.served_socket import DaemonLock
+
+    try:
+        DaemonLock(socket).release()
+    except Refused:
+        return True
+    return False
+
+
+def _is_in_use(folder: Path, everything: bool) -> bool:
+    """Whether a temporary folder belongs to somebody: a daemon, a command, or reports that a person reads."""
+    from softnpu.tools.stress.reports import reports_folder
+
+    socket = folder / "npu.sock"
+    if reports_folder(folder).is_dir() and not everything:
+        return True
+    if any(folder.glob("npu.sock.*")):
+        return _is_served(socket)
+    return time.time() - folder.lstat().st_mtime < _UNUSED_S
+
+
+def _fetched_models() -> Iterator[Path]:
+    from softnpu.tools.models.catalogue import CATALOGUE
+    from softnpu.tools.models.fetch import directory
+
+    folder = directory()
+    for name in CATALOGUE:
+        yield from (path for path in folder.glob(f"{name}-*") if (path / "manifest.json").exists())
+        yield from (path for path in (folder / f"{name}.lock", folder / f".{name}.partial") if path.exists())
+
+
+def _clean_compiled_models(dry_run: bool) -> int:
+    from softnpu.driver.cache_options import cache_options_from_environment
+    from softnpu.emulator.compiler.model_cache import entry_files, maintenance
+
+    options = cache_options_from_environment(os.environ)
+    if options is None or not Path(options.directory).is_dir():
+        return 0
+    folder = Path(options.directory)
+    removed = entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda found: found)[0]
+    size = sum(entry.total for entry in removed)
+    what = format_count(len(removed), "compiled model")
+    print_line(f"{'would remove' if dry_run else 'removed'} {what} in {folder}, {format_bytes(size)}")
+    return size
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_file())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

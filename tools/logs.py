@@ -1,0 +1,63 @@
+"""`softnpu logs`: what a daemon in the background has written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from softnpu.tools.failures import ToolError
+from softnpu.tools.status import SocketOption, socket_path
+
+_LOOK_S: Final = 0.2
+
+
+def logs(
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written.")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Print the log of the daemon, of the last one if none runs."""
+    from softnpu.emulator.interface import endpoint
+
+    path = socket_path(socket)
+    log = endpoint.log_path(path)
+    try:
+        text = log.read_bytes()
+    except FileNotFoundError:
+        raise ToolError(
+            f"log {log}",
+            found="no such file",
+            expected="the log of a daemon in the background",
+            hint="one in the foreground logs to its stderr",
+        ) from None
+    older = endpoint.older_log_path(path)
+    if text.count(b"\n") < lines and older.exists():
+        text = older.read_bytes() + text
+    _write(b"".join(text.splitlines(keepends=True)[-lines:] if lines else []))
+    if follow:
+        for part in _following(log, log.stat().st_size):
+            _write(part)
+
+
+def _write(text: bytes) -> None:
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def _following(log: Path, position: int) -> Iterator[bytes]:
+    """What is appended to the file, without end; from its begin when it was cut."""
+    with log.open("rb") as file:
+        while True:
+            size = os.fstat(file.fileno()).st_size
+            position = position if position <= size else 0
+            file.seek(position)
+            if part := file.read():
+                position += len(part)
+                yield part
+            time.sleep(_LOOK_S)  # several processes write: nothing tells of every line
