@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.argument_bounds import sparse_sizes
 from softnpu.driver.errors import invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
@@ -24,6 +23,7 @@ from softnpu.driver.graph_properties import (
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block, MemoryPool, MemoryRef
+from softnpu.emulator.blob.argument_bounds import sparse_sizes
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from softnpu.driver.argument_bounds import dimensions
 from softnpu.driver.properties import Record
+from softnpu.emulator.blob.argument_bounds import dimensions
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.interface.commands import MAX_DIMS
 

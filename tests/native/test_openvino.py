@@ -124,14 +124,19 @@ for shape, sizes in (([-1] * 4, [(1, 2, 3, 4), (3, 4, 300, 5)]), ([-1, 16], [(7,
         expected = on_cpu(unbounded(shape), [image])
         for request in requests: same(list(request.infer([image]).values()), expected)
 assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") < 2**26
-chosen = core.compile_model(unbounded([-1] * 4), "NPU", {"NPU_UNBOUNDED_BYTES": "256"})
-check(chosen, unbounded([-1] * 4), rng.random((1, 6, 9, 1), np.float32))
-try:
-    chosen(rng.random((1, 5, 11, 1), np.float32))
-except RuntimeError as failure:
-    assert "exceeds" in str(failure), failure
-else:
-    raise AssertionError("more than what was chosen")
+def chosen(operation):
+    x = op.parameter(ov.PartialShape([-1] * 4), np.float32, "x")
+    model = ov.Model([op.result(operation(x))], [x], "chosen")
+    return model, core.compile_model(model, "NPU", {"NPU_UNBOUNDED_BYTES": "256"})
+model, compiled = chosen(op.relu)
+check(compiled, model, rng.random((1, 6, 9, 1), np.float32))
+for compiled, size, said in ((compiled, 55, "exceeds"), (chosen(op.non_zero)[1], 20, "INVALID_SIZE")):
+    try:
+        compiled(rng.random((1, 1, size, 1), np.float32))
+    except RuntimeError as failure:
+        assert said in str(failure), failure
+    else:
+        raise AssertionError("more than what was chosen")
 """,
     "outputs that are inputs or each other": """
 from tests.support.shared_tensors import MODELS, handed_on

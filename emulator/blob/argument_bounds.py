@@ -7,6 +7,7 @@ allows, and memory of just that size is sparse: it gets pages where it is used.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 
 from softnpu.emulator.blob.container import ArgumentMeta
@@ -26,8 +27,7 @@ def dimensions(meta: ArgumentMeta, config: Mapping[str, str]) -> tuple[int, ...]
     if not meta.unbounded:
         return meta.shape
     ranges = [_range(text) for text in meta.partial_shape.strip("[]").split(",")]
-    chosen = config.get(UNBOUNDED_BYTES, "")
-    room = (int(chosen) if chosen.isdecimal() else _DEFAULT_BYTES) // meta.alignment
+    room = (_chosen(config) or _DEFAULT_BYTES) // meta.alignment
     dims = [0] * len(ranges)
     order = sorted(range(len(ranges)), key=lambda index: (_width(ranges[index]), index))
     for left, index in zip(range(len(order), 0, -1), order, strict=True):
@@ -41,6 +41,21 @@ def sparse_sizes(arguments: tuple[ArgumentMeta, ...], config: Mapping[str, str])
     """The sizes that programs allocate for arguments without a largest shape: as told, and in whole pages."""
     told = [math.prod(dimensions(meta, config)) * meta.alignment for meta in arguments if meta.unbounded]
     return {size for exact in told for size in (exact, -(-exact // PAGE) * PAGE)}
+
+
+def most_bytes(meta: ArgumentMeta, config: Mapping[str, str]) -> int:
+    """The bytes of memory that an argument with dynamic dimensions may use, however much there is.
+
+    More than what programs were told they would not find: OpenVINO's plugin takes new memory for it.
+    """
+    if not meta.unbounded:
+        return meta.byte_size
+    return math.prod(dimensions(meta, config)) * meta.alignment if _chosen(config) else sys.maxsize
+
+
+def _chosen(config: Mapping[str, str]) -> int:
+    text = config.get(UNBOUNDED_BYTES, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _range(text: str) -> tuple[int, int]:
