@@ -23,6 +23,7 @@ from softnpu.driver.graph_properties import (
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block, MemoryPool, MemoryRef
+from softnpu.emulator.blob.argument_bounds import sparse_sizes
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface import messages as msg
@@ -83,6 +84,7 @@ class Graph(Handle):
         self._lock = threading.Lock()
         self._native: memoryview | None = None
         self.meta: GraphMeta = _read_meta(blob, created.blob_length)
+        context.memory.sparse_sizes |= sparse_sizes(self.meta.arguments, self.meta.config)
 
     def _drop_references(self) -> None:
         del self._on_device
@@ -114,7 +116,7 @@ class Graph(Handle):
 
     def get_argument_properties(self, index: int) -> ArgumentProperties3:
         """`pfnGetArgumentProperties`, 2 and 3. INVALID_ARGUMENT for an unknown index."""
-        return argument_properties(self._argument("pfnGetArgumentProperties3", index))
+        return argument_properties(self._argument("pfnGetArgumentProperties3", index), self.meta.config)
 
     def get_argument_metadata(self, index: int) -> ArgumentMetadata:
         """`pfnGraphGetArgumentMetadata`. INVALID_ARGUMENT for an unknown index."""

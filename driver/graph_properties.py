@@ -6,8 +6,10 @@ Strings and arrays are cut and padded as the C structures do it.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 from softnpu.driver.properties import Record
+from softnpu.emulator.blob.argument_bounds import dimensions
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.interface.commands import MAX_DIMS
 
@@ -17,8 +19,6 @@ MAX_TENSOR_NAMES = 32
 MAX_METADATA_DIMS = 8
 DYNAMIC_DIMENSION = 2**64 - 1
 """In metadata: a dimension that each execution sets."""
-UNBOUNDED = 2**32 - 1
-"""In properties: a dimension without an upper bound."""
 
 
 class GraphFormat(enum.IntEnum):
@@ -187,7 +187,7 @@ class DeviceGraphProperties2(DeviceGraphProperties, frozen=True, kw_only=True):
 class ArgumentProperties(Record, frozen=True, kw_only=True):
     """`ze_graph_argument_properties_t`. `dims` are five, those that the argument does not have are 1.
 
-    Dynamic ones are their upper bounds, `UNBOUNDED` if there is none.
+    Dynamic ones are their upper bounds, or what `argument_bounds` tells in their place.
 
     The network's precision and layout are those of the IR, the device's those of the memory.
     """
@@ -235,9 +235,9 @@ class MemoryUse(Record, frozen=True, kw_only=True):
     allocated: int
 
 
-def argument_properties(meta: ArgumentMeta) -> ArgumentProperties3:
-    """All that is known of an argument; lower versions are a part of it."""
-    dims = _dims(meta)
+def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> ArgumentProperties3:
+    """All that is known of an argument; lower versions are a part of it. `config`: of the graph."""
+    dims = dimensions(meta, config)[:MAX_DIMS]
     layout = _layout(meta)
     rank = len(meta.model_shape)
     return ArgumentProperties3(
@@ -261,16 +261,6 @@ def _name(meta: ArgumentMeta) -> str:
     # programs pair the two arguments of a state by what follows the prefixes: both are cut alike
     room = MAX_NAME - 1
     return cut(meta.name, room - len(READ_VALUE) + len(ASSIGN) if meta.name.startswith(ASSIGN) else room)
-
-
-def _dims(meta: ArgumentMeta) -> tuple[int, ...]:
-    """Upper bounds of the dimensions; those without one are the largest number that there is."""
-    if not meta.is_dynamic:
-        return meta.shape[:MAX_DIMS]
-    bounds = meta.partial_shape.strip("[]").split(",")
-    # `3`, `1..8`, `..8`, `2..`, `?`
-    highs = (bound.rpartition("..")[2] for bound in bounds[:MAX_DIMS])
-    return tuple(min(int(high), UNBOUNDED) if high.isdecimal() else UNBOUNDED for high in highs)
 
 
 def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:

@@ -136,6 +136,8 @@ class MemoryPool:
     """All memory of one context in this process: mapped segments, live blocks, what is to be freed."""
 
     def __init__(self, connection: Connection, context: int) -> None:
+        self.sparse_sizes: set[int] = set()
+        """Allocations of these sizes are for arguments without a largest shape."""
         self._connection = connection
         self._context = context
         self._lock = threading.RLock()
@@ -158,7 +160,12 @@ class MemoryPool:
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemAlloc(
-                context=self._context, kind=kind, size=size, alignment=alignment, exportable=exportable
+                context=self._context,
+                kind=kind,
+                size=size,
+                alignment=alignment,
+                exportable=exportable,
+                sparse=size in self.sparse_sizes and not exportable,
             )
             answer, fds = self._connection.request(
                 call, request, msg.MemAllocated, on_orphaned=self._on_orphaned_allocation
@@ -346,7 +353,8 @@ class MemoryPool:
         try:
             if failpoints.active is not None:
                 failpoints.hit("client.map")
-            os.posix_fallocate(fd, 0, answer.segment_size)
+            if not answer.sparse:
+                os.posix_fallocate(fd, 0, answer.segment_size)
             return SharedMapping(fd, answer.segment_size), 0
         except OSError as failure:
             self._connection.post(msg.MemFree(memory=(answer.memory,)))

@@ -22,6 +22,7 @@ _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _PR_SET_PDEATHSIG = 1
 _ALL_WAITERS = 0x7FFFFFFF
+_NOT_DUMPED = 1 << 34
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """The size can never change again, so a mapping can never fault: what both sides may write."""
@@ -125,7 +126,10 @@ def has_seals(fd: int, seals: int) -> bool:
 
 def map_shared(fd: int, size: int) -> mmap.mmap:
     """The whole memory file, readable and writable, shared with every process that maps it."""
-    return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    if size >= _NOT_DUMPED:
+        mapping.madvise(mmap.MADV_DONTDUMP)  # sparse memory: a core file would be searched for minutes
+    return mapping
 
 
 def can_map_shared(fd: int) -> bool:

@@ -16,10 +16,9 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.compiler.error_info import openvino_errors
+from softnpu.emulator.compiler.options import ARGUMENT_LIMIT
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-ARGUMENT_LIMIT = 1 << 40
-"""Most bytes of one argument."""
 _SHAPE_TYPE = "i32"
 _SHAPE_ITEM = 4
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
+ARGUMENT_LIMIT = 1 << 40
+"""Most bytes of one argument."""
 COMPILER = "softnpu-compiler 1.5"
 PLATFORMS = ("3720", "4000", "5010")
 """What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
@@ -30,6 +32,7 @@ STATES_INIT = "NPU_STATES_INIT"
 STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
 WEIGHTLESS = "ENABLE_WEIGHTLESS"
 CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
+UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
 
 # The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
 # another precision silently: f16 asked for on a host with bf16 only gave bf16.
@@ -134,13 +137,13 @@ def _performance_hint() -> tuple[str, Callable[[str], str | None]]:
     return " or ".join((*hints, "CUMULATIVE_THROUGHPUT")), accept
 
 
-def _integer(low: int) -> tuple[str, Callable[[str], str | None]]:
+def _integer(low: int, high: int = _INT_MAX) -> tuple[str, Callable[[str], str | None]]:
     def accept(text: str) -> str | None:
-        if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(high))):
             return None
-        return str(int(text)) if low <= int(text) <= _INT_MAX else None
+        return str(int(text)) if low <= int(text) <= high else None
 
-    return f"an integer from {low} to {_INT_MAX}", accept
+    return f"an integer from {low} to {high}", accept
 
 
 def _text() -> tuple[str, Callable[[str], str | None]]:
@@ -180,6 +183,7 @@ OPTIONS: dict[str, Option] = {
     "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
     CALL_NUMBER: _known(_integer(0), "0"),
     "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
+    UNBOUNDED_BYTES: Option(*_integer(1, ARGUMENT_LIMIT), default="", engine=True),
     "NPU_TILES": Option(*_integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(_integer(1), ""),
     "NPU_STEPPING": _known(_integer(0), ""),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from softnpu.emulator.blob.argument_bounds import most_bytes
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.memory import Bytes, Range
@@ -55,6 +56,7 @@ class Arguments:
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, meta: GraphMeta) -> None:
         self._name = f"graph '{meta.name}'"
+        self._config = meta.config
         self.before: list[Copy] = []
         self.after: list[Copy] = []
         self.staged = self.size = 0
@@ -226,6 +228,7 @@ class Arguments:
         try:
             if argument.is_dynamic:
                 size, alignment, steps = _dynamic_size(space, at, argument, strides), argument.alignment, None
+                size = min(size, most_bytes(argument, self._config))
             else:
                 size, alignment, steps = _extent(argument, strides)
             memory = space.resolve(at, size, alignment)
@@ -277,7 +280,7 @@ def _length(bound: _Bound) -> int:
 def _dynamic_size(
     space: AddressSpace, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None
 ) -> int:
-    """Return how many bytes from `at` on an argument with dynamic dimensions may use."""
+    """Return how many bytes there are for an argument with dynamic dimensions."""
     if strides is not None:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
@@ -285,8 +288,7 @@ def _dynamic_size(
             found=f"{list(strides)}",
             expected="none with dynamic dimensions",
         )
-    size = space.resolve(at, 0, argument.alignment).size - at.offset
-    return size if argument.unbounded else min(size, argument.byte_size)
+    return space.resolve(at, 0, argument.alignment).size - at.offset
 
 
 def _extent(

@@ -99,7 +99,8 @@ class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
 class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
     """Allocate `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
 
-    `exportable` memory has a segment of its own, whose descriptor another process may use.
+    `exportable` memory has a segment of its own, whose descriptor another process may use. So has `sparse`
+    memory, which gets pages where it is used, and counts by these.
     """
 
     context: Handle
@@ -107,6 +108,7 @@ class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
     size: int
     alignment: int = 0
     exportable: bool = False
+    sparse: bool = False
 
 
 class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
@@ -332,7 +334,7 @@ class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
     """Memory lies at `offset` of segment `segment`, which is `segment_size` bytes long.
 
     Descriptor: the segment, only when this session does not hold it yet (`fresh`). The client reserves
-    the pages of a fresh segment (fallocate) before it uses them.
+    the pages of a fresh segment (fallocate) before it uses them, unless it is `sparse`.
     """
 
     memory: Handle
@@ -340,6 +342,7 @@ class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
     segment_size: int
     offset: int
     fresh: bool
+    sparse: bool = False
 
 
 class QueueCreated(Message, frozen=True, kw_only=True, tag="queue_created"):

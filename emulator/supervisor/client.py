@@ -115,6 +115,11 @@ class Client:
         self._channel.discard()
         self._server.client_gone(self.number)
 
+    def _end(self, info: ErrorInfo) -> None:
+        """End the session, and tell the client why."""
+        self._post(0, msg.Failed(info=info))
+        self.close(str(info))
+
     def _watch(self, full: bool) -> None:
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
 
@@ -266,7 +271,7 @@ class Client:
             self._deadline = None
         if request.role == "session":
             self.session = Session(
-                self.number, self.pid, request.client, self._services, self.user, self._post
+                self.number, self.pid, request.client, self._services, self.user, self._post, self._end
             )
             self.user.sessions.take()
         log.info(

@@ -25,6 +25,7 @@ from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
 from softnpu.emulator.supervisor.child import Child, ChildProgram
 from softnpu.emulator.supervisor.image_loads import ImageLoads
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
+from softnpu.emulator.supervisor.limits import DEVICE_ADDRESS_SPACE, address_space
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor
@@ -55,6 +56,7 @@ class Device:
         self.images = ImageStore()
         self.contexts: dict[int, Context] = {}
         self.memory_used = 0
+        self.address_space = address_space(f"device {info.index}", DEVICE_ADDRESS_SPACE)
         self.state = DeviceState.STARTING
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None

@@ -17,6 +17,9 @@ T = TypeVar("T")
 OPTION = "--limit"
 _LEAST_SEGMENTS = 1024
 _MOST_SEGMENTS = 24576
+SESSION_ADDRESS_SPACE = 16 << 40
+DEVICE_ADDRESS_SPACE = 64 << 40
+"""Sparse memory, used or not: an engine maps all of it, and has 128 TiB."""
 SEGMENTS_IN_ALL = 49152
 """A process has 65530 mappings (`vm.max_map_count`), and an engine maps every segment."""
 
@@ -112,6 +115,12 @@ class Quota:
 
     def give(self, count: int = 1) -> None:
         self.used -= count
+
+
+def address_space(whose: str, limit: int) -> Quota:
+    """The quota of sparse memory, used or not."""
+    what = "bytes of address space"
+    return Quota(limit, "", what, whose, "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
 
 
 class CountedTable(HandleTable[T], Generic[T]):

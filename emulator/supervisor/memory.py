@@ -25,6 +25,7 @@ _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
 _HEADROOM = 256 * 1024 * 1024
+_BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 
 @dataclass
@@ -43,13 +44,18 @@ class Segment:
 
 @dataclass
 class Allocation:
-    """`size` bytes as asked for, `reserved` bytes as placed, at `offset` of `segment`."""
+    """`size` bytes as asked for, `reserved` bytes as placed, at `offset` of `segment`.
+
+    `counted` is what it counts for: its size, or the pages in use of a `sparse` one.
+    """
 
     segment: Segment
     offset: int
     size: int
     reserved: int
     kind: str
+    counted: int
+    sparse: bool = False
     handle: int = 0
 
 
@@ -58,52 +64,73 @@ class ContextMemory:
     """All segments of one context."""
 
     segments: dict[int, Segment] = field(default_factory=dict)
+    sparse: dict[int, Allocation] = field(default_factory=dict)
     allocated: int = 0
     _next: int = 1
 
+    @property
+    def address_space(self) -> int:
+        """Bytes of sparse allocations, used or not."""
+        return sum(allocation.size for allocation in self.sparse.values())
+
     def allocate(
-        self, size: int, alignment: int, kind: str, exportable: bool = False
+        self, size: int, alignment: int, kind: str, exportable: bool = False, sparse: bool = False
     ) -> tuple[Allocation, bool]:
         """Place `size` bytes; the flag says that the segment is a fresh one.
 
-        Exportable memory has a segment of its own: its descriptor gives access to nothing else.
+        Exportable memory has a segment of its own: its descriptor gives access to nothing else. So has sparse
+        memory: its pages are those of the segment.
         """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
         control = kind == "control"
-        if reserved > _ARENA_ITEM or exportable:
+        if reserved > _ARENA_ITEM or exportable or sparse:
             segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
             offset = segment.ranges.allocate(segment.size, alignment)
             reserved = segment.size
         else:
             segment, offset, fresh = self._place(reserved, alignment, control)
         assert offset is not None  # the segment was made or chosen for this size
-        self.allocated += size
-        return Allocation(segment, offset, size, reserved, kind), fresh
+        allocation = Allocation(segment, offset, size, reserved, kind, 0 if sparse else size, sparse)
+        if sparse:
+            self.sparse[segment.number] = allocation
+        self.allocated += allocation.counted
+        return allocation, fresh
 
     def adopt(self, fd: int, size: int, kind: str) -> Allocation:
         """A segment that another process has made, as one allocation; takes the descriptor."""
         segment = self._keep_segment(fd, size, control=False)
         segment.ranges.allocate(size, PAGE)
         self.allocated += size
-        return Allocation(segment, 0, size, size, kind)
+        return Allocation(segment, 0, size, size, kind, size)
 
     def free(self, allocation: Allocation) -> bool:
         """Free an allocation; True if its segment is freed with it."""
         segment = allocation.segment
         segment.ranges.free(allocation.offset, allocation.reserved)
-        self.allocated -= allocation.size
+        self.sparse.pop(segment.number, None)
+        self.allocated -= allocation.counted
         if not segment.ranges.empty:
             return False
         del self.segments[segment.number]
         segment.close()
         return True
 
+    def count_pages(self) -> int:
+        """Count what sparse allocations use now; how many bytes more that is."""
+        before = self.allocated
+        for allocation in self.sparse.values():
+            used = os.fstat(allocation.segment.fd).st_blocks * _BLOCK
+            self.allocated += used - allocation.counted
+            allocation.counted = used
+        return self.allocated - before
+
     def close(self) -> None:
         """Close every segment."""
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
+        self.sparse.clear()
         self.allocated = 0
 
     def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:

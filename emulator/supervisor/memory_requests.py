@@ -10,7 +10,10 @@ from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.memory import Allocation, check_host_memory, check_request
 from softnpu.emulator.supervisor.objects import Context
+from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
+
+_COUNT_S = 0.25
 
 
 class MemoryRequests:
@@ -18,14 +21,19 @@ class MemoryRequests:
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
+        self._timer: Timer | None = None
 
     def alloc(self, call: Call, request: msg.MemAlloc) -> None:
         context = self._state.contexts.get(request.context)
         check_request(request.kind, request.size, request.alignment)
-        self.check(context, request.size)
-        check_host_memory(request.size)
+        self.count_pages()
+        self.check(context, 0 if request.sparse else request.size)
+        if request.sparse:
+            self._state.check_address_space(context, request.size)
+        else:
+            check_host_memory(request.size)
         allocation, fresh = context.memory.allocate(
-            request.size, request.alignment, request.kind, request.exportable
+            request.size, request.alignment, request.kind, request.exportable, request.sparse
         )
         handle = self.keep(context, allocation, fresh)
         answer = self.answer(context, handle, fresh)
@@ -53,29 +61,21 @@ class MemoryRequests:
     def check(self, context: Context, size: int) -> None:
         """Refuse what this session or its device has no room for."""
         self._state.memory.check_room()
-        limit = self._state.services.limits.session_memory
-        if self._state.memory_used + size > limit:
-            raise refuse(
-                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
-                "memory allocation",
-                found=f"{size} bytes asked for, this session has {self._state.memory_used}",
-                expected=f"at most {limit} bytes a session",
-                hint="free memory, or start the daemon with a larger --session-memory",
-            )
-        self._state.device_of(context).check_memory(size, "memory allocation")
-        self._state.user.memory.check(size)
+        self._state.check_memory(context, size)
         self._state.segments.check()
         self._state.user.check_segment()
 
     def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
         """Give an allocation its handle, count it, and announce it to the engine."""
-        size = allocation.size
         handle = self._state.memory.add(OwnedAllocation(context, allocation))
         allocation.handle = handle
         context.allocations[handle] = allocation
-        self._state.count_memory(size, int(fresh))
+        self._state.count_memory(allocation.counted, int(fresh))
         device = self._state.device_of(context)
-        device.account(size)
+        device.account(allocation.counted)
+        if allocation.sparse:
+            self._state.take_address_space(context, allocation.size)
+            self._watch_pages()
         if fresh:
             device.announce.segment(context, allocation.segment.number)
         device.announce.memory(context, handle)
@@ -89,6 +89,7 @@ class MemoryRequests:
             segment_size=allocation.segment.size,
             offset=allocation.offset,
             fresh=fresh,
+            sparse=allocation.sparse,
         )
 
     def free(self, call: Call, request: msg.MemFree) -> None:
@@ -119,12 +120,43 @@ class MemoryRequests:
         self._state.memory.pop(handle)
         del context.allocations[handle]
         ended = context.memory.free(allocation)
-        self._state.count_memory(-allocation.size, -int(ended))
+        self._state.count_memory(-allocation.counted, -int(ended))
         device = self._state.device_of(context)
-        device.account(-allocation.size)
+        device.account(-allocation.counted)
+        if allocation.sparse:
+            self._state.take_address_space(context, -allocation.size)
         device.announce.memory_freed(context, handle)
         if ended:
             device.announce.segment_freed(context, allocation.segment.number)
+
+    def _watch_pages(self) -> None:
+        if self._timer is None:
+            self._timer = self._state.services.reactor.after(_COUNT_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Count pages as long as there is sparse memory; end a session that uses more than it may have."""
+        self._timer = None
+        if not self._state.open or not any(context.memory.sparse for context in self._state.contexts):
+            return
+        self._watch_pages()
+        for context in self.count_pages():
+            try:
+                self._state.check_memory(context, 0)
+            except Refused as error:
+                self._state.end(error.info)
+                return
+
+    def count_pages(self) -> list[Context]:
+        """Count what sparse memory uses now; the contexts that use more than before."""
+        grown = []
+        for context in self._state.contexts:
+            more = context.memory.count_pages() if context.memory.sparse else 0
+            if more:
+                self._state.count_memory(more, 0)
+                self._state.device_of(context).account(more)
+            if more > 0:
+                grown.append(context)
+        return grown
 
 
 def _bad_import(found: str) -> Refused:

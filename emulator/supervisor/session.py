@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
@@ -28,14 +28,21 @@ class Session:
     """The session of one client; hands its requests to the parts that serve them."""
 
     def __init__(
-        self, number: int, pid: int, client: str, services: Services, user: User, post: Post
+        self,
+        number: int,
+        pid: int,
+        client: str,
+        services: Services,
+        user: User,
+        post: Post,
+        end: Callable[[ErrorInfo], None],
     ) -> None:
         self.number = number
         self.pid = pid
         self.client = client.encode()[:_CLIENT_NAME].decode(errors="ignore")
         self.user = user
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, user, post)
+        self.state = SessionState(services, user, post, end)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
@@ -77,6 +84,7 @@ class Session:
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
         state = self.state
+        self.memory.count_pages()
         return msg.SessionStatus(
             session=self.number,
             pid=self.pid,
@@ -115,6 +123,7 @@ class Session:
 
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
+        self.memory.count_pages()
         images = {graph.image.number: graph.image for graph in context.graphs.values() if graph.initialized}
         answer = msg.ContextMemoryAnswer(
             total=self.state.device_of(context).info.memory_total,
@@ -140,9 +149,11 @@ class Session:
         # the engine may still drain a queue of this context: its ring goes with the rest
         context.allocations.clear()
         size, segments = context.memory.allocated, len(context.memory.segments)
+        address_space = context.memory.address_space
 
         def on_dropped() -> None:
             state.count_memory(-size, -segments)
+            state.take_address_space(context, -address_space)
             state.services.users.drop_idle()
 
         state.device_of(context).drop_context(context, on_dropped)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.handles import HandleKind
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.limits import CountedTable, Quota
+from softnpu.emulator.supervisor.limits import SESSION_ADDRESS_SPACE, CountedTable, Quota, address_space
 from softnpu.emulator.supervisor.memory import Allocation
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.reactor import Reactor
@@ -69,16 +69,18 @@ class OwnedAllocation:
 class SessionState:
     """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for."""
 
-    def __init__(self, services: Services, user: User, post: Post) -> None:
+    def __init__(self, services: Services, user: User, post: Post, end: Callable[[ErrorInfo], None]) -> None:
         limits = services.limits
         self.services = services
         self.user = user
         self.post = post
+        self.end = end
         self.open = True
         self.memory_used = 0
         self.segments = Quota(
             services.session_segments, "session-segments", "segments", "this session", "memory allocation"
         )
+        self.address_space = address_space("this session", SESSION_ADDRESS_SPACE)
         self.contexts: CountedTable[Context] = CountedTable(
             HandleKind.CONTEXT, limits.contexts, "session-contexts", user.handles
         )
@@ -91,6 +93,30 @@ class SessionState:
         self.graphs: CountedTable[Graph] = CountedTable(
             HandleKind.GRAPH, limits.graphs, "session-graphs", user.handles, user.graphs
         )
+
+    def check_memory(self, context: Context, size: int) -> None:
+        """Refuse `size` more bytes that this session, its user or the device has no room for."""
+        limit = self.services.limits.session_memory
+        if self.memory_used + size > limit:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "memory allocation",
+                found=f"{size} bytes asked for, this session has {self.memory_used}",
+                expected=f"at most {limit} bytes a session",
+                hint="free memory, or start the daemon with a larger --session-memory",
+            )
+        self.device_of(context).check_memory(size, "memory allocation")
+        self.user.memory.check(size)
+
+    def check_address_space(self, context: Context, size: int) -> None:
+        """Refuse sparse memory that the address space of the engine has no room for."""
+        self.address_space.check(size)
+        self.device_of(context).address_space.check(size)
+
+    def take_address_space(self, context: Context, size: int) -> None:
+        """Count `size` more bytes of address space (fewer if negative)."""
+        self.address_space.take(size)
+        self.device_of(context).address_space.take(size)
 
     def device_of(self, context: Context) -> Device:
         """The device that a context of this session is on."""

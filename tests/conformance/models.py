@@ -6,7 +6,10 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 COUNT = 16
 """Elements of each tensor: shape 1 x 16."""
@@ -62,9 +65,13 @@ def weighted_sum(factor: float = FACTOR) -> Model:
     total = ops.add(left, scaled, name=NAMES[2])
     total.output(0).get_tensor().set_names({NAMES[2]})
     model = ov.Model([total], [left, right], f"weighted_sum_{factor:g}")
+    return _of(model, build_flags())
+
+
+def _of(model: ov.Model, flags: str) -> Model:
     model.set_rt_info("true", "is_new_api")
     model.set_rt_info("true", "use_indices_for_io_metadata")
-    return _serialised(model, build_flags())
+    return _serialised(model, flags)
 
 
 def growing_rows(width: int) -> Model:
@@ -88,6 +95,19 @@ def _serialised(model: Any, flags: str) -> Model:
         path = Path(folder) / "model.xml"
         ov.serialize(model, path)
         return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), flags)
+
+
+def open_relu(*shapes: str, config: str = "") -> Model:
+    """An input of each of these shapes, as OpenVINO writes them, and as many outputs: relu, f32."""
+    import openvino as ov
+    from openvino import opset15 as ops
+
+    inputs = [
+        ops.parameter(ov.PartialShape(f"[{shape}]"), ov.Type.f32, name=f"x{index}")
+        for index, shape in enumerate(shapes)
+    ]
+    model = ov.Model([ops.relu(x) for x in inputs], inputs, "open_relu")
+    return _of(model, f"--config {config}" if config else "")
 
 
 def broken() -> Model:

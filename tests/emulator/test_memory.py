@@ -95,6 +95,50 @@ def test_a_daemon_without_descriptors_refuses_and_recovers(start_daemon: StartDa
     assert daemon.engine().restarts == 0
 
 
+def test_sparse_memory_counts_by_its_pages_and_a_session_that_uses_too_much_is_ended(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon(memory=24 * MIB, session_memory=8 * MIB)
+    with Wire(daemon.socket) as greedy, Wire(daemon.socket) as other:
+        greedy.hello()
+        other.hello()
+        one, two = WireContext(greedy), WireContext(other)
+        large = one.alloc(1 << 40, sparse=True)
+        assert one.request_memory().allocated == 0
+        large.write(b"x" * (6 * MIB), at=1 << 39)
+        assert one.request_memory().allocated == 6 * MIB
+        info = greedy.info(msg.MemAlloc(context=one.handle, kind="host", size=3 * MIB))
+        assert info.result == ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
+        large.write(b"x" * (3 * MIB))
+        number, ended = greedy.receive()
+        assert number == 0
+        assert isinstance(ended, msg.Failed)
+        assert ended.info.result == ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
+        assert f"{9 * MIB}" in ended.info.found
+        wait_until(lambda: two.request_memory().allocated == daemon.memory_used() == 0)
+        two.check_works()
+
+
+def test_sparse_memory_leaves_the_engine_its_address_space(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(memory=24 * MIB)
+    with Wire(daemon.socket) as first, Wire(daemon.socket) as second:
+        first.hello()
+        second.hello()
+        one, two = WireContext(first), WireContext(second)
+        memory = [one.alloc(4 << 40, sparse=True) for _ in range(4)]
+        info = first.info(msg.MemAlloc(context=one.handle, kind="host", size=1 << 20, sparse=True))
+        assert info.result == ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
+        assert "address space" in info.found
+        first.ask(msg.MemFree(memory=(memory[0].handle,)), msg.Ok)
+        one.alloc(4 << 40, sparse=True)
+        one.check_works()
+        two.alloc(16 << 40, sparse=True)
+        first.ask(msg.ContextDestroy(context=one.handle), msg.Ok)
+        WireContext(first).alloc(16 << 40, sparse=True)
+        two.check_works()
+    assert daemon.engine().restarts == 0
+
+
 @pytest.mark.quick
 def test_allocations_lie_apart_share_descriptors_and_use_freed_memory_again(
     shared_daemon: Daemon, context: Context

@@ -151,6 +151,8 @@ class FrameMaker:
             fields["alignment"] = dice.pick((0, 1, 2, 64, 1024, 4096))
         if dice.chance(0.15):
             fields["exportable"] = True
+        if dice.chance(0.1):
+            fields["sparse"] = True
         return Frame("mem_alloc", fields)
 
     def _mem_import(self) -> Frame:

@@ -108,6 +108,36 @@ for model, wrong in ((sine(six, six), "input"), (sine([64], six), "output")):
     else:
         raise AssertionError("compiled")
 """,
+    "dimensions without bounds, results of any size": """
+def unbounded(shape):
+    x = op.parameter(ov.PartialShape(shape), np.float32, "x")
+    unique = op.unique(x)
+    results = [op.relu(x), op.non_zero(x), *(unique.output(index) for index in range(4))]
+    return ov.Model([op.result(result) for result in results], [x], "unbounded")
+for shape, sizes in (([-1] * 4, [(1, 2, 3, 4), (3, 4, 300, 5)]), ([-1, 16], [(7, 16), (900, 16), (1, 16)])):
+    compiled = core.compile_model(unbounded(shape), "NPU")
+    blob = compiled.export_model()
+    imported = core.import_model(io.BytesIO(getattr(blob, "getvalue", lambda: blob)()), "NPU")
+    requests = [each.create_infer_request() for each in (compiled, imported) for _ in range(3)]
+    for size in sizes:
+        image = np.round(rng.normal(0, 3, size)).astype(np.float32)
+        expected = on_cpu(unbounded(shape), [image])
+        for request in requests: same(list(request.infer([image]).values()), expected)
+assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") < 2**26
+def chosen(operation):
+    x = op.parameter(ov.PartialShape([-1] * 4), np.float32, "x")
+    model = ov.Model([op.result(operation(x))], [x], "chosen")
+    return model, core.compile_model(model, "NPU", {"NPU_UNBOUNDED_BYTES": "256"})
+model, compiled = chosen(op.relu)
+check(compiled, model, rng.random((1, 6, 9, 1), np.float32))
+for compiled, size, said in ((compiled, 55, "exceeds"), (chosen(op.non_zero)[1], 20, "INVALID_SIZE")):
+    try:
+        compiled(rng.random((1, 1, size, 1), np.float32))
+    except RuntimeError as failure:
+        assert said in str(failure), failure
+    else:
+        raise AssertionError("more than what was chosen")
+""",
     "outputs that are inputs or each other": """
 from tests.support.shared_tensors import MODELS, handed_on
 for shape in ([2, 3], [2, ov.Dimension(1, 6)]):

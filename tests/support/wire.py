@@ -121,8 +121,8 @@ class WireContext:
         self.doorbell = wire.take_fd()
         self.segments: dict[int, SharedMapping] = {}
 
-    def alloc(self, size: int, kind: str = "host") -> WireMemory:
-        request = msg.MemAlloc(context=self.handle, kind=kind, size=size)
+    def alloc(self, size: int, kind: str = "host", sparse: bool = False) -> WireMemory:
+        request = msg.MemAlloc(context=self.handle, kind=kind, size=size, sparse=sparse)
         return self.adopt(self.wire.ask(request, msg.MemAllocated), size)
 
     def adopt(self, placed: msg.MemAllocated, size: int) -> WireMemory:

@@ -114,7 +114,7 @@ ze_result_t argument_properties(const char* call, ze_graph_handle_t hGraph, uint
         const auto graph = lookup<Graph>(hGraph);
         require_nonnull(out, "pGraphArgumentProperties");
         const ArgumentMeta& meta = graph->argument(index);
-        describe(meta, *out);
+        describe(graph->meta, meta, *out);
         for (auto& link : ze_chain(next)) {
             if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
                 static_cast<ze_graph_argument_property_strides_t&>(link).supportsDynamicStrides =

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/guard.hpp"
+#include "graph/bounds.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/serialized.hpp"
 #include "wire/schema.hpp"
@@ -98,6 +99,7 @@ std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, con
     return with_build_failure([&] {
         auto graph = std::make_shared<Graph>(context, create(*context, desc, flags), flags);
         check_ranks(graph->meta);
+        context->memory()->add_sparse_sizes(sparse_sizes(graph->meta));
         return graph;
     });
 }

@@ -1,17 +1,15 @@
 #include "graph/describe.hpp"
 
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 
 #include "base/output.hpp"
+#include "graph/bounds.hpp"
 #include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
-
-constexpr uint32_t UNBOUNDED = UINT32_MAX;
 
 struct Numbered {
     const char* name;
@@ -54,31 +52,6 @@ uint32_t layout_of(const ArgumentMeta& meta) {
     return number != 0 && letters.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
 }
 
-// Upper bounds of the dimensions; UNBOUNDED without one.
-std::vector<uint32_t> dims_of(const ArgumentMeta& meta) {
-    std::vector<uint32_t> dims;
-    if (!meta.is_dynamic()) {
-        for (const int64_t dim : meta.shape) dims.push_back(static_cast<uint32_t>(dim));
-    } else {
-        // `3`, `1..8`, `..8`, `2..`, `?`
-        std::string bounds = meta.partial_shape;
-        if (!bounds.empty() && bounds.front() == '[') bounds.erase(0, 1);
-        if (!bounds.empty() && bounds.back() == ']') bounds.pop_back();
-        for (size_t at = 0; at <= bounds.size();) {
-            const size_t comma = std::min(bounds.find(',', at), bounds.size());
-            const std::string bound = bounds.substr(at, comma - at);
-            const size_t dots = bound.rfind("..");
-            const std::string high = dots == std::string::npos ? bound : bound.substr(dots + 2);
-            const bool number = !high.empty() && high.find_first_not_of("0123456789") == std::string::npos;
-            dims.push_back(number ? static_cast<uint32_t>(std::min<uint64_t>(
-                                        std::strtoull(high.c_str(), nullptr, 10), UNBOUNDED))
-                                  : UNBOUNDED);
-            at = comma + 1;
-        }
-    }
-    return dims;
-}
-
 const std::string& friendly_name(const ArgumentMeta& meta) {
     return meta.friendly_name.empty() ? meta.name : meta.friendly_name;
 }
@@ -113,10 +86,10 @@ void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME])
 
 }  // namespace
 
-void describe(const ArgumentMeta& meta, ze_graph_argument_properties_t& out) {
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_t& out) {
     put_name(meta, out.name);
     out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
-    const auto dims = dims_of(meta);
+    const std::vector<uint32_t> dims = dimensions(graph, meta);
     for (size_t index = 0; index < ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE; ++index) {
         out.dims[index] = index < dims.size() ? dims[index] : 1;
     }
@@ -126,14 +99,14 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_properties_t& out) {
     out.deviceLayout = layout_of(meta);
 }
 
-void describe(const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
-    describe(meta, out.base);
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
+    describe(graph, meta, out.base);
     out.quantReverseScale = meta.input ? 1.0f : 0.0f;
     out.quantZeroPoint = 0;
 }
 
-void describe(const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
-    describe(meta, out.base);
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out) {
+    describe(graph, meta, out.base);
     out.dims_count = static_cast<uint32_t>(meta.shape.size());  // at most 5: see creation.cpp
     copy_text(out.debug_friendly_name, friendly_name(meta));
     out.associated_tensor_names_count = put_names(meta, out.associated_tensor_names);

@@ -1,6 +1,7 @@
 #include "graph/meta.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/error_info.hpp"
@@ -38,6 +39,7 @@ ArgumentMeta read_argument(const Value& value) {
     meta.model_shape = integers(value.array(argument_meta::MODEL_SHAPE));
     meta.strides = value.flag(argument_meta::STRIDES);
     meta.partial_shape = value.string(argument_meta::PARTIAL_SHAPE);
+    meta.unbounded = value.flag(argument_meta::UNBOUNDED);
     return meta;
 }
 
@@ -70,8 +72,10 @@ GraphMeta read_meta(int fd, uint64_t length) {
         GraphMeta meta;
         meta.name = value.string(graph_meta::NAME);
         meta.operations = value.integer(graph_meta::OPERATIONS);
-        if (const Value* const config = value.find(graph_meta::CONFIG))
+        if (const Value* const config = value.find(graph_meta::CONFIG)) {
             meta.profiled = config->string("PERF_COUNT") == "YES";
+            meta.unbounded_bytes = std::strtoull(config->string("NPU_UNBOUNDED_BYTES").c_str(), nullptr, 10);
+        }
         for (const Value& argument : value.array(graph_meta::ARGUMENTS)) {
             meta.arguments.push_back(read_argument(argument));
         }

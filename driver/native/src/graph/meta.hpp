@@ -20,6 +20,7 @@ struct ArgumentMeta {
     std::vector<int64_t> model_shape;  // -1 is a dynamic dimension
     bool strides = false;
     std::string partial_shape;  // bounds of dynamic dimensions, such as [1..8,?,64]
+    bool unbounded = false;     // `shape` is the smallest one: there is no largest
 
     bool is_dynamic() const { return !partial_shape.empty(); }
     // Bytes of one element.
@@ -30,6 +31,7 @@ struct GraphMeta {
     std::string name;
     bool profiled = false;
     uint64_t operations = 0;
+    uint64_t unbounded_bytes = 0;         // property NPU_UNBOUNDED_BYTES, 0 without it
     std::vector<ArgumentMeta> arguments;  // all inputs, then all outputs
 };
 

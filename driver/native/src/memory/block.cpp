@@ -10,10 +10,10 @@
 
 namespace softnpu {
 
-Mapping::Mapping(int fd, size_t size) : size_(size) {
+Mapping::Mapping(int fd, size_t size, bool sparse) : size_(size) {
     int code;
     do {
-        code = posix_fallocate(fd, 0, static_cast<off_t>(size));
+        code = sparse ? 0 : posix_fallocate(fd, 0, static_cast<off_t>(size));
     } while (code == EINTR);
     void* const mapped =
         code == 0 ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
@@ -22,6 +22,7 @@ Mapping::Mapping(int fd, size_t size) : size_(size) {
                                    "memory of the machine to back it");
     }
     address_ = static_cast<uint8_t*>(mapped);
+    if (sparse) madvise(mapped, size, MADV_DONTDUMP);  // a core file would be searched for minutes
 }
 
 Mapping::~Mapping() { munmap(address_, size_); }

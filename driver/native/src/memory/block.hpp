@@ -10,8 +10,9 @@ namespace softnpu {
 // A mapped segment, unmapped with the last block that lies in it.
 class Mapping {
 public:
-    // Reserves the pages first: without them a write may end in SIGBUS. Throws OUT_OF_DEVICE_MEMORY.
-    Mapping(int fd, size_t size);
+    // Reserves the pages first, unless it is sparse: without them a write may end in SIGBUS. Throws
+    // OUT_OF_DEVICE_MEMORY.
+    Mapping(int fd, size_t size, bool sparse);
     ~Mapping();
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;

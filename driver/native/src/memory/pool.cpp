@@ -22,6 +22,11 @@ MapWriter free_message(const std::vector<uint64_t>& handles) {
 
 }  // namespace
 
+void MemoryPool::add_sparse_sizes(const std::set<size_t>& sizes) {
+    std::lock_guard lock(order_mutex_);
+    sparse_sizes_.insert(sizes.begin(), sizes.end());
+}
+
 std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, size_t alignment,
                                             bool exportable) {
     flush();
@@ -30,6 +35,7 @@ std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, 
     if (alignment != 0) request.put(mem_alloc::ALIGNMENT, alignment);
     if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
+    if (!exportable && sparse_sizes_.count(size) != 0) request.put_bool(mem_alloc::SPARSE, true);
     Answer answer = ask(request, mem_allocated::TAG);
     return adopt(answer.fields, answer.fds, 0, size, false, exportable);
 }
@@ -122,7 +128,8 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
                                   format("segment %lu without a descriptor or a range outside of it", number),
                                   "a range inside a segment");
             }
-            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
+            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size,
+                                                answer.flag(mem_allocated::SPARSE));
         }
         // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];

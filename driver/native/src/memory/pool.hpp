@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <vector>
 
@@ -26,6 +27,8 @@ public:
     MemoryPool(std::shared_ptr<Connection> connection, uint64_t context)
         : connection_(std::move(connection)), context_(context) {}
 
+    // Memory of these sizes is sparse from now on: it is for arguments without a largest shape.
+    void add_sparse_sizes(const std::set<size_t>& sizes);
     // Asks the daemon for memory: `host`, `device`, `shared` or `control`.
     std::shared_ptr<Block> allocate(std::string_view kind, size_t size, size_t alignment = 0,
                                     bool exportable = false);
@@ -86,6 +89,7 @@ private:
     std::mutex order_mutex_;
     uint32_t interrupted_ = 0;  // a request for memory whose thread was cancelled
     std::map<uint64_t, Segment> segments_;
+    std::set<size_t> sparse_sizes_;
     bool closed_ = false;
 
     std::mutex garbage_mutex_;

@@ -334,7 +334,7 @@ namespace context_create { constexpr std::string_view TAG = "context_create", DE
 namespace context_destroy { constexpr std::string_view TAG = "context_destroy", CONTEXT = "context"; }
 namespace mem_alloc {
 constexpr std::string_view TAG = "mem_alloc", CONTEXT = "context", KIND = "kind", SIZE = "size",
-    ALIGNMENT = "alignment", EXPORTABLE = "exportable";
+    ALIGNMENT = "alignment", EXPORTABLE = "exportable", SPARSE = "sparse";
 }
 namespace mem_import { constexpr std::string_view TAG = "mem_import", CONTEXT = "context", KIND = "kind"; }
 namespace mem_free { constexpr std::string_view TAG = "mem_free", MEMORY = "memory"; }
@@ -392,7 +392,7 @@ constexpr std::string_view TAG = "welcome", MAJOR = "major", MINOR = "minor", SE
 namespace context_created { constexpr std::string_view TAG = "context_created", CONTEXT = "context"; }
 namespace mem_allocated {
 constexpr std::string_view TAG = "mem_allocated", MEMORY = "memory", SEGMENT = "segment",
-    SEGMENT_SIZE = "segment_size", OFFSET = "offset", FRESH = "fresh";
+    SEGMENT_SIZE = "segment_size", OFFSET = "offset", FRESH = "fresh", SPARSE = "sparse";
 }
 namespace queue_created {
 constexpr std::string_view TAG = "queue_created", QUEUE = "queue", RING = "ring";
