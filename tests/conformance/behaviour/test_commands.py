@@ -66,12 +66,22 @@ def test_fill_repeats_its_pattern(rig: Rig, pattern: bytes, offset: int) -> None
     assert rig.api.read(target, 80) == expected
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 63])
+@pytest.mark.parametrize("pattern", [b"\x01\x02", b"\x01\x02\x03\x04"])
+def test_size_of_a_fill_need_not_be_a_multiple_of_its_pattern(rig: Rig, pattern: bytes, size: int) -> None:
+    target, command_list = rig.host(80), rig.command_list()
+    ok(rig.api.ze_command_list_append_memory_fill(command_list, target, pattern, size))
+    ok(rig.api.ze_command_list_append_memory_fill(command_list, target + size, b"\xff", 1))
+    rig.run(command_list)
+    assert rig.api.read(target, 80) == (pattern * 32)[:size] + b"\xff" + bytes(79 - size)
+
+
 def test_large_fill_reaches_the_end(rig: Rig) -> None:
-    size, command_list = 17 * MEGABYTE, rig.command_list()
+    size, command_list = 17 * MEGABYTE + 3, rig.command_list()
     target = rig.host(size)
     ok(rig.api.ze_command_list_append_memory_fill(command_list, target, b"\x01\x02\x03\x04", size))
     rig.run(command_list)
-    assert rig.api.read(target, size) == b"\x01\x02\x03\x04" * (size // 4)
+    assert rig.api.read(target, size) == (b"\x01\x02\x03\x04" * (size // 4 + 1))[:size]
 
 
 def test_fill_of_nothing_changes_nothing(rig: Rig) -> None:

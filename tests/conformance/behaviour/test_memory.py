@@ -17,6 +17,7 @@ from tests.conformance.rig import Rig, ok
 
 KINDS = {"host": MemoryType.HOST, "device": MemoryType.DEVICE, "shared": MemoryType.SHARED}
 PAGE = 4096
+MEGABYTE = 1 << 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,10 +60,23 @@ def test_end_of_an_allocation_is_not_inside_it(rig: Rig) -> None:
     assert found.result == ZeResult.ERROR_NOT_AVAILABLE or found.get().base != pointer
 
 
-@pytest.mark.parametrize("alignment", [1, 2, 8, 64, 1024, 4096])
+@pytest.mark.parametrize("alignment", [1, 2, 8, 64, 1024, 4096, 1 << 13, 1 << 21, 1 << 30])
 def test_alignment_is_honoured(rig: Rig, alignment: int) -> None:
     rig.host(24)
-    assert rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, alignment).get() % alignment == 0
+    pointer = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, alignment).get()
+    assert pointer % alignment == 0
+    rig.run_copy(pointer + 36, rig.data(bytes(range(64))), 64)
+    assert rig.api.read(pointer, 100) == bytes(36) + bytes(range(64))
+    desc = DeviceMemDesc(export=ExternalMemory.DMA_BUF)
+    large = rig.api.ze_mem_alloc_device(rig.context, desc, 3 * MEGABYTE, alignment, rig.device).get()
+    assert large % alignment == 0
+
+
+def test_alignment_may_be_any_power_of_two(rig: Rig) -> None:
+    for power in (40, 47, 62, 63):
+        pointer = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, 1 << power).get()
+        assert pointer % PAGE == 0
+        ok(rig.api.ze_mem_free(rig.context, pointer))
 
 
 @pytest.mark.parametrize("flags", [0, 1, 2, 4])
@@ -172,6 +186,21 @@ def test_imported_memory_outlives_the_exported(rig: Rig, exported: tuple[Pointer
     assert rig.api.read(imported, 8) == b"outlives"
 
 
+def test_shared_memory_is_exported_and_imported_by_either_descriptor(rig: Rig) -> None:
+    plain, other = (DeviceMemDesc(), HostMemDesc()), rig.new_context()
+    exporting = (DeviceMemDesc(export=ExternalMemory.DMA_BUF), HostMemDesc(export=ExternalMemory.DMA_BUF))
+    for descs in ((exporting[0], plain[1]), (plain[0], exporting[1])):
+        pointer = rig.api.ze_mem_alloc_shared(rig.context, *descs, 5000, 0, rig.device).get()
+        found = rig.api.ze_mem_get_alloc_properties(rig.context, pointer, export=ExternalMemory.DMA_BUF).get()
+        rig.api.write(pointer, b"for everybody")
+        importing = (DeviceMemDesc(import_fd=found.fd), HostMemDesc(import_fd=found.fd))
+        for others in ((importing[0], plain[1]), (plain[0], importing[1])):
+            imported = rig.api.ze_mem_alloc_shared(other, *others, 5000, 0, rig.device).get()
+            assert rig.api.read(imported, 13) == b"for everybody"
+            assert rig.api.ze_mem_get_alloc_properties(other, imported).get().type == MemoryType.SHARED
+        os.close(found.fd)
+
+
 def test_import_of_another_descriptor_is_refused(rig: Rig, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w+b") as file:
         file.truncate(2 * PAGE)
@@ -187,6 +216,8 @@ def test_descriptor_of_memory_that_is_not_exported_is_refused(rig: Rig) -> None:
 def test_export_of_another_type_is_an_invalid_enumeration(rig: Rig) -> None:
     desc = DeviceMemDesc(export=ExternalMemory.OPAQUE_FD)
     made = rig.api.ze_mem_alloc_device(rig.context, desc, 64, 0, rig.device)
+    assert made.result == ZeResult.ERROR_INVALID_ENUMERATION
+    made = rig.api.ze_mem_alloc_shared(rig.context, desc, HostMemDesc(), 64, 0, rig.device)
     assert made.result == ZeResult.ERROR_INVALID_ENUMERATION
 
 

@@ -10,8 +10,9 @@ namespace softnpu {
 // A mapped segment, unmapped with the last block that lies in it.
 class Mapping {
 public:
-    // Reserves the pages first: without them a write may end in SIGBUS. Throws OUT_OF_DEVICE_MEMORY.
-    Mapping(int fd, size_t size);
+    // Reserves the pages first: without them a write may end in SIGBUS. Throws OUT_OF_DEVICE_MEMORY. The
+    // address is a multiple of `alignment` as far as there is room for that, of the page else.
+    Mapping(int fd, size_t size, size_t alignment = 0);
     ~Mapping();
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;

@@ -31,7 +31,7 @@ std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, 
     if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
     Answer answer = ask(request, mem_allocated::TAG);
-    return adopt(answer.fields, answer.fds, 0, size, false, exportable);
+    return adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
 }
 
 std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind) {
@@ -107,7 +107,8 @@ void MemoryPool::settle_interrupted() {
 }
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
-                                         size_t size, bool freed_by_daemon, bool exportable) {
+                                         size_t size, bool freed_by_daemon, bool exportable,
+                                         size_t alignment) {
     const uint64_t handle = answer.integer(mem_allocated::MEMORY);
     const uint64_t number = answer.integer(mem_allocated::SEGMENT);
     const size_t offset = answer.integer(mem_allocated::OFFSET);
@@ -122,7 +123,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
                                   format("segment %lu without a descriptor or a range outside of it", number),
                                   "a range inside a segment");
             }
-            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size);
+            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size, alignment);
         }
         // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];
