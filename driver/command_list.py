@@ -111,17 +111,16 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
+        The last repetition is cut where the size ends.
+
         Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of no context,
         UNINITIALIZED past the end of the allocation.
         """
         call = "zeCommandListAppendMemoryFill"
         self._check_open(call)
-        if len(pattern) not in (1, 2, 4) or size % len(pattern):
+        if len(pattern) not in (1, 2, 4):
             raise invalid_size(
-                call,
-                "fill pattern",
-                found=f"{len(pattern)} bytes over {size}",
-                expected="1, 2 or 4 bytes that divide the size",
+                call, "fill pattern", found=f"{len(pattern)} bytes", expected="1, 2 or 4 bytes"
             )
         block, offset = self.context.memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         if size > block.size - offset:
@@ -198,6 +197,7 @@ class CommandList(Handle):
     ) -> None:
         """`pfnAppendGraphExecute`: one inference with the arguments that the graph has now.
 
+        A graph that was not initialised is loaded first.
         Raises `ZeError`: UNINITIALIZED when an argument was not set, INVALID_NULL_HANDLE when the graph is
         profiled and no query is given.
         """
@@ -224,6 +224,7 @@ class CommandList(Handle):
             block, offset = profiling_query._location(call, graph)
             self._used.append(block)
             profiling = MemoryAt(block.handle, offset)
+        graph._load(call)
         command = cmd.GraphExecute(
             graph.handle, next(_inferences), tuple(addresses), tuple(strides), profiling
         )

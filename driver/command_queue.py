@@ -72,8 +72,9 @@ class CommandQueue(Handle):
     def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
         """`zeCommandQueueExecuteCommandLists`: submits closed lists; the fence is signalled after the last.
 
-        Lists behind one that fails run all the same; the fence has the result of the first that failed. With
-        lists that are all empty it is signalled at once, whatever runs before (as on the real driver).
+        More lists than the queue has slots are submitted as slots become free. Lists behind one that fails
+        run all the same; the fence has the result of the first that failed. With lists that are all empty it
+        is signalled at once, whatever runs before (as on the real driver).
         Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list,
         INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the daemon is gone.
         """
@@ -88,13 +89,6 @@ class CommandQueue(Handle):
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None
         filled = [recorded for entry in lists if (recorded := entry._prepare(call, self)) is not None]
-        if len(filled) > self._ring.slots:
-            raise invalid_size(
-                call,
-                "command lists",
-                found=f"{len(filled)}",
-                expected=f"at most the {self._ring.slots} slots of the queue",
-            )
         if filled:
             self._submit(call, filled, own)
         elif own is not None:
@@ -124,12 +118,22 @@ class CommandQueue(Handle):
         self.context.connection.request(call, request, msg.Ok)
 
     def _submit(self, call: str, filled: list[Submission], fence: Fence | None) -> None:
+        execution = None if fence is None else fence._begin(next(self.context.tickets))
+        slots = self._ring.slots
+        while len(filled) > slots:
+            self._submit_part(call, filled[:slots], None, execution)
+            filled = filled[slots:]
+        self._submit_part(call, filled, fence, execution)
+
+    def _submit_part(
+        self, call: str, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
+    ) -> None:
         needed = len(filled) - self._ring.slots
         while True:
             with self._lock:
                 # read once: the results up to there have been read, and no others
                 if self._release_ended() >= self._tail + needed:
-                    self._fill_slots(filled, fence)
+                    self._fill_slots(filled, fence, execution)
                     break
             self._wait_until_over(call, self._tail + needed, FOREVER)
             self.check(call)
@@ -222,13 +226,18 @@ class CommandQueue(Handle):
             self.spin,
         )
 
-    def _fill_slots(self, filled: list[Submission], fence: Fence | None) -> None:
+    def _fill_slots(
+        self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
+    ) -> None:
+        """Submit these; the last of them signals the fence, if there is one."""
         ring, sequence = self._ring, self._tail
         last = sequence + len(filled)
         ticket = 0
-        if fence is not None:
-            ticket = next(self.context.tickets)
-            self._results.expect(fence._arm(ticket, sequence + 1, last))
+        if execution is not None:
+            ticket = execution.ticket
+            self._results.expect(execution, sequence + 1, last)
+        if fence is not None and execution is not None:
+            fence._arm(execution)
         for recorded in filled:
             sequence += 1
             if fence is not None and sequence == last:

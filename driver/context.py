@@ -42,8 +42,9 @@ class Context(ContextBase):
     # ------------------------------------------------------------ memory
 
     def alloc_host(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
-        """`zeMemAllocHost`: `size` bytes, aligned to `alignment` (0: 64 bytes).
+        """`zeMemAllocHost`: `size` bytes, aligned to `alignment`, any power of two (0: 64 bytes).
 
+        Beyond a page that is as far as the addresses of this process have room.
         `export` is the export descriptor: another process can import the memory.
         Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT, OUT_OF_DEVICE_MEMORY.
         """

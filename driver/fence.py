@@ -80,12 +80,15 @@ class Fence(Handle):
             (execution.ticket, execution.first, execution.last),
         )
 
-    def _arm(self, ticket: int, first: int, last: int) -> FencedExecution:
-        """Attach the fence to these submissions: the last of them signals it."""
+    def _begin(self, ticket: int) -> FencedExecution:
+        """An execution with this ticket, whose submissions are still to come."""
+        return FencedExecution(self._record, self._queue._progress, ticket)
+
+    def _arm(self, execution: FencedExecution) -> None:
+        """Attach the fence to this execution: its last submission signals it."""
         self._signalled = False
-        self._execution = FencedExecution(self._record, self._queue._progress, ticket, first, last)
-        self._record.arm(ticket)
-        return self._execution
+        self._execution = execution
+        self._record.arm(execution.ticket)
 
     def _signal(self) -> None:
         """Signal it from the host: there is nothing to run. The real driver does the same."""

@@ -185,8 +185,13 @@ class Graph(Handle):
 
         Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
         """
-        call = "pfnGraphInitialize"
+        self._load("pfnGraphInitialize")
+
+    def _load(self, call: str) -> None:
+        """Load the graph onto the device, if nobody has."""
         self.check(call)
+        if self._initialized:
+            return
         with self._lock:
             if not self._initialized:
                 answer, _ = self.context.connection.request(

@@ -172,7 +172,7 @@ class MemoryPool:
             )
             if exportable:
                 self._exported[answer.segment] = os.dup(fds[0])
-            return self._map_answer(call, answer, fds, size, self._to_free)
+            return self._map_answer(call, answer, fds, size, self._to_free, alignment)
 
     def import_segment(self, call: str, fd: int, kind: str) -> Block:
         """Memory that another process has exported; the descriptor stays the caller's."""
@@ -226,12 +226,13 @@ class MemoryPool:
         fds: list[int],
         size: int,
         end: deque[tuple[int, int, int]],
+        alignment: int = 0,
     ) -> Block:
         while self._orphaned:
             # allocated before: a later answer may lie in their segment
             placed, its_fds, its_end = self._orphaned.popleft()
             self._map_block(call, placed, its_fds, 1, its_end)
-        return self._map_block(call, answer, fds, size, end)
+        return self._map_block(call, answer, fds, size, end, alignment)
 
     def _map_block(
         self,
@@ -240,8 +241,9 @@ class MemoryPool:
         fds: list[int],
         size: int,
         end: deque[tuple[int, int, int]],
+        alignment: int = 0,
     ) -> Block:
-        mapping, count = self._map(call, answer, fds)
+        mapping, count = self._map(call, answer, fds, alignment)
         self._segments[answer.segment] = (mapping, count + 1)
         block = Block(answer.memory, mapping, answer.segment, answer.offset, size)
         bisect.insort(self._addresses, block.address)
@@ -341,7 +343,9 @@ class MemoryPool:
         self._resolve_address(call, block.address, unknown)
         return block
 
-    def _map(self, call: str, answer: msg.MemAllocated, fds: list[int]) -> tuple[SharedMapping, int]:
+    def _map(
+        self, call: str, answer: msg.MemAllocated, fds: list[int], alignment: int
+    ) -> tuple[SharedMapping, int]:
         if not answer.fresh:
             known = self._segments.get(answer.segment)
             if known is None:
@@ -355,7 +359,7 @@ class MemoryPool:
                 failpoints.hit("client.map")
             if not answer.sparse:
                 os.posix_fallocate(fd, 0, answer.segment_size)
-            return SharedMapping(fd, answer.segment_size), 0
+            return SharedMapping(fd, answer.segment_size, alignment), 0
         except OSError as failure:
             self._connection.post(msg.MemFree(memory=(answer.memory,)))
             raise error(

@@ -79,9 +79,9 @@ class Failure(NamedTuple):
 
 
 class FencedExecution:
-    """The submissions `first` to `last` of one call with a fence, and the ticket that signals it.
+    """The submissions of one call with a fence, `first` and `last` of them, and the ticket that signals it.
 
-    Ticket 0: nothing signals the fence.
+    Ticket 0: nothing signals the fence. Those of other calls may lie between the parts of a long one.
     """
 
     __slots__ = ("_progress", "_record", "failure", "first", "last", "ticket")
@@ -120,9 +120,11 @@ class SubmissionResults:
         self._more = 0  # failures beyond those that are kept
         self._executions: dict[int, FencedExecution] = {}  # by each of their submissions
 
-    def expect(self, execution: FencedExecution) -> None:
-        """Tell this execution of the first of its submissions that fails."""
-        for sequence in range(execution.first, execution.last + 1):
+    def expect(self, execution: FencedExecution, first: int, last: int) -> None:
+        """The submissions from `first` to `last` are of this execution; it is told of its first failure."""
+        execution.first = execution.first or first
+        execution.last = last
+        for sequence in range(first, last + 1):
             self._executions[sequence] = execution
 
     def read(self, completed: int) -> None:

@@ -1,4 +1,4 @@
-"""A contiguous range of addresses into which pieces of several files are mapped, without a copy.
+"""Mappings that `mmap` cannot make: pieces of several files one after the other, and aligned ones.
 
 OpenVINO wants all constants of a model in one buffer. The range is reserved first (inaccessible, costs
 nothing), then every piece is mapped over a part of it (MAP_FIXED). Pieces are private and writable, because
@@ -9,6 +9,7 @@ cache.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -18,6 +19,7 @@ _PROT_NONE = 0
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MADV_DONTNEED = 4
+_MOST_ALIGNED = 1 << 46  # half of the addresses of a process
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -78,6 +80,31 @@ class AddressRange:
     def view(self) -> memoryview:
         """All bytes; only mapped ones may be touched."""
         return memoryview(self._bytes).cast("B")
+
+
+def map_shared_aligned(fd: int, size: int, alignment: int) -> memoryview:
+    """The whole file, shared and writable, at a multiple of `alignment`; unmapped with the last view.
+
+    Raises `OSError`, also when there is no room for that in the addresses of this process.
+    """
+    if alignment > _MOST_ALIGNED:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    room = _checked(_mmap(None, size + alignment, _PROT_NONE, flags, -1, 0), size + alignment)
+    address = -(-room // alignment) * alignment
+    try:
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        _checked(_mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, fd, 0), size)
+    except OSError:
+        _munmap(room, size + alignment)
+        raise
+    end = address + -(-size // PAGE) * PAGE
+    for start, length in ((room, address - room), (end, room + size + alignment - end)):
+        if length > 0:
+            _munmap(start, length)
+    data = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(data, _munmap, address, size).atexit = False
+    return memoryview(data).cast("B")
 
 
 def _checked(address: int | None, size: int) -> int:

@@ -144,7 +144,7 @@ def can_map_shared(fd: int) -> bool:
     return True
 
 
-def address_of(buffer: mmap.mmap) -> int:
+def address_of(buffer: mmap.mmap | memoryview) -> int:
     """Address of a mapping in this process (needed for futexes); the mapping must stay alive."""
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 

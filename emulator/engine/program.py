@@ -179,6 +179,8 @@ def _fill(space: AddressSpace, at: cmd.MemoryAt, size: int, pattern: bytes) -> S
     view = space.view(at, size)
     if size > PART_BYTES:
         return partial(_fill_in_parts, view, pattern)
+    if size % len(pattern):
+        return partial(_fill_unevenly, view, pattern)
     return _fill_view(view, pattern)
 
 
@@ -193,9 +195,15 @@ def _fill_view(view: Bytes, pattern: bytes) -> Step:
     return partial(view.view(kind).fill, np.frombuffer(pattern, dtype=kind)[0])
 
 
+def _fill_unevenly(view: Bytes, pattern: bytes) -> None:
+    whole = view.size - view.size % len(pattern)
+    _fill_view(view[:whole], pattern)()
+    view[whole:] = np.frombuffer(pattern, dtype=np.uint8)[: view.size - whole]
+
+
 def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
     for start in range(0, view.size, PART_BYTES):
-        _fill_view(view[start : start + PART_BYTES], pattern)()
+        _fill_unevenly(view[start : start + PART_BYTES], pattern)
         yield
 
 

@@ -329,11 +329,11 @@ def _decode(number: int, kind: int, data: bytes, at: int, length: int) -> Comman
         return Barrier()
     if kind == CommandType.MEMORY_FILL:
         memory, offset, size, pattern, pattern_size = fields
-        if pattern_size not in (1, 2, 4, 8) or size % pattern_size:
+        if pattern_size not in (1, 2, 4, 8):
             raise _malformed(
                 f"command {number} (MEMORY_FILL)",
-                found=f"pattern of {pattern_size} bytes over {size} bytes",
-                expected="1, 2, 4 or 8 bytes that divide the size",
+                found=f"pattern of {pattern_size} bytes",
+                expected="1, 2, 4 or 8 bytes",
             )
         return Fill(MemoryAt(memory, offset), size, pattern[:pattern_size])
     if kind == CommandType.COPY:

@@ -6,10 +6,12 @@ never sees half of it.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import time
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.common.address_range import map_shared_aligned
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import EventState
 
@@ -33,17 +35,23 @@ _HOST_SIGNALLED = int(EventState.HOST_SIGNALLED)
 class SharedMapping:
     """A segment in this process: the bytes, the same as 32-bit and 64-bit words, and its address.
 
-    Stays mapped as long as anything refers to its buffer.
+    Stays mapped as long as anything refers to its buffer. Its address is a multiple of `alignment` as far as
+    the addresses of this process have room for that, of the page else.
     """
 
-    __slots__ = ("address", "buffer", "longs", "size", "words")
+    __slots__ = ("_aligned", "address", "buffer", "longs", "size", "words")
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, alignment: int = 0) -> None:
         self.buffer: mmap.mmap = linux.map_shared(fd, size)
         self.size = size
         self.address = linux.address_of(self.buffer)
         self.words = memoryview(self.buffer).cast("I")
         self.longs = memoryview(self.buffer).cast("Q")
+        if alignment > mmap.PAGESIZE:
+            # a second mapping of the same pages: the module `mmap` takes no address
+            with contextlib.suppress(OSError):
+                self._aligned = map_shared_aligned(fd, size, alignment)
+                self.address = linux.address_of(self._aligned)
 
 
 class FenceRecord:

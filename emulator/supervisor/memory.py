@@ -79,12 +79,13 @@ class ContextMemory:
         """Place `size` bytes; the flag says that the segment is a fresh one.
 
         Exportable memory has a segment of its own: its descriptor gives access to nothing else. So has sparse
-        memory: its pages are those of the segment.
+        memory, whose pages are those of the segment, and memory that is aligned to more than a page: the
+        client maps it where it wants it.
         """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
         control = kind == "control"
-        if reserved > _ARENA_ITEM or exportable or sparse:
+        if reserved > _ARENA_ITEM or exportable or sparse or alignment > PAGE:
             segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
             offset = segment.ranges.allocate(segment.size, alignment)
             reserved = segment.size
@@ -185,10 +186,10 @@ def check_request(kind: str, size: int, alignment: int) -> None:
             found=f"size {size}",
             expected="at least 1 byte",
         )
-    if alignment < 0 or alignment & (alignment - 1) or alignment > PAGE:
+    if alignment < 0 or alignment & (alignment - 1):
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_ALIGNMENT,
             "memory allocation",
             found=f"alignment {alignment}",
-            expected=f"0 or a power of two up to {PAGE}",
+            expected="0 or a power of two",
         )

@@ -173,9 +173,10 @@ def test_an_unaligned_argument_is_refused(context: Context, queue: CommandQueue,
     check_works(context)
 
 
-def test_a_graph_that_is_not_initialised_fails_its_execution(
+def test_a_graph_that_no_driver_has_initialised_fails_its_execution(
     context: Context, queue: CommandQueue, graph: Graph
 ) -> None:
+    graph._initialized = True  # so this one believes
     for index, argument in enumerate(graph.meta.arguments):
         graph.set_argument_value(index, context.alloc_host(argument.byte_size))
     fence = execute(queue, recorded(context, lambda c: c.append_graph_execute(graph)))

@@ -216,10 +216,6 @@ class CommandMaker:
             value = self._changed_place(value)
         elif isinstance(value, bytes):
             value = dice.randbytes(dice.pick((1, 2, 4, 8)))
-            if isinstance(command, cmd.Fill) and command.size % len(value):
-                value = value[:1]
-        elif isinstance(command, cmd.Fill) and name == "size":
-            value = dice.unsigned(64) // len(command.pattern) * len(command.pattern)
         else:
             value = dice.unsigned(64)
         return command._replace(**{name: value})

@@ -148,7 +148,7 @@ class FrameMaker:
         size = dice.pick((1, 64, 4096, dice.randint(1, 300_000), dice.randint(1, 8192), 1 << 21))
         fields: dict[str, Any] = {"context": self._live("contexts"), "kind": dice.pick(KINDS), "size": size}
         if dice.chance(0.3):
-            fields["alignment"] = dice.pick((0, 1, 2, 64, 1024, 4096))
+            fields["alignment"] = dice.pick((0, 1, 2, 64, 1024, 4096, 1 << 16))
         if dice.chance(0.15):
             fields["exportable"] = True
         if dice.chance(0.1):
@@ -412,7 +412,7 @@ _RULES: dict[str, Any] = {
     "device": lambda _tag, value: value == 0,
     "kind": lambda _tag, value: value in KINDS,
     "size": lambda _tag, value: 0 < value < 2**46,
-    "alignment": lambda _tag, value: _power_of_two(value) and value <= 4096,
+    "alignment": lambda _tag, value: _power_of_two(value),
     "slots": lambda _tag, value: 2 <= value <= 4096 and _power_of_two(value),
     "priority": lambda _tag, value: value in PRIORITIES,
     "period": lambda _tag, value: MIN_PERIOD_NS <= value <= MAX_PERIOD_NS,

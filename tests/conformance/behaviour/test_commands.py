@@ -31,8 +31,8 @@ def test_copy_and_fill_larger_than_a_descriptor_reach_the_end(rig: Rig) -> None:
     source, target = rig.data(data), rig.host(size)
     rig.execute(copy(target, source, size))
     assert rig.api.read(target, size) == data
-    rig.execute(fill(target, b"\x01\x02\x03\x04", size))
-    assert rig.api.read(target, size) == b"\x01\x02\x03\x04" * (size // 4)
+    rig.execute(fill(target, b"\x01\x02\x03\x04", size - 1))
+    assert rig.api.read(target, size) == b"\x01\x02\x03\x04" * (size // 4 - 1) + b"\x01\x02\x03" + data[-1:]
 
 
 def test_copy_takes_interior_pointers(rig: Rig) -> None:
@@ -63,6 +63,14 @@ def test_fill_repeats_its_pattern(rig: Rig) -> None:
             rig.execute(fill(target + offset, pattern, 64), fill(target + 70, b"\xff", 0))
             expected = bytes(offset) + pattern * (64 // len(pattern)) + bytes(16 - offset)
             assert rig.api.read(target, 80) == expected, (pattern, offset)
+
+
+def test_size_of_a_fill_need_not_be_a_multiple_of_its_pattern(rig: Rig) -> None:
+    for pattern in (b"\x01\x02", b"\x01\x02\x03\x04"):
+        for size in (1, 2, 3, 5, 7, 63):
+            target = rig.host(80)
+            rig.execute(fill(target, pattern, size), fill(target + size, b"\xff", 1))
+            assert rig.api.read(target, 80) == (pattern * 32)[:size] + b"\xff" + bytes(79 - size), size
 
 
 def test_fill_does_not_keep_the_callers_pattern(rig: Rig) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
+from tests.conformance.api.enumerations import ListFlag
 from tests.conformance.api.structures import Handle
 from tests.conformance.commands import after, barrier, infer, initialize
 from tests.conformance.models import COUNT, FACTOR, SIZE, Model
@@ -35,6 +36,25 @@ def test_inference_computes_the_model(rig: Rig, graph: Handle) -> None:
     rig.bind(graph, rig.tensor(range(COUNT)), rig.tensor(range(100, 100 + COUNT)), output)
     rig.execute(infer(graph))
     assert rig.values(output) == [at + FACTOR * (100 + at) for at in range(COUNT)]
+
+
+@pytest.mark.parametrize("kind", ["regular", "mutable", "in-order", "immediate"])
+def test_graph_that_was_not_initialized_is_loaded_by_its_execution(rig: Rig, model: Model, kind: str) -> None:
+    graph = rig.api.ze_graph_create2(rig.context, rig.device, rig.model_desc(model)).get()
+    output = rig.host(SIZE)
+    rig.bind(graph, rig.tensor(1), rig.tensor(2), output)
+    if kind == "immediate":
+        command_list = rig.immediate()
+    else:
+        flags = ListFlag.IN_ORDER if kind == "in-order" else 0
+        command_list = rig.command_list(mutable=kind == "mutable", flags=flags)
+    ok(rig.api.ze_command_list_append_graph_execute(command_list, graph))
+    if kind == "immediate":
+        ok(rig.api.ze_command_list_host_synchronize(command_list, DEADLINE))
+    else:
+        rig.run(command_list)
+    assert rig.values(output) == full(1 + 2 * FACTOR)
+    ok(rig.api.ze_graph_initialize(graph))
 
 
 def test_inference_uses_the_data_of_the_time_when_it_runs(rig: Rig, graph: Handle) -> None:

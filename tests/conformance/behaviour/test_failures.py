@@ -27,6 +27,17 @@ def test_fence_of_several_lists_tells_of_the_first_that_failed(rig: Rig, failing
         assert rig.api.read(target, 8) == b"finished"  # the lists behind have run
 
 
+def test_fence_of_more_lists_than_slots_tells_of_the_first_that_failed(rig: Rig, failing: Handle) -> None:
+    queue, target = rig.queue(), rig.host(8)
+    fence, works = rig.fence(queue), rig.copy_list(target, rig.data(b"finished"), 8)
+    rig.submit(queue, works, failing, *[works] * 600, fence=fence)
+    assert rig.api.ze_fence_host_synchronize(fence, DEADLINE) == INVALID
+    assert rig.api.read(target, 8) == b"finished"
+    rig.finish(queue)  # it was told
+    rig.submit(queue, *[works] * 600, fence=fence)
+    ok(rig.api.ze_fence_host_synchronize(fence, DEADLINE))
+
+
 def test_failure_that_no_fence_has_told_of_is_told_by_the_queue_once(rig: Rig, failing: Handle) -> None:
     queue = rig.queue()
     rig.submit(queue, failing)

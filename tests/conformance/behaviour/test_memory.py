@@ -18,6 +18,7 @@ from tests.conformance.rig import Rig, ok
 
 KINDS = {"host": MemoryType.HOST, "device": MemoryType.DEVICE, "shared": MemoryType.SHARED}
 PAGE = 4096
+MEGABYTE = 1 << 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,9 +54,22 @@ def test_ids_ascend_from_one_and_are_not_used_again(rig: Rig) -> None:
 
 
 def test_alignment_is_honoured(rig: Rig) -> None:
-    for alignment in (1, 2, 8, 64, 1024, 4096):
+    for alignment in (1, 2, 8, 64, 1024, 4096, 1 << 13, 1 << 21, 1 << 30):
         rig.host(24)
-        assert rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, alignment).get() % alignment == 0
+        pointer = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, alignment).get()
+        assert pointer % alignment == 0
+        rig.execute(copy(pointer + 36, rig.data(bytes(range(64))), 64))
+        assert rig.api.read(pointer, 100) == bytes(36) + bytes(range(64))
+        desc = DeviceMemDesc(export=ExternalMemory.DMA_BUF)
+        large = rig.api.ze_mem_alloc_device(rig.context, desc, 3 << 20, alignment, rig.device).get()
+        assert large % alignment == 0
+
+
+def test_alignment_may_be_any_power_of_two(rig: Rig) -> None:
+    for power in (40, 47, 62, 63):
+        pointer = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(), 100, 1 << power).get()
+        assert pointer % PAGE == 0
+        ok(rig.api.ze_mem_free(rig.context, pointer))
 
 
 def test_host_flags_of_the_headers_are_accepted(rig: Rig) -> None:
@@ -139,6 +153,21 @@ def test_imported_memory_is_the_exported_memory_and_outlives_it(
     assert rig.api.read(pointer, 5000) == b"\x5c" * 5000
     ok(rig.api.ze_mem_free(rig.context, pointer))
     assert rig.api.read(imported, 5000) == b"\x5c" * 5000
+
+
+def test_shared_memory_is_exported_and_imported_by_either_descriptor(rig: Rig) -> None:
+    plain, other = (DeviceMemDesc(), HostMemDesc()), rig.new_context()
+    exporting = (DeviceMemDesc(export=ExternalMemory.DMA_BUF), HostMemDesc(export=ExternalMemory.DMA_BUF))
+    for descs in ((exporting[0], plain[1]), (plain[0], exporting[1])):
+        pointer = rig.api.ze_mem_alloc_shared(rig.context, *descs, 5000, 0, rig.device).get()
+        found = rig.api.ze_mem_get_alloc_properties(rig.context, pointer, export=ExternalMemory.DMA_BUF).get()
+        rig.api.write(pointer, b"for everybody")
+        importing = (DeviceMemDesc(import_fd=found.fd), HostMemDesc(import_fd=found.fd))
+        for others in ((importing[0], plain[1]), (plain[0], importing[1])):
+            imported = rig.api.ze_mem_alloc_shared(other, *others, 5000, 0, rig.device).get()
+            assert rig.api.read(imported, 13) == b"for everybody"
+            assert rig.api.ze_mem_get_alloc_properties(other, imported).get().type == MemoryType.SHARED
+        os.close(found.fd)
 
 
 def test_import_of_another_descriptor_is_refused(rig: Rig, tmp_path: Path) -> None:

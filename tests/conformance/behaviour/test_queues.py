@@ -141,6 +141,20 @@ def test_more_submissions_than_a_ring_has_slots_all_run(rig: Rig) -> None:
     assert rig.api.read(target, count * 4) == data
 
 
+def test_one_call_takes_more_lists_than_a_ring_has_slots(rig: Rig) -> None:
+    queue, count = rig.queue(), 1000
+    data = b"".join(value.to_bytes(4, "little") for value in range(count))
+    source, target = rig.data(data), rig.host(count * 4)
+    copies = [rig.copy_list(target + at, source + at, 4) for at in range(0, count * 4, 4)]
+    fence = rig.fence(queue)
+    rig.submit(queue, *copies, fence=fence)
+    ok(rig.api.ze_fence_host_synchronize(fence, DEADLINE))
+    assert rig.api.read(target, count * 4) == data
+    rig.api.write(target, bytes(count * 4))
+    rig.submit(rig.queue(mode=QueueMode.SYNCHRONOUS), *copies)
+    assert rig.api.read(target, count * 4) == data
+
+
 def test_threads_submit_to_queues_of_their_own(rig: Rig) -> None:
     failures: list[object] = []
 

@@ -66,8 +66,10 @@ def test_strides_of_what_takes_none_are_an_invalid_argument(rig: Rig, graph: Han
         assert result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
-def test_argument_properties_tell_who_takes_strides(rig: Rig, graph: Handle) -> None:
-    found = [rig.api.ze_graph_get_argument_properties3(graph, index).get() for index in range(3)]
+@pytest.mark.parametrize("version", ["", "2", "3"])
+def test_argument_properties_tell_who_takes_strides(rig: Rig, graph: Handle, version: str) -> None:
+    ask = getattr(rig.api, f"ze_graph_get_argument_properties{version}")
+    found = [ask(graph, index).get() for index in range(3)]
     assert [entry.supports_strides for entry in found] == [True, False, False]
 
 

@@ -200,8 +200,11 @@ class NativeCore(Session):
     ) -> Answer[Pointer]:
         first = None if device_desc is None else lib.DeviceMemDesc(flags=device_desc.flags)
         second = None if host_desc is None else lib.Flags(flags=host_desc.flags)
+        extras = _hang(first, device_desc), _hang(second, host_desc)
         place = (c_size_t(size), c_size_t(alignment), handle(device))
-        return made("zeMemAllocShared", out, handle(context), pointer(first), pointer(second), *place)
+        result = made("zeMemAllocShared", out, handle(context), pointer(first), pointer(second), *place)
+        del extras
+        return result
 
     def ze_mem_free(self, context: Handle, pointer: Pointer) -> ZeResult:
         return call("zeMemFree", handle(context), c_void_p(pointer))

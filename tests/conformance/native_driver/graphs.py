@@ -24,7 +24,8 @@ from tests.conformance.native_driver.session import (
 )
 
 _INPUT_HASH, _PROPERTY_STRIDES, _TENSOR, _STRIDES = 0x8, 0x9, 0xA, 0xB
-_ARGUMENT_PROPERTIES_3, _OTHER_RECORD, _NOWHERE = 0xD, 0x5, 0x10
+_ARGUMENT_PROPERTIES = (0x4, 0xC, 0xD)
+_OTHER_RECORD, _NOWHERE = 0x5, 0x10
 
 
 class NativeGraphs(Session):
@@ -105,17 +106,17 @@ class NativeGraphs(Session):
     def ze_graph_get_argument_properties(
         self, graph: Handle, index: int, out: bool = True
     ) -> Answer[api.ArgumentProperties]:
-        return self._argument(self.graphs.GetArgumentProperties, graph, index, out)
+        return self._argument(self.graphs.GetArgumentProperties, 1, graph, index, out)
 
     def ze_graph_get_argument_properties2(
         self, graph: Handle, index: int, out: bool = True
     ) -> Answer[api.ArgumentProperties]:
-        return self._argument(self.graphs.GetArgumentProperties2, graph, index, out)
+        return self._argument(self.graphs.GetArgumentProperties2, 2, graph, index, out)
 
     def ze_graph_get_argument_properties3(
         self, graph: Handle, index: int, out: bool = True
     ) -> Answer[api.ArgumentProperties]:
-        return self._argument(self.graphs.GetArgumentProperties3, graph, index, out)
+        return self._argument(self.graphs.GetArgumentProperties3, 3, graph, index, out)
 
     def ze_graph_get_argument_metadata(
         self, graph: Handle, index: int, out: bool = True
@@ -246,13 +247,14 @@ class NativeGraphs(Session):
         return answer(result, lambda: api.GraphProperties(found.num_arguments, found.init_stage, found.flags))
 
     def _argument(
-        self, function: Any, graph: Handle, index: int, out: bool
+        self, function: Any, version: int, graph: Handle, index: int, out: bool
     ) -> Answer[api.ArgumentProperties]:
         strides = lib.PropertyStrides(stype=_PROPERTY_STRIDES)
         # OpenVINO 2025.2 gives a record that it has not initialised: nothing in it may be followed
         wild = lib.ArgumentProperties(stype=_OTHER_RECORD, pNext=_NOWHERE)
         function(handle(graph), c_uint32(index), pointer(wild, out))
-        found = lib.ArgumentProperties(stype=_ARGUMENT_PROPERTIES_3, pNext=ctypes.addressof(strides))
+        stype = _ARGUMENT_PROPERTIES[version - 1]
+        found = lib.ArgumentProperties(stype=stype, pNext=ctypes.addressof(strides))
         result = function(handle(graph), c_uint32(index), pointer(found, out))
         count = found.associated_tensor_names_count
         return answer(

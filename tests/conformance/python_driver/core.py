@@ -196,7 +196,13 @@ class PythonCore(Keeper):
         del device  # may be null: then the memory belongs to no device
         found = live(context, Context)
         given(device_desc, host_desc, out)
-        return self._place(found.alloc_shared(size, alignment))
+        assert device_desc is not None
+        assert host_desc is not None
+        for desc in (device_desc, host_desc):
+            if desc.import_fd is not None:
+                return self._place(found.import_memory(desc.import_fd, "shared"))
+        export = _exportable(device_desc.export) or _exportable(host_desc.export)
+        return self._place(found.alloc_shared(size, alignment, export))
 
     @results
     def ze_mem_free(self, context: Handle, pointer: Pointer) -> None:

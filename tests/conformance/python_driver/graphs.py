@@ -116,16 +116,7 @@ class PythonGraphs(Keeper):
     def ze_graph_get_argument_properties(
         self, graph: Handle, index: int, out: bool = True
     ) -> ArgumentProperties:
-        found = _argument(graph, index, out)
-        return ArgumentProperties(
-            found.name,
-            found.type,
-            found.dims,
-            found.network_precision,
-            found.network_layout,
-            found.device_precision,
-            found.device_layout,
-        )
+        return convert(ArgumentProperties, _argument(graph, index, out))
 
     @answers
     def ze_graph_get_argument_properties2(

@@ -97,10 +97,6 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
         context->check_session(*list->context);
         if (auto entry = list->recorded()) recorded.push_back(std::move(*entry));
     }
-    if (recorded.size() > slots_) {
-        throw invalid_size("command lists", format("%zu", recorded.size()),
-                           format("at most the %u slots of the queue", slots_));
-    }
     if (!recorded.empty()) {
         submit(recorded, own);
     } else if (own != nullptr) {
@@ -113,19 +109,31 @@ void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& list
 }
 
 void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
+    std::shared_ptr<Execution> execution;
+    if (fence != nullptr) {
+        execution = std::make_shared<Execution>(Execution{context->next_ticket(), 0, 0, {}});
+    }
+    for (size_t start = 0; start < recorded.size(); start += slots_) {
+        const size_t end = std::min<size_t>(start + slots_, recorded.size());
+        submit_part({recorded.data() + start, recorded.data() + end}, end == recorded.size() ? fence : nullptr,
+                    execution);
+    }
+}
+
+void CommandQueue::submit_part(Part part, Fence* fence, const std::shared_ptr<Execution>& execution) {
     for (;;) {
         std::vector<Submission> ended;
         {
             std::lock_guard lock(mutex_);
             check_not_retired();
             ended = take_ended();
-            if (has_room(recorded.size())) {
-                fill_slots(recorded, fence);
+            if (has_room(part.size())) {
+                fill_slots(part, fence, execution);
                 break;
             }
         }
         ended.clear();
-        wait_for_room(recorded.size());
+        wait_for_room(part.size());
     }
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
@@ -213,17 +221,17 @@ void CommandQueue::wait_for_room(size_t count) {
     wait_until(over, sleep_once, FOREVER, *context->connection, spin);
 }
 
-void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fence) {
-    const uint64_t first = tail_ + 1, last = tail_ + recorded.size();
-    std::shared_ptr<Execution> execution;
-    if (fence != nullptr) {
-        execution = std::make_shared<Execution>(Execution{context->next_ticket(), first, last, {}});
-    }
-    track(recorded, execution);
+void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution) {
+    const uint64_t first = tail_ + 1, last = tail_ + part.size();
+    track(part, execution);
     // from here on nothing fails
+    if (execution != nullptr) {
+        if (execution->first == 0) execution->first = first;
+        execution->last = last;
+    }
     if (fence != nullptr) fence->arm(execution);
     uint64_t sequence = first;
-    for (const auto& entry : recorded) {
+    for (const auto& entry : part) {
         Slot made{};
         made.sequence = sequence;
         made.buffer = entry.buffer->handle;
@@ -240,11 +248,11 @@ void CommandQueue::fill_slots(const std::vector<Recorded>& recorded, Fence* fenc
 }
 
 // Records what the next submissions use and who waits for them: all of it or nothing.
-void CommandQueue::track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution) {
+void CommandQueue::track(Part part, const std::shared_ptr<Execution>& execution) {
     const size_t before = in_flight_.size();
     size_t expected = 0;
     try {
-        for (const auto& entry : recorded) {
+        for (const auto& entry : part) {
             const uint64_t sequence = tail_ + expected + 1;
             outcomes_.expect(execution);
             ++expected;

@@ -49,7 +49,7 @@ public:
     void retire() override;
 
     void execute(const std::vector<std::shared_ptr<CommandList>>& lists, const std::shared_ptr<Fence>& fence);
-    // Submits what is recorded; the fence is signalled after the last one.
+    // Submits what is recorded, as slots become free; the fence is signalled after the last one.
     void submit(const std::vector<Recorded>& recorded, Fence* fence);
     // Waits for all submissions; false after the time-out. Throws the oldest unreported failure.
     bool synchronize(uint64_t timeout);
@@ -72,13 +72,24 @@ private:
         std::shared_ptr<Recording> recording;
     };
 
+    // Some of the recorded lists of one call, at most as many as there are slots.
+    struct Part {
+        const Recorded* first;
+        const Recorded* last;
+        const Recorded* begin() const { return first; }
+        const Recorded* end() const { return last; }
+        size_t size() const { return static_cast<size_t>(last - first); }
+    };
+
+    // Submits a part; its last submission signals the fence, if there is one.
+    void submit_part(Part part, Fence* fence, const std::shared_ptr<Execution>& execution);
     bool has_room(size_t count) const;
     void wait_for_room(size_t count);
     void check_not_retired() const;
     void keep_submissions();
     // The next ones: called with the lock.
-    void fill_slots(const std::vector<Recorded>& recorded, Fence* fence);
-    void track(const std::vector<Recorded>& recorded, const std::shared_ptr<Execution>& execution);
+    void fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution);
+    void track(Part part, const std::shared_ptr<Execution>& execution);
     void read_results(uint64_t last);
     // What ended submissions used; released without a lock.
     std::vector<Submission> take_ended();

@@ -107,40 +107,45 @@ ze_result_t get_properties(ze_graph_handle_t hGraph, Properties* out) {
     });
 }
 
-template <class Properties>
-ze_result_t argument_properties(const char* call, ze_graph_handle_t hGraph, uint32_t index, Properties* out,
-                                void* next) {
+ze_base_properties_t& head(ze_graph_argument_properties_t& out) { return out; }
+ze_base_properties_t& head(ze_graph_argument_properties_2_t& out) { return out.base; }
+ze_base_properties_t& head(ze_graph_argument_properties_3_t& out) { return out.base.base; }
+
+template <uint32_t STYPE, class Properties>
+ze_result_t argument_properties(const char* call, ze_graph_handle_t hGraph, uint32_t index, Properties* out) {
     return guarded(call, [&] {
         const auto graph = lookup<Graph>(hGraph);
         require_nonnull(out, "pGraphArgumentProperties");
         const ArgumentMeta& meta = graph->argument(index);
         describe(graph->meta, meta, *out);
-        for (auto& link : ze_chain(next)) {
-            if (link.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
-                static_cast<ze_graph_argument_property_strides_t&>(link).supportsDynamicStrides =
-                    meta.strides;
+        // the pNext of OpenVINO 2025.2, which sets another type, is not initialised
+        if (head(*out).stype != STYPE) return;
+        for (auto& link : ze_chain(head(*out).pNext)) {
+            if (link.stype != ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTY_STRIDES) {
+                throw invalid_argument(format("argument %u", index), format("structure type %#x", link.stype),
+                                       "the property of strides (0x9)");
             }
+            static_cast<ze_graph_argument_property_strides_t&>(link).supportsDynamicStrides = meta.strides;
         }
     });
 }
 
 ze_result_t get_argument_properties(ze_graph_handle_t hGraph, uint32_t index,
                                     ze_graph_argument_properties_t* out) {
-    return argument_properties("pfnGetArgumentProperties", hGraph, index, out, nullptr);
+    return argument_properties<ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES>("pfnGetArgumentProperties",
+                                                                            hGraph, index, out);
 }
 
 ze_result_t get_argument_properties2(ze_graph_handle_t hGraph, uint32_t index,
                                      ze_graph_argument_properties_2_t* out) {
-    return argument_properties("pfnGetArgumentProperties2", hGraph, index, out, nullptr);
+    return argument_properties<ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES_2>("pfnGetArgumentProperties2",
+                                                                              hGraph, index, out);
 }
 
 ze_result_t get_argument_properties3(ze_graph_handle_t hGraph, uint32_t index,
                                      ze_graph_argument_properties_3_t* out) {
-    // the pNext of OpenVINO 2025.2 is not initialised
-    const bool chained =
-        out != nullptr && out->base.base.stype == ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES_3;
-    return argument_properties("pfnGetArgumentProperties3", hGraph, index, out,
-                               chained ? out->base.base.pNext : nullptr);
+    return argument_properties<ZE_STRUCTURE_TYPE_GRAPH_ARGUMENT_PROPERTIES_3>("pfnGetArgumentProperties3",
+                                                                              hGraph, index, out);
 }
 
 ze_result_t get_argument_metadata(ze_graph_handle_t hGraph, uint32_t index,
@@ -232,6 +237,7 @@ ze_result_t append_execute(ze_command_list_handle_t hCommandList, ze_graph_handl
             }
             inference.profile = query->memory(*graph);
         }
+        with_build_failure([&] { graph->initialize(); });
         inference.graph = graph->on_device->handle;
         inference.id = ++inferences;
         inference.on_device = graph->on_device;

@@ -197,9 +197,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryFill(ze_command_list_handle_t hCo
         require_nonnull(pattern, "pattern");
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
-        if ((pattern_size != 1 && pattern_size != 2 && pattern_size != 4) || size % pattern_size != 0) {
-            throw invalid_size("fill pattern", format("%zu bytes over %zu", pattern_size, size),
-                               "1, 2 or 4 bytes that divide the size");
+        if (pattern_size != 1 && pattern_size != 2 && pattern_size != 4) {
+            throw invalid_size("fill pattern", format("%zu bytes", pattern_size), "1, 2 or 4 bytes");
         }
         const MemoryRef target = list->context->memory()->resolve(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
         if (size > target.block->size - target.offset) {

@@ -105,7 +105,10 @@ ZE_EXPORT ze_result_t zeMemAllocShared(ze_context_handle_t hContext,
         require_nonnull(device_desc, "device_desc");
         require_nonnull(host_desc, "host_desc");
         require_nonnull(pptr, "pptr");
-        *pptr = allocate(*context, schema::memory_kind::SHARED, ZE_MEMORY_TYPE_SHARED, {}, size, alignment);
+        Extras extras = extras_of(device_desc->pNext);
+        if (!extras.exportable && extras.import == nullptr) extras = extras_of(host_desc->pNext);
+        *pptr =
+            allocate(*context, schema::memory_kind::SHARED, ZE_MEMORY_TYPE_SHARED, extras, size, alignment);
     });
 }
 

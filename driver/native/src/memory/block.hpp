@@ -11,8 +11,9 @@ namespace softnpu {
 class Mapping {
 public:
     // Reserves the pages first, unless it is sparse: without them a write may end in SIGBUS. Throws
-    // OUT_OF_DEVICE_MEMORY.
-    Mapping(int fd, size_t size, bool sparse);
+    // OUT_OF_DEVICE_MEMORY. The address is a multiple of `alignment` as far as there is room for that, of the
+    // page else.
+    Mapping(int fd, size_t size, bool sparse, size_t alignment);
     ~Mapping();
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;

@@ -37,7 +37,7 @@ std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, 
     std::lock_guard lock(order_mutex_);
     if (!exportable && sparse_sizes_.count(size) != 0) request.put_bool(mem_alloc::SPARSE, true);
     Answer answer = ask(request, mem_allocated::TAG);
-    return adopt(answer.fields, answer.fds, 0, size, false, exportable);
+    return adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
 }
 
 std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind) {
@@ -113,7 +113,8 @@ void MemoryPool::settle_interrupted() {
 }
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
-                                         size_t size, bool freed_by_daemon, bool exportable) {
+                                         size_t size, bool freed_by_daemon, bool exportable,
+                                         size_t alignment) {
     const uint64_t handle = answer.integer(mem_allocated::MEMORY);
     const uint64_t number = answer.integer(mem_allocated::SEGMENT);
     const size_t offset = answer.integer(mem_allocated::OFFSET);
@@ -129,7 +130,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
                                   "a range inside a segment");
             }
             mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size,
-                                                answer.flag(mem_allocated::SPARSE));
+                                                answer.flag(mem_allocated::SPARSE), alignment);
         }
         // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];

@@ -77,7 +77,7 @@ private:
                const std::vector<int>& fds = {});
     void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
-                                 bool freed_by_daemon, bool exportable);
+                                 bool freed_by_daemon, bool exportable, size_t alignment = 0);
     void collect(Freed freed) noexcept;
     void flush_locked();
     void release_segment(uint64_t segment);
