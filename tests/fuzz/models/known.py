@@ -144,6 +144,8 @@ INHERITED = "OpenVINO's CPU device does the same, used in the same way"
 """Its own request, used again or with tensors that are set, is wrong or refuses."""
 WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
 """With other numbers: it depends on what lay in memory, or on how threads share the work."""
+DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"
+"""States are inputs and outputs then, as in the engine."""
 
 
 def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:
