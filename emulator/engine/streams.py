@@ -1,8 +1,8 @@
 """Finds the models that OpenVINO's CPU runtime computes wrongly with several streams.
 
-The graphs of all streams are made at once and share constants. Where an operation computes a constant from one
-that was computed as well, in its place (Convert and Multiply of compressed weights), one stream may write the
-first value over the second one of the other, for good (2026.4). With a single stream nothing is shared.
+The graphs of all streams are made at once and share constants. Where an operation computes a constant from
+one that was computed as well, in its place (Convert and Multiply of compressed weights), one stream may write
+the first value over the second one of the other, for good (2026.4). A single stream shares nothing.
 """
 
 from __future__ import annotations

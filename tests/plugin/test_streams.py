@@ -1,4 +1,4 @@
-"""THROUGHPUT and compressed weights: OpenVINO's CPU runtime mixes up constants when it makes several streams."""
+"""THROUGHPUT and compressed weights: OpenVINO mixes up constants when it makes several streams."""
 
 from __future__ import annotations
 
