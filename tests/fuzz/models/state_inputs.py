@@ -72,7 +72,7 @@ def _depends_on_inputs(node: Any) -> bool:
 
 
 def _flush(constant: ov.Tensor) -> None:
-    """Subnormal numbers and minus zero become zero, as in the constants that the CPU device's states begin as."""
+    """Subnormal numbers and minus zero become zero, as in the constants of the CPU device."""
     if constant.get_element_type() == ov.Type.f32 and constant.size:
         numbers = np.asarray(constant.data).reshape(-1).view(np.uint32)
         numbers[(numbers & 0x7F800000) == 0] = 0
