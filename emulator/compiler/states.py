@@ -32,6 +32,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _INLINE = 1024
 """A constant of at most so many bytes goes into the metadata, also when its elements differ."""
+_F32_EXPONENT = 0x7F800000
 _BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
 _VARIABLE = re.compile(rb'\stype="(ReadValue|Assign)"[^>]*>\s*<data\s[^>]*?\bvariable_id="([^"]*)"')
 
@@ -358,11 +359,17 @@ def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _repeated(constant: Any) -> bytes:
-    """The bytes that make this constant when they are repeated; empty if that is no short way to say it."""
+    """The bytes that make this constant when they are repeated; empty if that is no short way to say it.
+
+    Subnormal numbers of f32 and its minus zero become zero, as in all constants of OpenVINO's CPU device.
+    """
     size = constant.get_element_type().size
     data = np.ascontiguousarray(constant.tensor_view.data).reshape(-1).view(np.uint8)
     if constant.get_element_type().bitwidth % 8 or not data.size:
         return bytes(size)
+    if constant.get_element_type() == ov.Type.f32:
+        numbers = data.view(np.uint32)
+        data = np.where(numbers & _F32_EXPONENT, numbers, 0).astype(np.uint32).view(np.uint8)
     elements = data.reshape(-1, size)
     if (elements == elements[0]).all():
         return bytes(elements[0])

@@ -310,4 +310,5 @@ def _static_source(
 def _smallest(compiled: ov.CompiledModel, position: int) -> Shape:
     """Return the smallest shape of an output after OpenVINO's transformations, which may have changed it."""
     partial = compiled.outputs[position].partial_shape
-    return tuple(dim.get_min_length() for dim in partial)
+    # below 0: OpenVINO's bounds contradict each other, an inference will say so
+    return tuple(max(0, dim.get_min_length()) for dim in partial)

@@ -19,6 +19,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.engine import streams
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import origins
@@ -236,8 +237,11 @@ class LoadedImage:
             self._compile(self._model)
 
     def _compile(self, model: ov.Model) -> None:
+        properties = _properties(self.meta)
         with _releasing_pages(self._space):
-            self.compiled = core().compile_model(model, "CPU", _properties(self.meta))
+            self.compiled = core().compile_model(model, "CPU", properties)
+            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
+                self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
         self.compilations += 1
 
 
@@ -323,11 +327,11 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
     # each stream takes its part of the threads, also while it is the only one that works
-    streams = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
         chosen["KV_CACHE_PRECISION"] = meta.precision
-    return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(streams)}
+    return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

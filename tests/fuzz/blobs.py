@@ -103,7 +103,7 @@ def _execute(arena: Arena, created: msg.GraphCreated, tally: Tally) -> None:
         places = tuple(MemoryAt(room.handle, 0) for room in rooms)
         data = cmd.encode_buffer([cmd.encode_command(cmd.GraphExecute(created.graph, 1, places))])
         arena.buffer.write(data)
-        result = arena.queue.wait(arena.queue.submit(arena.buffer.handle, 0, len(data)))
+        result = arena.queue.wait(arena.queue.submit(arena.buffer, len(data)))
         (tally.refused if result else tally.accepted)["execution of a blob"] += 1
         if result:
             tally.info(arena.queue.info())

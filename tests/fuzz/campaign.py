@@ -18,7 +18,6 @@ from tests.fuzz.attack_frames import Target, frames_round, longest_bodies, open_
 from tests.fuzz.blobs import blobs_round
 from tests.fuzz.bystander import Bystander
 from tests.fuzz.connection import Closed, Connection, Hang
-from tests.fuzz.coverage import missed
 from tests.fuzz.daemon_checks import DaemonChecks
 from tests.fuzz.dice import Dice
 from tests.fuzz.hostile_objects import Descriptors, make_models
@@ -170,7 +169,6 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
         except (Violation, AssertionError) as error:
             tally.violate("[the whole run]", error)
             say(f"VIOLATION {tally.violations[-1]}")
-        tally.sites, tally.sites_missed = missed(tally.faults)
         tally.engine_restarts = checks.restarts() if daemon.alive else -1
         tally.bystander = {"inferences": checks.inferences, "longest_ms": round(bystander.longest_ms, 1)}
         if tally.violations:

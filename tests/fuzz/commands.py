@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.metrics import SNAPSHOT
-from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from tests.fuzz.dice import Dice
+from tests.support.wire import WireMemory
 
 PAIR_SIZE = cmd.HEADER.size + 72
 _SIGNAL = 64
-
-
-@dataclass(frozen=True)
-class Room:
-    """An allocation of ours, mapped."""
-
-    handle: int
-    mapping: SharedMapping
-    offset: int
-    size: int
-
-    def write(self, data: bytes, at: int = 0) -> None:
-        self.mapping.buffer[self.offset + at : self.offset + at + len(data)] = data
-
-    def read(self, size: int, at: int = 0) -> bytes:
-        return self.mapping.buffer[self.offset + at : self.offset + at + size]
-
-    def fence(self, at: int) -> FenceRecord:
-        return FenceRecord(self.mapping, self.offset + at)
-
-    def event(self, at: int) -> EventRecord:
-        return EventRecord(self.mapping, self.offset + at)
-
-    @property
-    def address(self) -> int:
-        return self.mapping.address + self.offset
 
 
 def _inside(at: MemoryAt, size: int, sizes: Mapping[int, int]) -> bool:
@@ -98,10 +71,10 @@ class CommandMaker:
     def __init__(
         self,
         dice: Dice,
-        memory: list[Room],
-        signals: Room,
+        memory: list[WireMemory],
+        signals: WireMemory,
         graph: int,
-        arguments: list[Room],
+        arguments: list[WireMemory],
         meta: GraphMeta,
     ) -> None:
         self._dice = dice

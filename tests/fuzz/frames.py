@@ -92,12 +92,21 @@ class FrameMaker:
             tag = "graph_destroy"
         if tag not in _WEIGHTS or tag == "stop" or (tag == "inject" and self._dice.chance(0.3)):
             return self._finished(self._softly(tag))
-        frame: Frame = getattr(self, f"_{tag}")()
+        frame = self._made(tag)
         if self._dice.chance(0.5):
             self._break(frame)
         return self._finished(frame)
 
     # ------------------------------------------------------------ requests that are right
+
+    def _made(self, tag: str) -> Frame:
+        frame: Frame = getattr(self, f"_{tag}", lambda: self._right(tag))()
+        return frame
+
+    def _right(self, tag: str) -> Frame:
+        """A request that needs no more than live handles."""
+        names = [one.name for one in _FIELDS[tag] if one.required]
+        return Frame(tag, {name: self._live(HANDLE_FIELDS[name]) for name in names})
 
     def _live(self, kind: str) -> int:
         table = getattr(self._held, kind)
@@ -114,34 +123,16 @@ class FrameMaker:
     def _inject(self) -> Frame:
         return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
 
-    def _inject_status(self) -> Frame:
-        return Frame("inject_status", {})
-
-    def _inject_clear(self) -> Frame:
-        return Frame("inject_clear", {})
-
-    def _status(self) -> Frame:
-        return Frame("status", {})
-
     def _cancel(self) -> Frame:
         return Frame("cancel", {"request": self._dice.integer()})
 
     def _context_create(self) -> Frame:
         return Frame("context_create", {"device": 0})
 
-    def _context_destroy(self) -> Frame:
-        return Frame("context_destroy", {"context": self._live("contexts")})
-
-    def _context_memory(self) -> Frame:
-        return Frame("context_memory", {"context": self._live("contexts")})
-
     def _metric_stream_open(self) -> Frame:
         # long periods: what a stream writes is not what is tried here
         period = self._dice.randint(10**9, MAX_PERIOD_NS)
         return Frame("metric_stream_open", {"context": self._live("contexts"), "period": period})
-
-    def _metric_stream_close(self) -> Frame:
-        return Frame("metric_stream_close", {"stream": self._live("streams")})
 
     def _mem_alloc(self) -> Frame:
         dice = self._dice
@@ -175,23 +166,8 @@ class FrameMaker:
     def _queue_workload(self) -> Frame:
         return Frame("queue_workload", {"queue": self._live("queues"), "background": self._dice.chance(0.5)})
 
-    def _queue_destroy(self) -> Frame:
-        return Frame("queue_destroy", {"queue": self._live("queues")})
-
-    def _graph(self, tag: str) -> Frame:
-        return Frame(tag, {"graph": self._live("graphs")})
-
-    def _graph_blob(self) -> Frame:
-        return self._graph("graph_blob")
-
-    def _graph_initialize(self) -> Frame:
-        return self._graph("graph_initialize")
-
-    def _graph_destroy(self) -> Frame:
-        return self._graph("graph_destroy")
-
     def _graph_export(self) -> Frame:
-        frame = self._graph("graph_export")
+        frame = self._right("graph_export")
         if self._dice.chance(0.4):
             frame.fields["offset"] = self._dice.pick((0, 100, 4096))
             frame.fds = [self._hostile_objects.by_kind["file"]]
@@ -370,7 +346,7 @@ class FrameMaker:
         for tag in sorted(set(_WEIGHTS) - {"stop"}):
             for one in _FIELDS[tag]:
                 if one.type is str or one.type == str | None:
-                    frame: Frame = getattr(self, f"_{tag}")()
+                    frame = self._made(tag)
                     self._pad(frame, one.name, MAX_BODY)
                     frame.changed = f"a long {one.name}"
                     frames.append(self._finished(frame))

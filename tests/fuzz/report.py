@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,6 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 
 _KNOWN = {int(result) for result in ZeResult}
 _MOST = 20
-_DIGITS = re.compile("[0-9a-f]{6,}")
 
 
 class Violation(Exception):
@@ -34,9 +32,6 @@ class Tally:
     bystander: dict[str, Any] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     innocent_ms: dict[str, float] = field(default_factory=dict)
-    sites: int = 0
-    sites_missed: list[str] = field(default_factory=list)
-    faults: set[tuple[str, str]] = field(default_factory=set)
 
     def saw(self, what: str, answer: msg.Answer) -> None:
         """One answer. A refusal must have a code that the interface knows, and must name an object."""
@@ -52,8 +47,6 @@ class Tally:
             raise Violation(f"an untyped refusal: {info}")
         self.results[ZeResult(info.result).name] += 1
         self.worker_deaths += info.object == "compiler worker"
-        if len(self.faults) < 20_000:
-            self.faults.add((_DIGITS.sub("0", info.object[:200]), info.expected[:200]))
 
     def violate(self, where: str, error: BaseException) -> None:
         """One more violation."""
@@ -75,7 +68,6 @@ class Tally:
         lines.append(f"results: {dict(self.results.most_common())}")
         never = sorted(set(self.refused) - set(self.accepted))
         lines.append(f"never accepted: {', '.join(never) or 'nothing'}")
-        lines.append(f"refusals met: {self.sites - len(self.sites_missed)} of {self.sites} places")
         lines.append(
             f"bystander: {self.bystander}; engine restarts: {self.engine_restarts}; "
             f"compiler workers that died: {self.worker_deaths}"
@@ -84,26 +76,5 @@ class Tally:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        total = sum(self.cases.values())
-        return {
-            "cases": dict(self.cases),
-            "accepted": dict(self.accepted),
-            "refused": dict(self.refused),
-            "behind_the_first_check": {
-                kind: round(self.deep[kind] / count, 3) for kind, count in self.cases.items() if count
-            },
-            "results": dict(self.results),
-            "rates": {
-                kind: round(count / self.seconds[kind])
-                for kind, count in self.cases.items()
-                if self.seconds[kind]
-            },
-            "total": total,
-            "worker_deaths": self.worker_deaths,
-            "engine_restarts": self.engine_restarts,
-            "bystander": self.bystander,
-            "innocent_ms": {kind: round(most, 1) for kind, most in self.innocent_ms.items()},
-            "sites": self.sites,
-            "sites_missed": self.sites_missed,
-            "violations": self.violations,
-        }
+        deep = {kind: round(self.deep[kind] / count, 3) for kind, count in self.cases.items() if count}
+        return {**vars(self), "behind_the_first_check": deep, "total": sum(self.cases.values())}

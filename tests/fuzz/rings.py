@@ -19,11 +19,12 @@ from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.shared import SharedMapping
 from tests.fuzz.attack_frames import Target
-from tests.fuzz.commands import PAIR_SIZE, CommandMaker, Room
+from tests.fuzz.commands import PAIR_SIZE, CommandMaker
 from tests.fuzz.connection import Connection, Hang, close_all
 from tests.fuzz.dice import Dice
 from tests.fuzz.hostile_objects import Model
 from tests.fuzz.report import Tally, Violation
+from tests.support.wire import WireMemory, WireQueue
 
 _END_S = 30.0
 _SPINS = 300
@@ -45,7 +46,7 @@ class Arena:
         assert isinstance(answer, msg.ContextCreated)
         self.context = answer.context
         self._segments: dict[int, SharedMapping] = {}
-        self._guards: list[tuple[Room, bytes]] = []
+        self._guards: list[tuple[WireMemory, bytes]] = []
         self.guarded(_GUARD)
         self.buffer = self.room(_BUFFER, "control")
         self.guarded(_GUARD, "control")
@@ -62,7 +63,7 @@ class Arena:
         self.connection.close()
         os.close(self.doorbell)
 
-    def room(self, size: int, kind: str = "host") -> Room:
+    def room(self, size: int, kind: str = "host") -> WireMemory:
         """An allocation, zeroed."""
         made, fds = self.connection.ask(msg.MemAlloc(context=self.context, kind=kind, size=size))
         assert isinstance(made, msg.MemAllocated), made
@@ -70,12 +71,12 @@ class Arena:
         room.write(bytes(size))
         return room
 
-    def adopt(self, made: msg.MemAllocated, size: int, fds: list[int]) -> Room:
+    def adopt(self, made: msg.MemAllocated, size: int, fds: list[int]) -> WireMemory:
         """What was allocated, mapped."""
         if made.fresh:
             self._segments[made.segment] = SharedMapping(fds[0], made.segment_size)
         close_all(fds)
-        return Room(made.memory, self._segments[made.segment], made.offset, size)
+        return WireMemory(made.memory, self._segments[made.segment], made.offset, size)
 
     def guarded(self, size: int, kind: str = "host") -> None:
         """Memory that nothing may change."""
@@ -99,7 +100,7 @@ class Arena:
         value = bytes([self.dice.randrange(256)])
         data = cmd.encode_buffer([cmd.encode_command(cmd.Fill(place, 4096, value))])
         self._proof_buffer.write(data)
-        result = self.queue.wait(self.queue.submit(self._proof_buffer.handle, 0, len(data)))
+        result = self.queue.wait(self.queue.submit(self._proof_buffer.handle, len(data)))
         if result:
             raise Violation(f"a good submission ended with {result:#x}: {self.queue.info()}")
         if self._proof.read(4096) != value * 4096:
@@ -110,7 +111,7 @@ class Arena:
         own = [self._proof.handle, self._proof_buffer.handle, self.queue.ring.handle]
         return own + [room.handle for room, _ in self._guards]
 
-    def _between_guards(self, size: int) -> Room:
+    def _between_guards(self, size: int) -> WireMemory:
         room = self.room(size)
         self.guarded(_GUARD)
         return room
@@ -124,37 +125,20 @@ class Arena:
         return made.graph
 
 
-class Queue:
-    """A queue whose every field is ours to spoil."""
+class Queue(WireQueue):
+    """A queue that is waited for as drivers do it."""
 
     def __init__(self, arena: Arena, slots: int) -> None:
         made, fds = arena.connection.ask(msg.QueueCreate(context=arena.context, slots=slots))
         assert isinstance(made, msg.QueueCreated), made
-        self.handle, self.slots = made.queue, slots
+        self.handle, self.slots, self.doorbell, self.tail = made.queue, slots, arena.doorbell, 0
         self.ring = arena.adopt(made.ring, records.ring_size(slots), fds)
-        self._doorbell = arena.doorbell
-        self.tail = 0
-
-    def submit(
-        self, buffer: int, offset: int, size: int, flags: int = 0, fence: int = 0, fence_offset: int = 0
-    ) -> int:
-        """Writes a slot and the tail, and rings; the number of the submission."""
-        self.tail += 1
-        slot = records.SLOT.pack(self.tail, buffer, offset, size, flags, fence, fence_offset, self.tail, 0, 0)
-        self.ring.write(slot, records.RING_HEADER + (self.tail - 1) % self.slots * records.SLOT_SIZE)
-        self.set_tail(self.tail)
-        return self.tail
-
-    def set_tail(self, tail: int) -> None:
-        """Any tail."""
-        self.ring.write(struct.pack("=Q", tail % 2**64), records.RING_TAIL)
-        os.eventfd_write(self._doorbell, 1)
 
     def wait(self, number: int) -> int:
         """The result of a submission, once it has ended."""
         end = time.monotonic() + _END_S
         spins = 0
-        while (completed := self._word("=Q", records.RING_COMPLETED)) < number:
+        while (completed := self.completed) < number:
             spins += 1
             if spins < _SPINS:
                 continue
@@ -162,15 +146,10 @@ class Queue:
                 raise Hang(f"submission {number} has not ended; completed is {completed}")
             self.ring.write(b"\1\0\0\0", records.RING_WAITERS)
             linux.memory_fence()
-            if self._word("=Q", records.RING_COMPLETED) == completed:
-                linux.futex_wait(
-                    self.ring.address + records.RING_COMPLETED, completed & 0xFFFFFFFF, _SLICE_NS
-                )
+            if self.completed == completed:
+                place = self.ring.mapping.address + self.ring.offset + records.RING_COMPLETED
+                linux.futex_wait(place, completed & 0xFFFFFFFF, _SLICE_NS)
         return self._word("=I", records.RING_RESULT) if self._word("=Q", records.RING_FAILED) == number else 0
-
-    @property
-    def lost(self) -> bool:
-        return bool(self._word("=I", records.RING_LOST))
 
     def info(self) -> ErrorInfo:
         """What the engine says of the submission that failed last."""
@@ -180,10 +159,6 @@ class Queue:
             return msgspec.msgpack.decode(text, type=ErrorInfo)
         except msgspec.DecodeError as error:
             raise Violation(f"the fault in the ring is none: {text!r}") from error
-
-    def _word(self, shape: str, at: int) -> int:
-        value: int = struct.unpack(shape, self.ring.read(struct.calcsize(shape), at))[0]
-        return value
 
 
 def rings_round(target: Target, dice: Dice, count: int, tally: Tally, number: int) -> None:
@@ -277,14 +252,14 @@ def _spoil_ring(arena: Arena, dice: Dice, tally: Tally) -> None:
         ring = MemoryAt(victim.ring.handle, 0)
         data = cmd.encode_buffer([cmd.encode_command(cmd.Fill(ring, victim.ring.size, b"\xee"))])
         arena.buffer.write(data)
-        victim.submit(arena.buffer.handle, 0, len(data))
+        victim.submit(arena.buffer.handle, len(data))
     elif way == 4:
         victim.tail = dice.pick(edges)
         victim.tail = min(victim.tail, 2**64 - 4)
         for _ in range(3):
-            victim.submit(arena.buffer.handle, 0, 64)
+            victim.submit(arena.buffer.handle, 64)
     else:
-        victim.submit(arena.buffer.handle, 0, 40)
+        victim.submit(arena.buffer.handle, 40)
         victim.ring.write(dice.randbytes(records.RING_HEADER))
     arena.check_works()
     tally.accepted[f"ring spoilt {way}"] += 1
@@ -368,7 +343,7 @@ def huge_regions(target: Target, tally: Tally) -> None:
         )
         data = cmd.encode_buffer([cmd.encode_command(region)] * 4)
         arena.buffer.write(data)
-        number = arena.queue.submit(arena.buffer.handle, 0, len(data))
+        number = arena.queue.submit(arena.buffer.handle, len(data))
         if arena.queue.wait(number):
             raise Violation(f"regions that overlap: {arena.queue.info()}")
     finally:

@@ -133,6 +133,20 @@ def test_shapes_of_the_call_come_before_the_batch(shared_core: Core) -> None:
     same(static(data), on_cpu(model, [data]))
 
 
+def test_an_input_that_is_an_output_keeps_all_of_its_names(shared_core: Core) -> None:
+    # OpenVINO forgets one when it copies such a model
+    x = parameter("x", (-1, 4))
+    x.output(0).add_names({"a"})
+    result = ops.result(x)
+    result.output(0).set_names({"x"})
+    model = ov.Model([result], [x], "through")
+    data = random(3, 4)
+    for shapes in (None, {"a": [3, 4]}, {"x": [3, 4]}):
+        compiled = shared_core.compile_model(model, "NPU", F32, shapes=shapes)
+        assert compiled.input("a").names == {"a", "x"}
+        same(compiled(data), [data])
+
+
 # ------------------------------------------------------------ what is not
 
 

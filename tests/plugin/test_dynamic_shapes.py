@@ -309,6 +309,21 @@ def test_a_shape_outside_the_bounds_is_refused_before_anything_happens(
     wait_until(lambda: shared_daemon.engine().submissions == before + 2, what="two submissions")
 
 
+def test_a_dimension_whose_bounds_contradict_each_other_is_as_on_the_cpu_device(
+    core: Core, shared_daemon: Daemon
+) -> None:
+    rows = source("[1..9,2]")
+    backwards = ops.slice(rows, *(ops.constant(np.array([each])) for each in (0, -2, -1, 0)))
+    model = ov.Model([ops.result(backwards)], [rows], "slice")
+    assert model.outputs[0].partial_shape[0].get_min_length() < 0
+    compiled, cpu = pair(core, model)
+    engine = shared_daemon.engine().engine_pid
+    check(compiled.create_infer_request(), cpu, [np.ones((4, 2), np.float32)])
+    with pytest.raises(InferError, match="shapes fit each other"):
+        compiled([np.ones((1, 2), np.float32)])
+    assert shared_daemon.engine().engine_pid == engine
+
+
 def test_a_tensor_that_was_given_another_shape_later_is_refused_when_it_is_used(core: Core) -> None:
     compiled = by_compiler(core, relu("[1..8,?]"))
     request = compiled.create_infer_request()

@@ -31,27 +31,6 @@ class RefusedRequest(Exception):
         self.info = info
 
 
-class _Context(WireContext):
-    """A context that exists already."""
-
-    def __init__(self, wire: Wire, handle: int) -> None:
-        self.wire = wire
-        self.handle = handle
-        self.doorbell = wire.take_fd()
-        self.segments = {}
-
-
-class _Queue(WireQueue):
-    """A queue that exists already."""
-
-    def __init__(self, context: WireContext, created: msg.QueueCreated, slots: int) -> None:
-        self.context = context
-        self.handle = created.queue
-        self.slots = slots
-        self.ring = context.adopt(created.ring, records.ring_size(slots))
-        self.tail = 0
-
-
 class ScriptedSession:
     """The session. Contexts, memory, queues and graphs go by the names that the director gives them."""
 
@@ -77,7 +56,7 @@ class ScriptedSession:
 
     def context(self, name: str) -> None:
         answer = self._ask(msg.ContextCreate(device=0))
-        self._contexts[name] = _Context(self.wire, answer.context)
+        self._contexts[name] = WireContext(self.wire, created=answer)
 
     def drop_context(self, name: str) -> None:
         context = self._contexts.pop(name)
@@ -125,7 +104,7 @@ class ScriptedSession:
     def queue(self, context: str, name: str, slots: int, priority: str = "normal") -> None:
         owner = self._contexts[context]
         answer = self._ask(msg.QueueCreate(context=owner.handle, slots=slots, priority=priority))
-        self._queues[name] = _Queue(owner, answer, slots)
+        self._queues[name] = WireQueue(owner, slots, answer)
 
     def drop_queue(self, name: str) -> None:
         self._ask(msg.QueueDestroy(queue=self._queues.pop(name).handle))
@@ -275,7 +254,7 @@ class ScriptedSession:
 
     def _ring(self, queue: str) -> None:
         linux.memory_fence()
-        os.eventfd_write(self._queues[queue].context.doorbell, 1)
+        os.eventfd_write(self._queues[queue].doorbell, 1)
 
     def _ask(self, request: msg.Message, fds: list[int] | None = None) -> Any:
         answer = self._answer(self.wire.send(request, fds))

@@ -113,11 +113,12 @@ OpenWire = Callable[[Daemon], Wire]
 
 
 class WireContext:
-    """A context with memory, made by hand."""
+    """A context with memory, made by hand. `created`: the last answer, which has created it already."""
 
-    def __init__(self, wire: Wire, device: int = 0) -> None:
+    def __init__(self, wire: Wire, device: int = 0, created: msg.ContextCreated | None = None) -> None:
         self.wire = wire
-        self.handle = wire.ask(msg.ContextCreate(device=device), msg.ContextCreated).context
+        made = created or wire.ask(msg.ContextCreate(device=device), msg.ContextCreated)
+        self.handle = made.context
         self.doorbell = wire.take_fd()
         self.segments: dict[int, SharedMapping] = {}
 
@@ -188,14 +189,16 @@ class WireMemory:
 
 
 class WireQueue:
-    """A queue; every field of every slot is the caller's."""
+    """A queue; every field of every slot is the caller's. `created` as for contexts."""
 
-    def __init__(self, context: WireContext, slots: int) -> None:
-        created = context.wire.ask(msg.QueueCreate(context=context.handle, slots=slots), msg.QueueCreated)
+    def __init__(self, context: WireContext, slots: int, created: msg.QueueCreated | None = None) -> None:
+        request = msg.QueueCreate(context=context.handle, slots=slots)
+        made = created or context.wire.ask(request, msg.QueueCreated)
         self.context = context
-        self.handle = created.queue
+        self.doorbell = context.doorbell
+        self.handle = made.queue
         self.slots = slots
-        self.ring = context.adopt(created.ring, records.ring_size(slots))
+        self.ring = context.adopt(made.ring, records.ring_size(slots))
         self.tail = 0
 
     def submit(
@@ -206,6 +209,7 @@ class WireQueue:
         fence: WireMemory | int = 0,
         fence_offset: int = 0,
         sequence: int | None = None,
+        flags: int = 0,
     ) -> int:
         """Writes a slot, stores the tail and rings the doorbell; the number of the submission.
 
@@ -217,7 +221,7 @@ class WireQueue:
             buffer if isinstance(buffer, int) else buffer.handle,
             offset,
             size,
-            0,
+            flags,
             fence if isinstance(fence, int) else fence.handle,
             fence_offset,
             self.tail & (2**64 - 1),
@@ -232,7 +236,7 @@ class WireQueue:
         """Stores any tail and rings."""
         self.ring.write(struct.pack("=Q", tail & (2**64 - 1)), records.RING_TAIL)
         linux.memory_fence()
-        os.eventfd_write(self.context.doorbell, 1)
+        os.eventfd_write(self.doorbell, 1)
 
     def run(self, commands: bytes, buffer: WireMemory) -> int:
         """Writes a command buffer, submits it, waits for its end; the result of the submission."""

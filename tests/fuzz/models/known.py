@@ -132,6 +132,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("that of the batch; expected at least 1", api="plugin"),
     ),
     Known(
+        "a Pad of dynamic shape with a computed value that is not f32",
+        "docs/fidelity.md, numbers: the CPU device takes four bytes for the value",
+        lambda seen, one: one.kind == "wrong" and one.output in seen.traits.after_pads,
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda seen, one: (
@@ -144,6 +149,8 @@ INHERITED = "OpenVINO's CPU device does the same, used in the same way"
 """Its own request, used again or with tensors that are set, is wrong or refuses."""
 WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
 """With other numbers: it depends on what lay in memory, or on how threads share the work."""
+DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"
+"""States are inputs and outputs then, as in the engine."""
 
 
 def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:

@@ -16,6 +16,8 @@ from tests.fuzz.models.records import Answer, Died, Job
 
 _ROOT = Path(__file__).parents[3]
 _END_S = 10.0
+_KILLED_S = 300.0
+"""At idle priority a process that is killed may wait long for its end."""
 _MOST_JOBS = 400
 """Then a process is replaced: OpenVINO keeps something of every model."""
 
@@ -68,7 +70,7 @@ class Peer:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(_END_S)
+                self._process.wait(_KILLED_S)
         self._connection = self._process = None
 
     def _start(self) -> None:
@@ -99,7 +101,7 @@ class Peer:
         assert self._process is not None
         if hung:
             self._process.kill()
-        code = self._process.wait(_END_S)
+        code = self._process.wait(_KILLED_S)
         how = hung or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
         assert self._connection is not None
         self._connection.close()

@@ -149,11 +149,9 @@ class Runner:
         """`AsyncInferQueue`; a model with states has no use for it."""
         if self._case.stateful:
             return self.many()
-        queue = self._queue(self._compiled, 2)
-        # a thread of OpenVINO that drops the last reference in its callback joins itself: the process ends
-        _kept[:] = [queue, self._compiled]
         count = len(self._case.steps)
         found: dict[int, Step] = {}
+        failures: list[Refusal] = []  # of which inference is not said
 
         def ended(request: Any, number: int) -> None:
             try:
@@ -161,19 +159,32 @@ class Runner:
             except Exception as error:  # noqa: BLE001
                 found[number] = self._refuse("infer", error)
 
-        queue.set_callback(ended)
-        failures: list[
-            Refusal
-        ] = []  # `start_async` and `wait_all` tell of inferences before, which is not said
-        for number in range(3 * count):
+        # a thread of OpenVINO that drops the last reference in its callback joins itself: the process ends
+        _kept[:] = [self._compiled]
+
+        def queue_of_two() -> Any:
+            queue = self._queue(self._compiled, 2)
+            _kept.append(queue)
+            queue.set_callback(ended)
+            return queue
+
+        def noted(call: Callable[..., object], *arguments: Any) -> bool:
             try:
-                queue.start_async(dict(enumerate(self._case.steps[number % count])), number)
+                call(*arguments)
             except Exception as error:  # noqa: BLE001 - every error is an answer here
                 failures.append(self._refuse("infer", error))
-        try:
-            queue.wait_all()
-        except Exception as error:  # noqa: BLE001 - as above
-            failures.append(self._refuse("infer", error))
+                return False
+            return True
+
+        queue = queue_of_two()
+        for number in range(3 * count):
+            given = dict(enumerate(self._case.steps[number % count]))
+            if not noted(queue.start_async, given, number):
+                # the failure of one before: from then on OpenVINO's queue starts nothing
+                noted(queue.wait_all)
+                queue = queue_of_two()
+                noted(queue.start_async, given, number)
+        noted(queue.wait_all)
         missing = (failures or [Refusal("infer", "nothing", "no callback and no error", typed=False)])[0]
         return [[found.get(turn * count + at, missing) for at in range(count)] for turn in range(3)]
 

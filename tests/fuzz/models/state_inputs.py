@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 
@@ -51,14 +52,30 @@ class Outside:
                 one.data[...] = 0
         if self._begin is not None:
             begin, which = self._begin
-            for index, value in zip(which, run(compile_model(begin), case.steps[0]), strict=True):
+            results, values = begin.get_results(), run(compile_model(begin), case.steps[0])
+            for index, result, value in zip(which, results, values, strict=True):
                 states[index] = value
+                if not _depends_on_inputs(result):
+                    _flush(value)
         found = []
         for step in case.steps:
             outputs = run(compiled, [*step, *states])
             found.append(outputs[: self._shown])
             states = outputs[self._shown :]
         return found
+
+
+def _depends_on_inputs(node: Any) -> bool:
+    return node.get_type_name() == "Parameter" or any(
+        _depends_on_inputs(port.get_node()) for port in node.input_values()
+    )
+
+
+def _flush(constant: ov.Tensor) -> None:
+    """Subnormal numbers and minus zero become zero, as in the constants of the CPU device."""
+    if constant.get_element_type() == ov.Type.f32 and constant.size:
+        numbers = np.asarray(constant.data).reshape(-1).view(np.uint32)
+        numbers[(numbers & 0x7F800000) == 0] = 0
 
 
 def _beginning(model: ov.Model) -> tuple[ov.Model, list[int]] | None:

@@ -20,12 +20,13 @@ _REFUSED_STATES = ("f64", "i64", "i16", "u16", "u32", "u64")
 class Traits:
     """What a case has. `after_states`: the outputs that depend on a state. `beside_batch`: those that do not
     depend on the inputs whose layouts name a batch. `outside`: the steps with a shape that the model does not
-    allow."""
+    allow. `after_pads`: the outputs that depend on a Pad whose value OpenVINO reads beyond its end."""
 
     words: frozenset[str]
     after_states: frozenset[int]
     beside_batch: frozenset[int]
     outside: frozenset[int]
+    after_pads: frozenset[int]
 
     def __contains__(self, word: object) -> bool:
         return word in self.words
@@ -62,7 +63,10 @@ def traits_of(case: Case) -> Traits:
     reads = {node.get_instance_id() for node in nodes if node.get_type_name() == "ReadValue"}
     outputs = frozenset(range(len(case.model.outputs)))
     beside = outputs - _after(case, nodes, batched) if batched else frozenset()
-    return Traits(frozenset(found), _after(case, nodes, reads), beside, _outside(case))
+    pads = {node.get_instance_id() for node in nodes if _reads_beyond(node)}
+    return Traits(
+        frozenset(found), _after(case, nodes, reads), beside, _outside(case), _after(case, nodes, pads)
+    )
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -75,6 +79,18 @@ def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
         for at, step in enumerate(right.steps)
         if isinstance(step, list)
         and any(not _allowed(shape, one.shape) for shape, one in zip(declared, step, strict=True))
+    )
+
+
+def _reads_beyond(node: Any) -> bool:
+    """Whether it is a Pad of dynamic shape with a computed value that is not f32."""
+    if node.get_type_name() != "Pad" or node.get_input_size() < 4:
+        return False
+    value = node.input_value(3)
+    return (
+        node.get_input_partial_shape(0).is_dynamic
+        and value.get_node().get_type_name() != "Constant"
+        and name_of(value.get_element_type()) != "f32"
     )
 
 
