@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +23,15 @@ class NotAllowed(ValueError):
     """A value that a kind does not accept. Its text, if any, replaces the allowed values in the message."""
 
 
-class Kind:
+class Kind(ABC):
     """Base. `type` is the Python type of a stored value, `allowed` describes accepted ones."""
 
     type: type
     allowed: str
 
+    @abstractmethod
     def accept(self, value: Any) -> Any:
         """Convert `value` to the stored type. Raises `NotAllowed`."""
-        raise NotImplementedError
 
     def text(self, value: Any) -> str:
         """A stored value as OpenVINO writes it."""

@@ -43,8 +43,9 @@ def write_model(folder: Path, layers: int, kind: str) -> Path:
     rng = np.random.default_rng(0)
     data = ops.parameter([1, _SIZE], np.float32, name="data")
     value = data
-    for _ in range(layers):
-        constant = ops.constant((rng.standard_normal((_SIZE, _SIZE), np.float32) / 64).astype(kind))
+    numbers = rng.standard_normal((_SIZE, _SIZE), np.float32) / 64
+    for layer in range(layers):
+        constant = ops.constant((numbers * np.float32(1 + layer / 64)).astype(kind))
         matrix = constant if kind == "float32" else ops.convert(constant, "f32")
         value = ops.relu(ops.matmul(value, matrix, False, True))
     path = folder / "large.xml"

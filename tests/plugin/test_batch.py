@@ -25,6 +25,7 @@ from tests.support.batches import (
     same,
     weights,
 )
+from tests.support.cases import case
 
 PLUGIN = {**F32, "BATCH_MODE": "PLUGIN"}
 COMPILER = {**F32, "BATCH_MODE": "COMPILER"}
@@ -65,18 +66,17 @@ def test_the_compiler_keeps_the_batch_if_that_is_asked_for(shared_core: Core) ->
     np.testing.assert_array_equal(compiled(data)[0], on_cpu(model, [data])[0])
 
 
-@pytest.mark.parametrize("mode", ["AUTO", "PLUGIN", "COMPILER"])
-def test_a_model_without_a_batch_passes_through_every_mode_unchanged(
-    shared_core: Core, mode: str, digits: Path
-) -> None:
-    image = random(1, 1, 8, 8)
-    compiled = shared_core.compile_model(digits, "NPU", {**F32, "BATCH_MODE": mode})
-    assert compiled.get_property("BATCH_MODE") == mode
-    assert _shapes(compiled) == ["[1,1,8,8]", "[1,10]"]
-    expected = ov.Core().compile_model(digits, "CPU", F32)(image)[0]
-    np.testing.assert_array_equal(compiled(image)[0], expected)
-    with pytest.raises(RuntimeError, match=r"expected float32\[1, 1, 8, 8\]"):
-        compiled(random(2, 1, 8, 8))
+def test_a_model_without_a_batch_passes_through_every_mode_unchanged(shared_core: Core, digits: Path) -> None:
+    for mode in ["AUTO", "PLUGIN", "COMPILER"]:
+        with case(mode):
+            image = random(1, 1, 8, 8)
+            compiled = shared_core.compile_model(digits, "NPU", {**F32, "BATCH_MODE": mode})
+            assert compiled.get_property("BATCH_MODE") == mode
+            assert _shapes(compiled) == ["[1,1,8,8]", "[1,10]"]
+            expected = ov.Core().compile_model(digits, "CPU", F32)(image)[0]
+            np.testing.assert_array_equal(compiled(image)[0], expected)
+            with pytest.raises(RuntimeError, match=r"expected float32\[1, 1, 8, 8\]"):
+                compiled(random(2, 1, 8, 8))
 
 
 def test_rows_of_a_matrix_are_no_batch_unless_the_user_says_so(shared_core: Core) -> None:
@@ -205,34 +205,39 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_split_goes_to_the_compiler_with_the_reason_and_plugin_is_refused(
-    shared_core: Core, caplog: pytest.LogCaptureFixture, name: str
+    shared_core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build, reason = REFUSED[name]
-    model = build(4)
-    with pytest.raises(CompileError, match=f"PLUGIN cannot split its batch of 4.*{reason}.*AUTO or COMPILER"):
-        shared_core.compile_model(model, "NPU", PLUGIN)
-    with caplog.at_level(logging.INFO, "softnpu.plugin"):
-        compiled = shared_core.compile_model(model, "NPU", F32)
-    assert compiled.get_property("BATCH_MODE") == "COMPILER"
-    assert f"model '{model.get_friendly_name()}': batch 4 handled by the compiler because " in caplog.text
-    inputs = [random(*port.shape) for port in model.inputs]
-    same(compiled(inputs), on_cpu(model, inputs))
+    for name, (build, reason) in REFUSED.items():
+        with case(name):
+            model = build(4)
+            with pytest.raises(
+                CompileError, match=f"PLUGIN cannot split its batch of 4.*{reason}.*AUTO or COMPILER"
+            ):
+                shared_core.compile_model(model, "NPU", PLUGIN)
+            caplog.clear()
+            with caplog.at_level(logging.INFO, "softnpu.plugin"):
+                compiled = shared_core.compile_model(model, "NPU", F32)
+            assert compiled.get_property("BATCH_MODE") == "COMPILER"
+            assert (
+                f"model '{model.get_friendly_name()}': batch 4 handled by the compiler because "
+                in caplog.text
+            )
+            inputs = [random(*port.shape) for port in model.inputs]
+            same(compiled(inputs), on_cpu(model, inputs))
 
 
-@pytest.mark.parametrize("kind", [ov.Type.u8, ov.Type.i8])
-def test_auto_leaves_a_conversion_to_8_bits_of_a_dynamic_batch_to_the_compiler(
-    shared_core: Core, kind: ov.Type
-) -> None:
-    data = np.array([[-1.66, 3.2], [300.7, -300.2]], np.float32)
-    for batch, mode in ((-1, "COMPILER"), (ov.Dimension(1, 5), "COMPILER"), (2, "PLUGIN")):
-        x = parameter("x", (batch, 2), "NC")
-        model = model_of(ops.convert(x, kind), x)
-        compiled = shared_core.compile_model(model, "NPU", F32)
-        assert compiled.get_property("BATCH_MODE") == mode
-        expected = ov.Core().compile_model(model, "CPU", F32)([data])  # in the model's own shape
-        np.testing.assert_array_equal(compiled([data])[0], expected[0])
+def test_auto_leaves_a_conversion_to_8_bits_of_a_dynamic_batch_to_the_compiler(shared_core: Core) -> None:
+    for kind in [ov.Type.u8, ov.Type.i8]:
+        with case(kind):
+            data = np.array([[-1.66, 3.2], [300.7, -300.2]], np.float32)
+            for batch, mode in ((-1, "COMPILER"), (ov.Dimension(1, 5), "COMPILER"), (2, "PLUGIN")):
+                x = parameter("x", (batch, 2), "NC")
+                model = model_of(ops.convert(x, kind), x)
+                compiled = shared_core.compile_model(model, "NPU", F32)
+                assert compiled.get_property("BATCH_MODE") == mode
+                expected = ov.Core().compile_model(model, "CPU", F32)([data])  # in the model's own shape
+                np.testing.assert_array_equal(compiled([data])[0], expected[0])
 
 
 def test_states_without_a_batch_pass_through_every_mode(shared_core: Core) -> None:

@@ -15,6 +15,7 @@ from openvino import opset13 as ops
 
 from softnpu.plugin.batch.tracking import NotSplittable, track
 from tests.support.batches import model_of, on_cpu, parameter, random, weights
+from tests.support.cases import case
 
 Build = Callable[[Any], Any]
 const = ops.constant
@@ -104,15 +105,16 @@ INDEPENDENT: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize("name", INDEPENDENT)
-def test_samples_that_do_not_meet_are_proven_to(name: str) -> None:
-    model, tracked = _tracked(INDEPENDENT[name])
-    [(axis, sample)] = tracked.outputs
+def test_samples_that_do_not_meet_are_proven_to() -> None:
     data = random(3, 4, 6)
-    [whole] = on_cpu(model, [data])
-    parts = [on_cpu(model, [data[at : at + 1]])[0] for at in range(3)]
-    assert all(part.shape == sample for part in parts)
-    np.testing.assert_allclose(np.concatenate(parts, axis), whole, rtol=1e-4, atol=1e-5)
+    for name, build in INDEPENDENT.items():
+        with case(name):
+            model, tracked = _tracked(build)
+            [(axis, sample)] = tracked.outputs
+            [whole] = on_cpu(model, [data])
+            parts = [on_cpu(model, [data[at : at + 1]])[0] for at in range(3)]
+            assert all(part.shape == sample for part in parts)
+            np.testing.assert_allclose(np.concatenate(parts, axis), whole, rtol=1e-4, atol=1e-5)
 
 
 MIXING: dict[str, tuple[Build, str]] = {
@@ -192,12 +194,12 @@ MIXING: dict[str, tuple[Build, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MIXING)
-def test_samples_that_meet_are_refused_with_the_operation(name: str) -> None:
-    build, says = MIXING[name]
-    with pytest.raises(NotSplittable, match=says) as refused:
-        _tracked(build)
-    assert refused.value.mixes
+def test_samples_that_meet_are_refused_with_the_operation() -> None:
+    for name, (build, says) in MIXING.items():
+        with case(name):
+            with pytest.raises(NotSplittable, match=says) as refused:
+                _tracked(build)
+            assert refused.value.mixes
 
 
 def test_an_unknown_operation_ends_the_proof_unless_it_is_trusted() -> None:

@@ -14,6 +14,7 @@ from softnpu.emulator.compiler.options import NEWEST_OPSET
 from softnpu.plugin import BlobError, Core, PropertyError
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compatibility import Compatibility, Host, check
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 NOW = f"{container.MAJOR}.{container.MINOR}"
@@ -45,9 +46,8 @@ def test_the_property_answers_as_openvino_names_it(shared_core: Core) -> None:
         shared_core.get_property("NPU", "COMPATIBILITY_CHECK", {"RUNTIME_REQUIREMENTS": 1})
 
 
-@pytest.mark.parametrize(
-    ("requirements", "reason"),
-    [
+def test_what_is_missing_is_the_reason() -> None:
+    cases: list[tuple[str, str]] = [
         (
             GOOD.replace("4000", "3720"),
             "platform=3720: the device has platform 4000; compile the model for it",
@@ -64,12 +64,12 @@ def test_the_property_answers_as_openvino_names_it(shared_core: Core) -> None:
         ("", "no list of requirements"),
         ("platform", "no list of requirements"),
         ("meta=1;;x", "no list of requirements"),
-    ],
-)
-def test_what_is_missing_is_the_reason(requirements: str, reason: str) -> None:
-    found = check(requirements, HOST)
-    assert not found
-    assert reason in found.reason
+    ]
+    for requirements, reason in cases:
+        with case(requirements, reason):
+            found = check(requirements, HOST)
+            assert not found
+            assert reason in found.reason
 
 
 def test_the_processor_is_asked_only_if_that_matters() -> None:

@@ -53,8 +53,9 @@ def test_names_that_are_not_utf8_are_escaped(
 ) -> None:
     path = _with_odd_names(private_dir)
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
-    for model in (path, reference.read_model(path)):
-        compiled = shared_core.compile_model(model, "NPU", {"BATCH_MODE": mode})
+    model = reference.read_model(path)
+    for source in (path, model):
+        compiled = shared_core.compile_model(source, "NPU", {"BATCH_MODE": mode})
         assert compiled.inputs[0].get_names() == {r"x\xe4tensor"}
         assert compiled.inputs[1].node.friendly_name == r"y\xe4operation"
         assert compiled.outputs[0].any_name == r"total\xe4tensor"

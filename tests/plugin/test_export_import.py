@@ -20,6 +20,7 @@ from softnpu.emulator.blob.container import BlobReader
 from softnpu.plugin import BlobError, CompiledModel, Core, NpuError, PropertyError
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.strip_weights import strip
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 from tests.support.models import write_scale
 
@@ -84,23 +85,23 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", SOURCES)
-def test_an_exported_model_is_imported_from(
-    shared_core: Core, compiled: CompiledModel, file: Path, form: str
-) -> None:
-    imported = shared_core.import_model(SOURCES[form](file), "NPU")
-    np.testing.assert_array_equal(imported(IMAGE)[0], compiled(IMAGE)[0])
+def test_an_exported_model_is_imported_from(shared_core: Core, compiled: CompiledModel, file: Path) -> None:
+    for form, source in SOURCES.items():
+        with case(form):
+            imported = shared_core.import_model(source(file), "NPU")
+            np.testing.assert_array_equal(imported(IMAGE)[0], compiled(IMAGE)[0])
 
 
-@pytest.mark.parametrize("mode", ["rb", "r+b"])
-@pytest.mark.parametrize("buffering", [0, -1])
 def test_an_open_file_is_read_from_its_beginning(
-    shared_core: Core, compiled: CompiledModel, file: Path, mode: str, buffering: int
+    shared_core: Core, compiled: CompiledModel, file: Path
 ) -> None:
-    with open(file, mode, buffering) as stream:
-        stream.read(77)
-        imported = shared_core.import_model(stream)
-    np.testing.assert_array_equal(imported(IMAGE)[0], compiled(IMAGE)[0])
+    for buffering in [0, -1]:
+        for mode in ["rb", "r+b"]:
+            with case(mode, buffering):
+                with open(file, mode, buffering) as stream:
+                    stream.read(77)
+                    imported = shared_core.import_model(stream)
+                np.testing.assert_array_equal(imported(IMAGE)[0], compiled(IMAGE)[0])
 
 
 def test_an_open_file_is_written_like_any_stream(

@@ -14,6 +14,7 @@ import pytest
 
 import softnpu.plugin as ov
 from softnpu.plugin import Core
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 LEFT = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -68,13 +69,12 @@ def test_every_property_of_openvino_is_there() -> None:
     assert ov.properties.hint.PerformanceMode is openvino.properties.hint.PerformanceMode
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["preprocess", "opset13", "properties.hint", "properties.device", "properties.log", "utils", "op"],
-)
-def test_submodules_can_be_imported(module: str) -> None:
-    theirs = importlib.import_module(f"openvino.{module}")
-    assert importlib.import_module(f"softnpu.plugin.{module}") is theirs
+def test_submodules_can_be_imported() -> None:
+    names = ("preprocess", "opset13", "properties.hint", "properties.device", "properties.log", "utils", "op")
+    for module in names:
+        with case(module):
+            theirs = importlib.import_module(f"openvino.{module}")
+            assert importlib.import_module(f"softnpu.plugin.{module}") is theirs
 
 
 def test_from_imports_work_as_with_openvino() -> None:
@@ -101,11 +101,12 @@ def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
 # ------------------------------------------------------------ calls
 
 
-@pytest.mark.parametrize("name", _CLASSES)
-def test_no_method_is_missing(name: str) -> None:
-    ours, theirs = getattr(ov, name), getattr(openvino, name)
-    missing = {method for method in _public(theirs) if not hasattr(ours, method)}
-    assert missing == _NOT_HERE.get(name, set())
+def test_no_method_is_missing() -> None:
+    for name in _CLASSES:
+        with case(name):
+            ours, theirs = getattr(ov, name), getattr(openvino, name)
+            missing = {method for method in _public(theirs) if not hasattr(ours, method)}
+            assert missing == _NOT_HERE.get(name, set())
 
 
 def _python_methods() -> list[tuple[str, str]]:
@@ -119,24 +120,27 @@ def _python_methods() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "method"), _python_methods())
-def test_arguments_have_the_names_order_and_defaults_of_openvino(name: str, method: str) -> None:
-    ours, theirs = (
-        list(inspect.signature(getattr(getattr(module, name), method)).parameters.values())
-        for module in (ov, openvino)
-    )
-    # more may follow, by keyword; a device has to be named there, and may be left out here
-    for mine, other in zip(ours, theirs, strict=False):
-        assert (mine.name, mine.kind) == (other.name, other.kind)
-        if mine.name != "device_name":
-            assert mine.default == other.default or other.default is inspect.Parameter.empty
-    assert len(ours) >= len(theirs)
-    assert all(extra.kind is extra.KEYWORD_ONLY for extra in ours[len(theirs) :])
+def test_arguments_have_the_names_order_and_defaults_of_openvino() -> None:
+    cases: list[tuple[str, str]] = _python_methods()
+    for name, method in cases:
+        with case(name, method):
+            ours, theirs = (
+                list(inspect.signature(getattr(getattr(module, name), method)).parameters.values())
+                for module in (ov, openvino)
+            )
+            # more may follow, by keyword; a device has to be named there, and may be left out here
+            for mine, other in zip(ours, theirs, strict=False):
+                assert (mine.name, mine.kind) == (other.name, other.kind)
+                if mine.name != "device_name":
+                    assert mine.default == other.default or other.default is inspect.Parameter.empty
+            assert len(ours) >= len(theirs)
+            assert all(extra.kind is extra.KEYWORD_ONLY for extra in ours[len(theirs) :])
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments"),
-    [
+def test_calls_with_keywords_are_those_of_openvino(
+    shared_core: Core, reference: openvino.Core, two_by_two: openvino.Model
+) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("wait_for", {"timeout": 1000}),
         ("get_input_tensor", {"index": 0}),
         ("get_output_tensor", {"index": 1}),
@@ -146,19 +150,13 @@ def test_arguments_have_the_names_order_and_defaults_of_openvino(name: str, meth
         ("set_output_tensors", {"outputs": {0: TENSOR}}),
         ("set_tensors", {"inputs": {0: TENSOR, "right": TENSOR}}),
         ("set_callback", {"callback": print, "userdata": 5}),
-    ],
-)
-def test_calls_with_keywords_are_those_of_openvino(
-    shared_core: Core,
-    reference: openvino.Core,
-    two_by_two: openvino.Model,
-    call: str,
-    arguments: dict[str, Any],
-) -> None:
-    for core, device in ((reference, "CPU"), (shared_core, "NPU")):
-        request = core.compile_model(two_by_two, device).create_infer_request()
-        request.infer([LEFT, RIGHT])
-        getattr(request, call)(**arguments)
+    ]
+    for call, arguments in cases:
+        with case(call, arguments):
+            for core, device in ((reference, "CPU"), (shared_core, "NPU")):
+                request = core.compile_model(two_by_two, device).create_infer_request()
+                request.infer([LEFT, RIGHT])
+                getattr(request, call)(**arguments)
 
 
 def test_a_batch_in_several_tensors_is_refused(shared_core: Core, two_by_two: openvino.Model) -> None:

@@ -13,6 +13,7 @@ import openvino as ov
 import pytest
 
 from softnpu.plugin import CompiledModel, Core, InferRequest, InputError
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 LEFT = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -43,20 +44,15 @@ def test_ports_have_the_names_shapes_and_types_of_the_model(
     assert compiled.output(1).any_name == "double"
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [{"left": LEFT, "right": RIGHT}, {0: LEFT, 1: RIGHT}, [LEFT, RIGHT], (LEFT, RIGHT), None],
-    ids=["names", "indices", "list", "tuple", "ports"],
-)
-def test_inputs_by_name_index_order_or_port(
-    request_: InferRequest, two_by_two: ov.Model, inputs: Any
-) -> None:
-    ports = {request_.model_inputs[0]: LEFT, two_by_two.inputs[1]: RIGHT}
-    results = request_.infer(ports if inputs is None else inputs)
-    np.testing.assert_array_equal(results["total"], LEFT + RIGHT)
-    np.testing.assert_array_equal(results["sum"], results[0])
-    np.testing.assert_array_equal(results[1], LEFT * 2)
-    assert list(results) == request_.model_outputs
+def test_inputs_by_name_index_order_or_port(request_: InferRequest, two_by_two: ov.Model) -> None:
+    for inputs in [{"left": LEFT, "right": RIGHT}, {0: LEFT, 1: RIGHT}, [LEFT, RIGHT], (LEFT, RIGHT), None]:
+        with case(inputs):
+            ports = {request_.model_inputs[0]: LEFT, two_by_two.inputs[1]: RIGHT}
+            results = request_.infer(ports if inputs is None else inputs)
+            np.testing.assert_array_equal(results["total"], LEFT + RIGHT)
+            np.testing.assert_array_equal(results["sum"], results[0])
+            np.testing.assert_array_equal(results[1], LEFT * 2)
+            assert list(results) == request_.model_outputs
 
 
 def test_writing_into_a_tensor_is_the_input_and_copies_nothing(
@@ -111,21 +107,22 @@ ARRAYS: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] 
 }
 
 
-@pytest.mark.parametrize("form", ARRAYS)
-@pytest.mark.parametrize("share", [True, False])
 def test_a_shared_array_is_read_anew_by_every_inference(
-    request_: InferRequest, reference: ov.Core, two_by_two: ov.Model, form: str, share: bool
+    request_: InferRequest, reference: ov.Core, two_by_two: ov.Model
 ) -> None:
-    expected = reference.compile_model(two_by_two, "CPU").create_infer_request()
-    for request in (request_, expected):
-        base = np.zeros((4, 3), np.float32)
-        request.infer({"left": ARRAYS[form](base), "right": RIGHT}, share_inputs=share)
-        base[:] = 7
-        request.start_async()
-        request.wait()
-    np.testing.assert_array_equal(
-        request_.get_tensor("total").data, expected.get_tensor("total").data, strict=True
-    )
+    for share in [True, False]:
+        for form, array in ARRAYS.items():
+            with case(form, share):
+                expected = reference.compile_model(two_by_two, "CPU").create_infer_request()
+                for request in (request_, expected):
+                    base = np.zeros((4, 3), np.float32)
+                    request.infer({"left": array(base), "right": RIGHT}, share_inputs=share)
+                    base[:] = 7
+                    request.start_async()
+                    request.wait()
+                np.testing.assert_array_equal(
+                    request_.get_tensor("total").data, expected.get_tensor("total").data, strict=True
+                )
 
 
 def test_an_array_that_is_not_shared_goes_where_the_tensor_is(
@@ -160,22 +157,21 @@ def test_a_view_outlives_its_request_and_model(shared_core: Core, two_by_two: ov
     np.testing.assert_array_equal(others[2], RIGHT * 2)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "says"),
-    [
+def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest) -> None:
+    cases: list[tuple[Any, str]] = [
         ([LEFT], "1 inputs given; expected 2"),
         (LEFT, "one array given; expected 2"),
         ([LEFT, RIGHT[:1]], "input 'right': float32.1, 3. given; expected float32.2, 3."),
         ([LEFT, RIGHT.astype(np.float64)], "input 'right': float64.*expected float32"),
         ({"lefd": LEFT}, "no input 'lefd'; expected one of 0 'left', 1 'right'"),
         ({2: LEFT}, "no input 2"),
-    ],
-)
-def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest, inputs: Any, says: str) -> None:
-    request_.infer([LEFT, RIGHT])
-    with pytest.raises(InputError, match=says):
-        request_.infer(inputs)
-    np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
+    ]
+    for inputs, says in cases:
+        with case(inputs, says):
+            request_.infer([LEFT, RIGHT])
+            with pytest.raises(InputError, match=says):
+                request_.infer(inputs)
+            np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
 
 
 def test_a_tensor_of_the_wrong_shape_or_type_is_refused(request_: InferRequest) -> None:

@@ -19,6 +19,7 @@ from softnpu.plugin import CompiledModel, Core, InferRequest, PropertyError
 from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Use
 from tests.conftest import StartDaemon
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 IMAGE = np.ones((1, 1, 8, 8), np.float32)
@@ -75,12 +76,11 @@ def test_inference_precision_is_the_one_that_is_computed_in(
         np.testing.assert_array_equal(compiled(IMAGE)[0], expected)
 
 
-@pytest.mark.parametrize("value", ["AUTO_DETECT", "4000", "NPU4000", "VPU4000"])
-def test_the_platform_of_the_device_is_accepted_by_all_its_names(
-    shared_core: Core, digits: Path, value: str
-) -> None:
-    compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": value})
-    assert compiled.get_property("NPU_PLATFORM") == compiled.meta.platform == "4000"
+def test_the_platform_of_the_device_is_accepted_by_all_its_names(shared_core: Core, digits: Path) -> None:
+    for value in ["AUTO_DETECT", "4000", "NPU4000", "VPU4000"]:
+        with case(value):
+            compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": value})
+            assert compiled.get_property("NPU_PLATFORM") == compiled.meta.platform == "4000"
 
 
 def test_strides_are_compiled_for(shared_core: Core, digits: Path) -> None:
@@ -88,9 +88,8 @@ def test_strides_are_compiled_for(shared_core: Core, digits: Path) -> None:
     assert [argument.strides for argument in compiled.meta.arguments] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("config", "tiles"),
-    [
+def test_tiles_follow_the_hints_unless_they_are_given(shared_core: Core, digits: Path) -> None:
+    cases: list[tuple[dict[str, Any], int]] = [
         ({}, 4),
         ({"PERFORMANCE_HINT": "THROUGHPUT"}, 2),
         ({"NPU_MAX_TILES": 3}, 3),
@@ -105,14 +104,12 @@ def test_strides_are_compiled_for(shared_core: Core, digits: Path) -> None:
             },
             2,
         ),
-    ],
-)
-def test_tiles_follow_the_hints_unless_they_are_given(
-    shared_core: Core, digits: Path, config: dict[str, Any], tiles: int
-) -> None:
-    compiled = shared_core.compile_model(digits, "NPU", config)
-    assert compiled.get_property("NPU_TILES") == tiles
-    assert compiled.get_property("NPU_DMA_ENGINES") == 2
+    ]
+    for config, tiles in cases:
+        with case(config, tiles):
+            compiled = shared_core.compile_model(digits, "NPU", config)
+            assert compiled.get_property("NPU_TILES") == tiles
+            assert compiled.get_property("NPU_DMA_ENGINES") == 2
 
 
 def test_the_compiler_in_the_plugin_does_not_exist(shared_core: Core, digits: Path) -> None:
@@ -141,26 +138,21 @@ def test_the_drivers_cache_is_used_unless_it_is_bypassed(
 # ---------------------------------------------------------------- queue
 
 
-@pytest.mark.parametrize(
-    ("patience", "urgency"),
-    [
+def test_the_more_urgent_model_runs_first(
+    shared_daemon: Daemon, shared_core: Core, two_by_two: ov.Model
+) -> None:
+    cases: list[tuple[dict[str, str], dict[str, str]]] = [
         ({"MODEL_PRIORITY": "LOW"}, {}),
         ({}, {"MODEL_PRIORITY": "HIGH"}),
         ({"MODEL_PRIORITY": "LOW"}, {"MODEL_PRIORITY": "HIGH"}),
         ({"WORKLOAD_TYPE": "EFFICIENT"}, {}),
         ({"WORKLOAD_TYPE": "EFFICIENT"}, {"MODEL_PRIORITY": "LOW"}),
-    ],
-)
-def test_the_more_urgent_model_runs_first(
-    shared_daemon: Daemon,
-    shared_core: Core,
-    two_by_two: ov.Model,
-    patience: dict[str, str],
-    urgency: dict[str, str],
-) -> None:
-    patient = shared_core.compile_model(two_by_two, "NPU", patience)
-    urgent = shared_core.compile_model(two_by_two, "NPU", urgency)
-    assert _runs_before(shared_daemon, urgent, patient)
+    ]
+    for patience, urgency in cases:
+        with case(patience, urgency):
+            patient = shared_core.compile_model(two_by_two, "NPU", patience)
+            urgent = shared_core.compile_model(two_by_two, "NPU", urgency)
+            assert _runs_before(shared_daemon, urgent, patient)
 
 
 def test_workload_type_takes_effect_on_the_compiled_model(
@@ -222,36 +214,35 @@ def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
 # ---------------------------------------------------------------- requests
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{}, {"NPU_RUN_INFERENCES_SEQUENTIALLY": True}, {"EXCLUSIVE_ASYNC_REQUESTS": True}],
-    ids=["default", "sequential", "exclusive"],
-)
 def test_inferences_of_a_model_run_in_the_order_in_which_they_were_started(
-    shared_core: Core, two_by_two: ov.Model, config: dict[str, Any]
+    shared_core: Core, two_by_two: ov.Model
 ) -> None:
-    compiled = shared_core.compile_model(two_by_two, "NPU", config)
-    requests: list[InferRequest] = [compiled.create_infer_request() for _ in range(16)]
-    for before, after in itertools.pairwise(requests):
-        after.set_tensor("left", before.get_tensor("total"))
-    for request in requests:
-        request.get_tensor("right").data[:] = 1
-    for start in range(5):
-        requests[0].get_tensor("left").data[:] = start
-        for request in requests:
-            request.start_async()
-        for request in requests:
-            request.wait()
-        assert requests[-1].results["total"][0, 0] == start + 16
+    for config in [{}, {"NPU_RUN_INFERENCES_SEQUENTIALLY": True}, {"EXCLUSIVE_ASYNC_REQUESTS": True}]:
+        with case(config):
+            compiled = shared_core.compile_model(two_by_two, "NPU", config)
+            requests: list[InferRequest] = [compiled.create_infer_request() for _ in range(16)]
+            for before, after in itertools.pairwise(requests):
+                after.set_tensor("left", before.get_tensor("total"))
+            for request in requests:
+                request.get_tensor("right").data[:] = 1
+            for start in range(5):
+                requests[0].get_tensor("left").data[:] = start
+                for request in requests:
+                    request.start_async()
+                for request in requests:
+                    request.wait()
+                assert requests[-1].results["total"][0, 0] == start + 16
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(3, 3), (100, 8), (0, 8), (1, 1)])
 def test_the_optimal_number_is_not_more_than_the_application_will_use(
-    shared_core: Core, digits: Path, asked: int, expected: int
+    shared_core: Core, digits: Path
 ) -> None:
-    config = {"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": asked}
-    compiled = shared_core.compile_model(digits, "NPU", config)
-    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == expected
+    cases: list[tuple[int, int]] = [(3, 3), (100, 8), (0, 8), (1, 1)]
+    for asked, expected in cases:
+        with case(asked, expected):
+            config = {"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": asked}
+            compiled = shared_core.compile_model(digits, "NPU", config)
+            assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == expected
 
 
 def test_the_optimal_number_is_measured_if_that_is_asked_for(

@@ -14,6 +14,7 @@ from softnpu.plugin import CompiledModel, Core, PropertyError
 from softnpu.plugin.properties import PROPERTIES, Access, Level
 from softnpu.plugin.properties.table import cached_names
 from tests.plugin.property_samples import SAMPLES, refused
+from tests.support.cases import case
 
 pytestmark = pytest.mark.quick
 
@@ -41,22 +42,25 @@ def test_a_value_that_is_not_allowed_is_refused(shared_core: Core, digits: Path)
         shared_core.set_property("NPU", {"NPU_COMPILATION_MODE_PARAMS": "optimization-level=3"})
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("NPU_TORBO", "NPU_TURBO"), ("performance_hint", "PERFORMANCE_HINT"), ("BATCHMODE", "BATCH_MODE")],
-)
 def test_an_unknown_property_is_refused_with_similar_names(
-    shared_core: Core, compiled: CompiledModel, digits: Path, name: str, near: str
+    shared_core: Core, compiled: CompiledModel, digits: Path
 ) -> None:
-    for call in (
-        lambda: shared_core.get_property("NPU", name),
-        lambda: shared_core.set_property("NPU", {name: "1"}),
-        lambda: shared_core.compile_model(digits, "NPU", {name: "1"}),
-        lambda: compiled.get_property(name),
-        lambda: compiled.set_property({name: "1"}),
-    ):
-        with pytest.raises(PropertyError, match=rf"property {name}: unknown.*Did you mean.*{near}"):
-            call()
+    cases: list[tuple[str, str]] = [
+        ("NPU_TORBO", "NPU_TURBO"),
+        ("performance_hint", "PERFORMANCE_HINT"),
+        ("BATCHMODE", "BATCH_MODE"),
+    ]
+    for name, near in cases:
+        with case(name, near):
+            for call in (
+                lambda: shared_core.get_property("NPU", name),  # noqa: B023
+                lambda: shared_core.set_property("NPU", {name: "1"}),  # noqa: B023
+                lambda: shared_core.compile_model(digits, "NPU", {name: "1"}),  # noqa: B023
+                lambda: compiled.get_property(name),  # noqa: B023
+                lambda: compiled.set_property({name: "1"}),  # noqa: B023
+            ):
+                with pytest.raises(PropertyError, match=rf"property {name}: unknown.*Did you mean.*{near}"):
+                    call()
 
 
 def test_a_read_only_property_cannot_be_set(shared_core: Core, compiled: CompiledModel, digits: Path) -> None:
@@ -108,40 +112,42 @@ def test_more_tiles_than_there_are_is_refused(shared_core: Core, digits: Path) -
     check({"NPU_TILES": 3}, message)
 
 
-@pytest.mark.parametrize("id", ["1", "3720", "x", "-1", "NPU.0"])
-def test_an_unknown_device_id_is_refused(shared_core: Core, digits: Path, id: str) -> None:
-    message = re.escape(f"DEVICE_ID: value {id!r}: no such device; expected one of 0 (platform 4000)")
-    with pytest.raises(PropertyError, match=message):
-        shared_core.set_property("NPU", {"DEVICE_ID": id})
-    with pytest.raises(PropertyError, match=message):
-        shared_core.compile_model(digits, "NPU", {"DEVICE_ID": id})
+def test_an_unknown_device_id_is_refused(shared_core: Core, digits: Path) -> None:
+    for number in ["1", "3720", "x", "-1", "NPU.0"]:
+        with case(number):
+            message = re.escape(
+                f"DEVICE_ID: value {number!r}: no such device; expected one of 0 (platform 4000)"
+            )
+            with pytest.raises(PropertyError, match=message):
+                shared_core.set_property("NPU", {"DEVICE_ID": number})
+            with pytest.raises(PropertyError, match=message):
+                shared_core.compile_model(digits, "NPU", {"DEVICE_ID": number})
 
 
-@pytest.mark.parametrize("device", ["CPU", "GPU.0", "npu", "", "NPU.", "NPU.7", "NPU.x"])
-def test_an_unknown_device_is_refused(shared_core: Core, digits: Path, device: str) -> None:
-    for call in (
-        lambda: shared_core.get_property(device, "NPU_TURBO"),
-        lambda: shared_core.set_property(device, {"NPU_TURBO": True}),
-        lambda: shared_core.compile_model(digits, device),
-    ):
-        with pytest.raises(PropertyError, match=repr(device)):
-            call()
+def test_an_unknown_device_is_refused(shared_core: Core, digits: Path) -> None:
+    for device in ["CPU", "GPU.0", "npu", "", "NPU.", "NPU.7", "NPU.x"]:
+        with case(device):
+            for call in (
+                lambda: shared_core.get_property(device, "NPU_TURBO"),  # noqa: B023
+                lambda: shared_core.set_property(device, {"NPU_TURBO": True}),  # noqa: B023
+                lambda: shared_core.compile_model(digits, device),  # noqa: B023
+            ):
+                with pytest.raises(PropertyError, match=repr(device)):
+                    call()
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
+def test_invalid_pairs_are_refused(shared_core: Core) -> None:
+    cases: list[tuple[Any, str]] = [
         ("NPU_TURBO", "expected a mapping of names to values"),
         (["NPU_TURBO"], "expected a mapping of names to values"),
         (("NPU_TURBO", True, 1), "expected a mapping of names to values"),
         (1, "expected a mapping of names to values"),
         ({7: True}, "property 7: int given"),
         ({"BATCH_MODE": "AUTO", "NPU_BATCH_MODE": "COMPILER"}, "NPU_BATCH_MODE: given twice"),
-    ],
-)
-def test_invalid_pairs_are_refused(shared_core: Core, pairs: Any, message: str) -> None:
-    with pytest.raises(PropertyError, match=message):
-        shared_core.set_property("NPU", pairs)
+    ]
+    for pairs, message in cases:
+        with case(pairs, message), pytest.raises(PropertyError, match=message):
+            shared_core.set_property("NPU", pairs)
 
 
 def test_a_refusal_of_the_compiler_names_the_property(

@@ -14,6 +14,7 @@ import pytest
 from softnpu.driver import Driver
 from softnpu.plugin import Core, DeviceLostError, InputError, NpuError, PropertyError, RemoteContext
 from tests.conftest import StartDaemon
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 F32 = ov.Type.f32
@@ -35,9 +36,8 @@ def two_devices(start_daemon: StartDaemon) -> Iterator[Core]:
 # ------------------------------------------------------------ properties
 
 
-@pytest.mark.parametrize(
-    ("properties", "message"),
-    [
+def test_a_wrong_property_is_refused(context: RemoteContext) -> None:
+    cases: list[tuple[Any, str]] = [
         ({"MEM_TIPE": "SHARED_BUF"}, "property MEM_TIPE: unknown; expected MEM_TYPE"),
         ({"MEM_TYPE": "USM"}, "property MEM_TYPE: value 'USM'; expected one of L0_INTERNAL_BUF, SHARED_BUF"),
         (
@@ -62,11 +62,10 @@ def two_devices(start_daemon: StartDaemon) -> Iterator[Core]:
         ),
         ({"L0_CONTEXT": 1}, "L0_CONTEXT: a int; expected the softnpu.driver.Context"),
         (["MEM_TYPE"], "properties are a list; expected a mapping"),
-    ],
-)
-def test_a_wrong_property_is_refused(context: RemoteContext, properties: Any, message: str) -> None:
-    with pytest.raises(PropertyError, match=message):
-        context.create_tensor(F32, [4], properties)
+    ]
+    for properties, message in cases:
+        with case(properties, message), pytest.raises(PropertyError, match=message):
+            context.create_tensor(F32, [4], properties)
 
 
 def test_a_context_refuses_wrong_properties_and_foreign_level_zero_contexts(shared_core: Core) -> None:
@@ -85,23 +84,20 @@ def test_a_context_refuses_wrong_properties_and_foreign_level_zero_contexts(shar
 # ------------------------------------------------------------ type and shape
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape", "message"),
-    [
+def test_a_tensor_without_a_size_is_refused(context: RemoteContext) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         ("float?", [4], "element type 'float\\?'; expected an openvino.Type"),
         (ov.Type.dynamic, [4], "element type dynamic has no size"),
         (ov.Type.string, [4], "element type string has no size"),
         (F32, [4, -1], "shape \\[4, -1\\]; expected numbers from 0 on"),
         (F32, "four", "shape 'four'; expected numbers"),
         (F32, None, "shape None; expected numbers"),
-    ],
-)
-def test_a_tensor_without_a_size_is_refused(
-    context: RemoteContext, kind: Any, shape: Any, message: str
-) -> None:
-    for create in (context.create_tensor, context.create_host_tensor):
-        with pytest.raises(InputError, match=message):
-            create(kind, shape)
+    ]
+    for kind, shape, message in cases:
+        with case(kind, shape, message):
+            for create in (context.create_tensor, context.create_host_tensor):
+                with pytest.raises(InputError, match=message):
+                    create(kind, shape)
 
 
 def test_more_than_the_device_has_is_refused(context: RemoteContext) -> None:

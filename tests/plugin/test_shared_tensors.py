@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,64 +48,60 @@ def outputs(compiled: Any, inputs: list[npt.NDArray[np.float32]]) -> list[npt.ND
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("form", SHAPES)
-def test_outputs_without_a_tensor_of_their_own(
-    shared_core: Core, reference: ov.Core, kind: str, form: str
-) -> None:
-    shape = SHAPES[form]
-    if kind == "bystanders" and form in {"empty", "scalar"}:
-        pytest.skip("TopK and Gather need an element of a dimension")
-    model = MODELS[kind](shape)
-    expected, request = reference.compile_model(model, "CPU", F32), None
-    generator = np.random.default_rng(1)
-    for size in sizes(shape):
-        inputs = [generator.random(size, np.float32) for _ in model.inputs]
-        request = request or shared_core.compile_model(model, "NPU").create_infer_request()
-        found = [np.array(value) for value in request.infer(inputs).to_tuple()]
-        for index, (ours, theirs) in enumerate(zip(found, outputs(expected, inputs), strict=True)):
-            assert ours.shape == theirs.shape, f"output {index}"
-            assert ours.tobytes() == theirs.tobytes(), f"output {index}: {ours}, expected {theirs}"
+def test_outputs_without_a_tensor_of_their_own(shared_core: Core, reference: ov.Core, kind: str) -> None:
+    for form, shape in SHAPES.items():
+        if kind == "bystanders" and form in {"empty", "scalar"}:
+            continue  # TopK and Gather need an element of a dimension
+        model = MODELS[kind](shape)
+        expected = reference.compile_model(model, "CPU", F32)
+        request = shared_core.compile_model(model, "NPU").create_infer_request()
+        generator = np.random.default_rng(1)
+        for size in sizes(shape):
+            inputs = [generator.random(size, np.float32) for _ in model.inputs]
+            found = [np.array(value) for value in request.infer(inputs).to_tuple()]
+            for index, (ours, theirs) in enumerate(zip(found, outputs(expected, inputs), strict=True)):
+                assert ours.shape == theirs.shape, f"{form}, output {index}"
+                assert ours.tobytes() == theirs.tobytes(), f"{form}, output {index}: {ours}, not {theirs}"
 
 
-@pytest.mark.parametrize("element_type", EXACT_TYPES)
 @pytest.mark.parametrize("shape", [[-1], [48], [0]], ids=["dynamic", "static", "empty"])
-def test_an_input_that_is_an_output_keeps_its_bits(
-    shared_core: Core, element_type: str, shape: list[int]
-) -> None:
-    kind = getattr(ov.Type, element_type)
-    data = PATTERNS % 2 if element_type == "boolean" else PATTERNS
-    count = shape[0] if shape[0] >= 0 else len(data) // kind.size
-    data = np.resize(data, count * kind.size)
-    request = shared_core.compile_model(handed_on(kind, shape), "NPU").create_infer_request()
-    request.set_input_tensor(0, ov.Tensor(data, ov.Shape([count]), kind))
-    request.infer()
-    output = request.get_output_tensor(0)
-    assert list(output.shape) == [count]
-    assert output.data.tobytes() == data.tobytes()
-    assert request.get_output_tensor(1).data.tolist() == [count]
+def test_an_input_that_is_an_output_keeps_its_bits(shared_core: Core, shape: list[int]) -> None:
+    for element_type in EXACT_TYPES:
+        kind = getattr(ov.Type, element_type)
+        data = PATTERNS % 2 if element_type == "boolean" else PATTERNS
+        count = shape[0] if shape[0] >= 0 else len(data) // kind.size
+        data = np.resize(data, count * kind.size)
+        request = shared_core.compile_model(handed_on(kind, shape), "NPU").create_infer_request()
+        request.set_input_tensor(0, ov.Tensor(data, ov.Shape([count]), kind))
+        request.infer()
+        output = request.get_output_tensor(0)
+        assert list(output.shape) == [count], element_type
+        assert output.data.tobytes() == data.tobytes(), element_type
+        assert request.get_output_tensor(1).data.tolist() == [count]
 
 
-@pytest.mark.parametrize("how", ["index", "indices", "own port", "port of the model"])
-def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core, how: str) -> None:
+def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core) -> None:
     # an input that is an output gives it its tensor names
     x = ops.parameter([4], np.float32, name="x")
     x.output(0).set_names({"x"})
     model = ov.Model([ops.result(x), ops.result(ops.exp(x))], [x], "shared")
     compiled = shared_core.compile_model(model, "NPU")
-    request = compiled.create_infer_request()
     data = np.array([1, 2, 3, 4], np.float32)
-    given, output = ov.Tensor(data), ov.Tensor(np.full(4, 7, np.float32))
-    request.set_tensor("x", given)
-    if how == "index":
-        request.set_output_tensor(0, output)
-    elif how == "indices":
-        request.set_output_tensors({0: output})
-    else:
-        request.set_tensor((compiled if how == "own port" else model).outputs[0], output)
-    request.infer()
-    assert output.data.tolist() == given.data.tolist() == data.tolist()
-    np.testing.assert_array_equal(request.get_tensor(compiled.outputs[0]).data, data)
-    np.testing.assert_allclose(request.get_output_tensor(1).data, np.exp(data), rtol=1e-6)
+    ways: dict[str, Callable[[Any, ov.Tensor], None]] = {
+        "index": lambda request, output: request.set_output_tensor(0, output),
+        "indices": lambda request, output: request.set_output_tensors({0: output}),
+        "own port": lambda request, output: request.set_tensor(compiled.outputs[0], output),
+        "port of the model": lambda request, output: request.set_tensor(model.outputs[0], output),
+    }
+    for name, set_output in ways.items():
+        request = compiled.create_infer_request()
+        given, output = ov.Tensor(data), ov.Tensor(np.full(4, 7, np.float32))
+        request.set_tensor("x", given)
+        set_output(request, output)
+        request.infer()
+        assert output.data.tolist() == given.data.tolist() == data.tolist(), name
+        np.testing.assert_array_equal(request.get_tensor(compiled.outputs[0]).data, data)
+        np.testing.assert_allclose(request.get_output_tensor(1).data, np.exp(data), rtol=1e-6)
 
 
 def test_tensors_that_are_set_for_outputs_that_are_each_other(shared_core: Core) -> None:
@@ -126,14 +123,14 @@ def test_tensors_that_are_set_for_outputs_that_are_each_other(shared_core: Core)
     ids=["static", "dynamic"],
 )
 def test_a_copied_output_is_counted(
-    core: Core, daemon: Daemon, model: ov.Model, size: list[int], expected: int
+    shared_core: Core, shared_daemon: Daemon, model: ov.Model, size: list[int], expected: int
 ) -> None:
-    request = core.compile_model(model, "NPU").create_infer_request()
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
     request.set_input_tensor(0, ov.Tensor(np.zeros(size, np.float32)))
     request.infer()
-    before = daemon.engine().staged_bytes
+    before = shared_daemon.engine().staged_bytes
     request.infer()
-    assert daemon.engine().staged_bytes - before == expected
+    assert shared_daemon.engine().staged_bytes - before == expected
 
 
 def test_a_result_of_another_shape_than_declared_is_refused(shared_core: Core) -> None:

@@ -22,6 +22,7 @@ from tests.plugin.weights_files import (
     write_onnx,
     write_safetensors,
 )
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 WEIGHTLESS = {"ENABLE_WEIGHTLESS": True}
@@ -163,7 +164,7 @@ def _swapped(folder: Path) -> Path:
 
 
 def _others(folder: Path) -> Path:
-    (folder / "others").mkdir()
+    (folder / "others").mkdir(exist_ok=True)
     return write_dense(folder / "others", seed=1)
 
 
@@ -175,14 +176,15 @@ OTHERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-@pytest.mark.parametrize("others", OTHERS)
 def test_other_weights_of_the_same_names_and_sizes_are_refused(
-    shared_core: Core, file: Path, private_dir: Path, others: str, deferred: bool
+    shared_core: Core, file: Path, private_dir: Path
 ) -> None:
-    config = {**OTHERS[others](private_dir), "NPU_DEFER_WEIGHTS_LOAD": deferred}
-    with pytest.raises(NpuError, match=r"constant 'first'.*other weights"):
-        shared_core.import_model(file, "NPU", config).create_infer_request()
+    for name, others in OTHERS.items():
+        config = others(private_dir)
+        for deferred in (False, True):
+            config["NPU_DEFER_WEIGHTS_LOAD"] = deferred
+            with case(name, deferred), pytest.raises(NpuError, match=r"constant 'first'.*other weights"):
+                shared_core.import_model(file, "NPU", config).create_infer_request()
 
 
 def test_a_missing_weights_file_is_named(shared_core: Core, file: Path, private_dir: Path) -> None:

@@ -75,78 +75,38 @@ def _drop(path: Path) -> None:
         pytest.skip("this file system keeps its files in memory")
 
 
-def _check_import(
-    core: Core, pids: Callable[[], list[int]], folder: Path, layers: int, weightless: bool
+@pytest.mark.parametrize("weightless", [True, False])
+def test_an_import_has_its_weights_in_memory_once_and_a_deferred_one_does_not_touch_them(
+    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
 ) -> None:
-    """An import as it is by default: weights compared with their digests, and loaded onto the device."""
-    target, _, size = _exported(core, folder, layers, weightless)
+    target, weights, size = _exported(core, tmp_path, 2, weightless)
+    _drop(weights)
+    before = _resident(weights)
+    with peak(pids) as most:
+        deferred = core.import_model(target, "NPU", DEFERRED)
+    touched = _resident(weights) - before
+    assert touched < size // 100
+    assert most[0] < _SLACK + size // 100
+    assert deferred.load_ms == 0
+    del deferred
+    # compared with their digests, and loaded onto the device
     with peak(pids) as most:
         imported = core.import_model(target)
-    print(
-        f"import: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
-    )
     assert most[0] <= 1.1 * size
     assert imported.load_ms > 0
 
 
-def _check_deferred(
-    core: Core, pids: Callable[[], list[int]], folder: Path, layers: int, weightless: bool
-) -> None:
-    target, weights, size = _exported(core, folder, layers, weightless)
-    _drop(weights)
-    before = _resident(weights)
-    with peak(pids) as most:
-        imported = core.import_model(target, "NPU", DEFERRED)
-    touched = _resident(weights) - before
-    print(
-        f"deferred: {size / _MB:.0f} MB of weights, {touched / _MB:.2f} MB touched: {touched / size:.4f};"
-        f" at most {most[0] / _MB:.0f} MB more"
-    )
-    assert touched < size // 100
-    assert most[0] < _SLACK + size // 100
-    assert imported.load_ms == 0
-
-
-@pytest.mark.parametrize("weightless", [True, False])
-def test_an_import_has_its_weights_in_memory_once(
-    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
-) -> None:
-    _check_import(core, pids, tmp_path, 4, weightless)
-
-
-@pytest.mark.parametrize("weightless", [True, False])
-def test_a_deferred_import_touches_less_than_a_hundredth(
-    core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
-) -> None:
-    _check_deferred(core, pids, tmp_path, 4, weightless)
-
-
-def test_an_export_to_a_file_does_not_double_the_weights(
+def test_an_export_has_the_weights_in_the_file_or_the_stream_only(
     core: Core, pids: Callable[[], list[int]], tmp_path: Path
 ) -> None:
-    path = write_model(tmp_path, 4, "float32")
+    path = write_model(tmp_path, 2, "float32")
     size = path.with_suffix(".bin").stat().st_size
     compiled = core.compile_model(path, "NPU", DEFERRED)
     with peak(pids) as most:
         compiled.export_model(tmp_path / "large.blob")
-    print(
-        f"export: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
-    )
     assert most[0] <= 1.1 * size
-
-
-def test_an_export_to_a_stream_has_them_in_the_stream_only(
-    core: Core, pids: Callable[[], list[int]], tmp_path: Path
-) -> None:
-    path = write_model(tmp_path, 4, "float32")
-    size = path.with_suffix(".bin").stat().st_size
-    compiled = core.compile_model(path, "NPU", DEFERRED)
     with peak(pids) as most:
         stream = compiled.export_model()
-    print(
-        f"stream: {size / _MB:.0f} MB of weights, at most {most[0] / _MB:.0f} MB more: {most[0] / size:.3f}"
-    )
     assert isinstance(stream, io.BytesIO)
-    assert (
-        most[0] <= 2.3 * size + _SLACK
-    )  # those of the file, mapped by the compiler, and those in the stream
+    # those of the file, mapped by the compiler, and those in the stream
+    assert most[0] <= 2.3 * size + _SLACK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -107,19 +108,41 @@ def base_descriptors_of(supervisor: int) -> int:
 
     Compiler workers come and go, and the status names only those that have worked.
     """
-    process = psutil.Process(supervisor)
 
     def look() -> int:
-        before = process.children()
+        before = children_of(supervisor)
         count = descriptors_of(supervisor)
         # one that begins or ends in between would be counted with its descriptors, or they without it
-        return count - 2 * len(before) if process.children() == before else 0
+        return count - 2 * len(before) if children_of(supervisor) == before else 0
 
     return wait_until(look, what="a moment in which no child begins or ends")
 
 
+def children_of(pid: int) -> set[int]:
+    """The children of a process, from its own entries in /proc: psutil reads those of all processes."""
+    children: set[int] = set()
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            children.update(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        assert not Path(f"/proc/{pid}/stat").exists() or _lists_children(), "a kernel without PROC_CHILDREN"
+    return children
+
+
+def _lists_children() -> bool:
+    return Path("/proc/thread-self/children").exists()
+
+
 def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+    found: set[psutil.Process] = set()
+    parents = {os.getpid()}
+    while parents:
+        children = set().union(*map(children_of, parents))
+        for pid in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.add(psutil.Process(pid))
+        parents = children
+    return found
 
 
 def _words(pid: int, part: str) -> str:

@@ -102,7 +102,7 @@ void Context::check_device(const Device& other) const {
 
 void Context::check_session(const Context& other) const {
     if (other.connection == connection) return;
-    throw (other.connection->is_lost() ? other : *this).connection->lost_error();
+    throw(other.connection->is_lost() ? other : *this).connection->lost_error();
 }
 
 void Context::free(const void* address) {
