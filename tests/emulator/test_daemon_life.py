@@ -48,7 +48,7 @@ def test_a_second_daemon_is_refused_by_the_pid_of_the_first(
     assert daemon.engine().state == "ready", "the first daemon goes on, and a hang-up does not end it"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "request", "monitor"])
+@pytest.mark.parametrize("how", ["SIGINT", "request", "monitor"])
 def test_it_ends_in_order_and_the_path_is_free_again(
     daemon: Daemon, start_daemon: StartDaemon, how: str
 ) -> None:

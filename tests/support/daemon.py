@@ -117,8 +117,8 @@ class Daemon:
         finally:
             engine.resume()
 
-    def counts(self, *names: str, device: int = 0) -> tuple[int, ...]:
-        """These counters of a device."""
+    def counts(self, *names: str, device: int = 0) -> tuple[Any, ...]:
+        """These fields of the status of a device."""
         engine = self.engine(device)
         return tuple(getattr(engine, name) for name in names)
 
