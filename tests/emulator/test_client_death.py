@@ -23,24 +23,13 @@ context = driver.devices[0].create_context()
 memory = [context.alloc_host(1 << 20) for _ in range(8)]
 queue, begun = context.create_command_queue(), context.create_event()
 
-def recorded(record):
-    commands = context.create_command_list()
-    record(commands)
-    commands.close()
-    return commands
-
 def compute(times):
     with GraphSource.from_ir(Path(given["xml"])) as source:
-        graph = context.create_graph(source)
-    graph.initialize()
-    for index, argument in enumerate(graph.meta.arguments):
-        graph.set_argument_value(index, context.alloc_host(argument.byte_size))
-    def record(commands):
-        commands.append_signal_event(begun)
-        for _ in range(times):
-            commands.append_graph_execute(graph)
+        graph, _ = load(context, source)
+    execute = [lambda commands: commands.append_graph_execute(graph)] * times
     fence = queue.create_fence()
-    queue.execute_command_lists([recorded(record)], fence)
+    commands = recorded(context, lambda commands: commands.append_signal_event(begun), *execute)
+    queue.execute_command_lists([commands], fence)
     begun.host_synchronize()
     return fence
 """
@@ -53,7 +42,7 @@ while True:
     queue = context.create_command_queue()
 """,
     "submitting": """
-commands = recorded(lambda commands: commands.append_memory_copy(memory[0], memory[1], 1 << 20))
+commands = recorded(context, lambda c: c.append_memory_copy(memory[0], memory[1], 1 << 20))
 queue.execute_command_lists([commands])
 say("busy")
 while True:

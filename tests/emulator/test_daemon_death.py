@@ -28,9 +28,7 @@ _WAIT = """
 driver = Driver.open(Path(given["socket"]))
 context = driver.devices[0].create_context()
 gate, event = context.create_event(), context.create_event()
-commands = context.create_command_list()
-commands.append_barrier(event, [gate])
-commands.close()
+commands = recorded(context, lambda c: c.append_barrier(event, [gate]))
 context.create_command_queue().execute_command_lists([commands])
 say("waiting")
 try:

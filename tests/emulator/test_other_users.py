@@ -59,16 +59,10 @@ kept = []  # what nobody refers to any more is given back
 
 def infer(context):
     # sources are opened before: this user may not read the files of another
-    graph = context.create_graph(source)
-    graph.initialize()
-    memory = [context.alloc_host(a.byte_size) for a in graph.meta.arguments]
+    graph, memory = load(context, source)
     image = np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
     memory[0].view(np.float32, (1, 1, 8, 8))[:] = image
-    for index, place in enumerate(memory):
-        graph.set_argument_value(index, place)
-    commands = context.create_command_list()
-    commands.append_graph_execute(graph)
-    commands.close()
+    commands = recorded(context, lambda c: c.append_graph_execute(graph))
     queue = context.create_command_queue()
     queue.execute_command_lists([commands])
     assert queue.synchronize(60 * 10**9)

@@ -100,10 +100,12 @@ def test_a_wait_lets_other_threads_of_the_process_run(shared: tuple[int, mmap.mm
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
-    # it counts only once the thread sleeps
-    wait_until(
-        lambda: linux.futex_wake(address) or done.wait(0.001), what="it neither blocks us nor sleeps on"
-    )
+
+    def woken() -> bool:
+        linux.futex_wake(address)  # it counts only once the thread sleeps
+        return done.wait(0.001)
+
+    wait_until(woken, what="the end of the wait")
     waiter.join(DEADLINE_S)
 
 
