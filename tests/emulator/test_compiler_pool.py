@@ -57,7 +57,7 @@ class Client:
         self._model = model
 
     def begin(self) -> int:
-        """Asks for a compilation; the number of the request."""
+        """Ask for a compilation; the number of the request."""
         with GraphSource.from_ir(self._model) as source:
             request = msg.GraphCreate(
                 context=self._context,
@@ -68,7 +68,7 @@ class Client:
             return self.wire.send(request, source.fds)
 
     def finish(self, number: int) -> None:
-        """Waits for the graph."""
+        """Wait for the graph."""
         answer = self.wire.answer(number)
         assert isinstance(answer, msg.GraphCreated), answer
 

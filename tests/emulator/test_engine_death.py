@@ -193,7 +193,7 @@ def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
 
 
 def _edit(xml: Path) -> None:
-    """Changes the last byte of the weights through a mapping, as a program with the file open would."""
+    """Change the last byte of the weights through a mapping, as a program with the file open would."""
     with open(xml.with_suffix(".bin"), "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         content[-1] ^= 1
 

@@ -46,7 +46,7 @@ def stopped_at(start_daemon: StartDaemon) -> Callable[[str], Daemon]:
 
 @pytest.fixture
 def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientProcess]:
-    """Starts a client, and returns when it waits at the socket or for another daemon to make room."""
+    """Start a client, and return when it waits at the socket or for another daemon to make room."""
     said = private_dir / "said"
 
     def start() -> ClientProcess:
@@ -140,7 +140,7 @@ def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDa
 
 @contextmanager
 def _closing_server(place: Path) -> Iterator[list[int]]:
-    """Accepts at `place` and closes without an answer; the sizes of what it was sent."""
+    """Accept at `place` and close without an answer; the sizes of what it was sent."""
     heard: list[int] = []
     with endpoint.new_socket() as listener:
         listener.bind(str(place))

@@ -68,7 +68,7 @@ def _cells(victim: str) -> list[Any]:
 
 
 class Tour:
-    """Starts clients that run through the protocol."""
+    """Start clients that run through the protocol."""
 
     def __init__(self, start_python: StartPython, digits: Path) -> None:
         self._start_python, self._digits = start_python, digits

@@ -76,7 +76,7 @@ become(given["uid"], given.get("groups", []))
 
 
 class AsUser(Protocol):
-    """Runs code as another user, who may speak to the daemon."""
+    """Run code as another user, who may speak to the daemon."""
 
     def __call__(self, code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess: ...
 

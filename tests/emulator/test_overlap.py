@@ -73,7 +73,7 @@ def _result(fence: Fence) -> ZeResult:
 
 
 def _run_in_turn(queue: CommandQueue, *lists: CommandList) -> None:
-    """Submits each list with a fence of its own, then waits for all."""
+    """Submit each list with a fence of its own, then wait for all."""
     assert all(fence.host_synchronize(LONG) for fence in [execute(queue, commands) for commands in lists])
 
 

@@ -40,7 +40,7 @@ Dying = Callable[[str], Context]
 
 @pytest.fixture
 def dying(start_context: StartContext) -> Iterator[Dying]:
-    """Opens a context on a device whose engines die: at `staged:1` the second time they come there."""
+    """Open a context on a device whose engines die: at `staged:1` the second time they come there."""
     expected = []
 
     def start(points: str) -> Context:

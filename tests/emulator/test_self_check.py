@@ -34,7 +34,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def load(context: Context, private_dir: Path) -> Load:
-    """Loads a model as an engine does, in the process of the test."""
+    """Load a model as an engine does, in the process of the test."""
 
     def loaded(model: ov.Model) -> LoadedImage:
         path = private_dir / "model.xml"

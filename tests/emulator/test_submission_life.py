@@ -47,7 +47,7 @@ def _await_end(queue: CommandQueue, sequence: int) -> None:
 
 
 def _kill_stopped(pid: int) -> None:
-    """Kills an engine that has come to the fail-point where it stops."""
+    """Kill an engine that has come to the fail-point where it stops."""
     wait_stopped(pid)
     os.kill(pid, signal.SIGKILL)
 

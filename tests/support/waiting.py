@@ -27,7 +27,7 @@ def wait_until(predicate: Callable[[], T], deadline_s: float = DEADLINE_S, what:
 
 
 def wait_gone(pid: int, deadline_s: float = DEADLINE_S) -> None:
-    """Waits until a process has ended (a zombie counts as ended), by its pidfd."""
+    """Wait until a process has ended (a zombie counts as ended), by its pidfd."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -55,12 +55,12 @@ def waits_for_frame(pid: int) -> bool:
 
 
 def wait_asleep(pid: int) -> None:
-    """Waits until the only thread of a process sleeps."""
+    """Wait until the only thread of a process sleeps."""
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, what=f"process {pid} asleep")
 
 
 def wait_stopped(pid: int) -> None:
-    """Waits until a process has stopped itself."""
+    """Wait until a process has stopped itself."""
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 60, f"process {pid} stopped")
 
 
