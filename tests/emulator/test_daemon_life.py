@@ -127,9 +127,9 @@ def test_settings_and_directories_that_cannot_be_are_refused_by_name(private_dir
         ({"tdr_ms": 0}, "--tdr-ms"),
         ({"memory": -1}, "--memory"),
         ({"log_level": "loud"}, "--log-level"),
-        ({"idle_timeout_s": float("nan")}, "--idle-timeout"),
-        ({"spin_us": -1}, "--spin-us"),
-        ({"command_limit_s": float("inf")}, "--command-limit"),
+        *(({"idle_timeout_s": value}, "--idle-timeout") for value in (1e-9, 1e9, float("nan"))),
+        *(({"spin_us": value}, "--spin-us") for value in (-1, 1_000_001)),
+        *(({"command_limit_s": value}, "--command-limit") for value in (float("inf"), float("nan"))),
         ({"allow_users": (-1,)}, "--allow-user"),
     ]
     for settings, name in cases:
