@@ -96,19 +96,14 @@ def usable_memory() -> int:
 
 def describe(index: int, number: str, memory_total: int) -> DeviceInfo:
     """The device as the handshake reports it."""
-    platform = check_platform(number)
+    fields = msgspec.structs.asdict(check_platform(number))
+    del fields["codename"]
     return DeviceInfo(
         index=index,
-        platform=number,
+        platform=fields.pop("number"),
         name=DEVICE_NAME,
-        device_id=platform.device_id,
         revision=0,
-        tiles=platform.tiles,
-        slices=platform.slices,
-        simd_width=platform.simd_width,
-        eus_per_subslice=platform.eus_per_subslice,
-        core_clock_mhz=platform.core_clock_mhz,
-        timer_ns_per_tick=platform.timer_ns_per_tick,
         memory_total=memory_total,
         uuid=uuid.uuid5(uuid.NAMESPACE_OID, f"softnpu-{number}-{index}").bytes,
+        **fields,
     )

@@ -24,7 +24,7 @@ DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 
 
 class StartDaemon(Protocol):
-    """Starts a daemon on the test's socket, or on another one; settings as in `DaemonSettings`.
+    """Start a daemon on the test's socket, or on another one; settings as in `DaemonSettings`.
 
     `open_files`: its limit of descriptors.
     """
@@ -33,7 +33,7 @@ class StartDaemon(Protocol):
 
 
 class StartContext(Protocol):
-    """Starts a daemon with these settings, and opens a context on its first device."""
+    """Start a daemon with these settings, and open a context on its first device."""
 
     def __call__(self, **settings: Any) -> tuple[Daemon, Context]: ...
 
@@ -43,7 +43,7 @@ OpenContext = Callable[[Daemon], Context]
 
 
 class StartPython(Protocol):
-    """Starts client code in another process; keyword arguments are its `given`."""
+    """Start client code in another process; keyword arguments are its `given`."""
 
     def __call__(
         self, code: str, *, environment: Mapping[str, str] | None = None, **given: Any
@@ -58,7 +58,7 @@ _failed = pytest.StashKey[bool]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Notes that a test failed: its traceback keeps objects alive then."""
+    """Note that a test failed: its traceback keeps objects alive then."""
     report = yield
     if call.excinfo is not None and not report.skipped:
         item.stash[_failed] = True
@@ -105,7 +105,7 @@ def nothing_left_behind(
 
 @pytest.fixture
 def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
-    """Starts daemons that end with the test; each has to end in order unless the test killed it."""
+    """Start daemons that end with the test; each has to end in order unless the test killed it."""
     started: list[Daemon] = []
 
     def start(*, open_files: int = 0, **settings: Any) -> Daemon:
@@ -156,7 +156,7 @@ def context(driver: Driver) -> Iterator[Context]:
 
 @pytest.fixture
 def open_context() -> Iterator[OpenContext]:
-    """Opens sessions that end with the test."""
+    """Open sessions that end with the test."""
     with ExitStack() as stack:
 
         def open_one(daemon: Daemon) -> Context:
@@ -167,7 +167,7 @@ def open_context() -> Iterator[OpenContext]:
 
 @pytest.fixture
 def start_context(start_daemon: StartDaemon, open_context: OpenContext) -> StartContext:
-    """Starts daemons with a session each; both end with the test."""
+    """Start daemons with a session each; both end with the test."""
 
     def start(**settings: Any) -> tuple[Daemon, Context]:
         daemon = start_daemon(**settings)
@@ -178,7 +178,7 @@ def start_context(start_daemon: StartDaemon, open_context: OpenContext) -> Start
 
 @pytest.fixture
 def start_python() -> Iterator[StartPython]:
-    """Starts client programs that die with the test at the latest."""
+    """Start client programs that die with the test at the latest."""
     started: list[ClientProcess] = []
 
     def start(code: str, *, environment: Mapping[str, str] | None = None, **given: Any) -> ClientProcess:
@@ -193,7 +193,7 @@ def start_python() -> Iterator[StartPython]:
 
 @pytest.fixture
 def run_python(start_python: StartPython) -> RunPython:
-    """Runs client code in another process to its end; what it said last."""
+    """Run client code in another process to its end; what it said last."""
 
     def run(code: str, *, deadline_s: float = 30.0, **given: Any) -> Any:
         client = start_python(code, **given)

@@ -31,7 +31,7 @@ def open_channel(fd: int) -> Channel:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves jobs until the channel closes; returns the exit code."""
+    """Serve jobs until the channel closes; return the exit code."""
     try:
         fd, parent = (int(argument) for argument in arguments)
         channel = open_channel(fd)

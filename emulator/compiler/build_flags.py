@@ -92,7 +92,7 @@ def parse(line: str, subject: str) -> BuildFlags:
 
 
 def _read_config(text: str, at: int, config: dict[str, str], object_name: str) -> int:
-    """Reads NAME="VALUE" pairs from `at` on; returns where the next part begins."""
+    """Read NAME="VALUE" pairs from `at` on; return where the next part begins."""
     while (option := _OPTION.match(text, at)) is not None:
         name, value = option["name"], option["value"]
         if config.setdefault(name, value) != value:

@@ -54,7 +54,7 @@ def canonical(
     subject: str,
     advance: Callable[[float], None],
 ) -> Canonical:
-    """Brings `model`, read over the weights in `space`, into canonical form.
+    """Bring `model`, read over the weights in `space`, into canonical form.
 
     Constants of fewer than `embed_below` bytes are embedded. `advance` gets the share of constants that are
     digested.

@@ -78,7 +78,7 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
 
 
 def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
-    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
+    """Refuse with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
     unsupported = unsupported_operations(core, model, precision, subject)
     # an input is left out as well when its only reader is, and would be named first
     shown = [op for op in unsupported if op.get_type_name() not in _STRUCTURE] or unsupported

@@ -95,7 +95,7 @@ def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple
 
 
 def to_static(model: ov.Model, subject: str) -> None:
-    """Gives all inputs their largest shapes. Refuses with `ERROR_INVALID_ARGUMENT` one that has none."""
+    """Give all inputs their largest shapes. Refuse with `ERROR_INVALID_ARGUMENT` one that has none."""
     largest: dict[int, ov.PartialShape] = {}
     for position, port in enumerate(model.inputs):
         partial = port.partial_shape

@@ -90,7 +90,7 @@ def _copy(source: int, target: int, length: int, subject: str) -> None:
 
 
 def check_fits(length: int, subject: str) -> None:
-    """Refuses with `ERROR_OUT_OF_HOST_MEMORY` a copy that no host could hold.
+    """Refuse with `ERROR_OUT_OF_HOST_MEMORY` a copy that no host could hold.
 
     A sparse file of a petabyte costs its sender nothing, but its copy would cost us all memory.
     """

@@ -45,7 +45,7 @@ _PLACEMENT_LIMIT = 64 << 20
 
 
 def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
-    """Checks a blob; refuses what is not whole, not for this device, or comes with other weights.
+    """Check a blob; refuse what is not whole, not for this device, or comes with other weights.
 
     `fds`: the blob, the placement if it has a length, the sources of the weights.
     """
@@ -133,7 +133,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
 
 
 def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
-    """Writes pieces one after the other into a file of the client's, which stays where it is."""
+    """Write pieces one after the other into a file of the client's, which stays where it is."""
     if not stat.S_ISREG(os.fstat(fd).st_mode) or not 0 <= offset <= MAX_SPACE:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
@@ -209,7 +209,7 @@ def _placement(fd: int, length: int) -> Placement:
 
 
 def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str) -> None:
-    """Refuses a blob that is for another platform, or not configured as this compiler does it."""
+    """Refuse a blob that is for another platform, or not configured as this compiler does it."""
     if meta.platform != platform:
         hint = "compile the model for this device"
         raise _invalid(
@@ -233,7 +233,7 @@ def _check_content(
     runtime: Runtime,
     stages: Stages,
 ) -> None:
-    """Refuses a blob whose IR cannot be read or is not what its metadata says."""
+    """Refuse a blob whose IR cannot be read or is not what its metadata says."""
     from softnpu.emulator.compiler import checks, dynamic_states, ir, states
 
     subject = f"model '{meta.name}'"

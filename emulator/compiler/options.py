@@ -247,7 +247,7 @@ def is_supported(name: str, value: str | None) -> bool:
 
 
 def check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:
-    """Refuses with `ERROR_UNSUPPORTED_FEATURE` a precision that the host lacks.
+    """Refuse with `ERROR_UNSUPPORTED_FEATURE` a precision that the host lacks.
 
     `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES.
     """

@@ -32,7 +32,7 @@ class Stages:
         self._remarks: list[str] = []
 
     def begin(self, stage: str) -> None:
-        """Enters `stage`, which ends the one before it."""
+        """Enter `stage`, which ends the one before it."""
         self._end()
         self._stage = stage
         self._report(self._begins[stage])
@@ -44,11 +44,11 @@ class Stages:
         self._report(begins + share * (min(later, default=1.0) - begins))
 
     def note(self, line: str) -> None:
-        """Adds a line to the build log."""
+        """Add a line to the build log."""
         self._lines.append(line)
 
     def remark(self, text: str) -> None:
-        """Adds text to the end of the build log, as it is, whatever else is logged."""
+        """Add text to the end of the build log, as it is, whatever else is logged."""
         self._remarks.append(text)
 
     def remarks(self) -> str:

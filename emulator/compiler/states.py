@@ -50,7 +50,7 @@ class State:
 
 
 def check_readers(xml: bytes, subject: str) -> None:
-    """Refuses an IR that assigns a variable and never reads it, which OpenVINO cannot read."""
+    """Refuse an IR that assigns a variable and never reads it, which OpenVINO cannot read."""
     variables: dict[bytes, set[bytes]] = {b"ReadValue": set(), b"Assign": set()}
     for kind, variable in _VARIABLE.findall(xml):
         variables[kind].add(variable)
@@ -66,7 +66,7 @@ def check_readers(xml: bytes, subject: str) -> None:
 
 
 def extract(model: ov.Model, subject: str) -> list[State]:
-    """Replaces the variables of a model by arguments; what they were, in the order of the arguments.
+    """Replace the variables of a model by arguments; what they were, in the order of the arguments.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` a state whose shape is not static or does not stay as it is (by
     the property `NPU_STATES_DYNAMIC`, see `dynamic_states`), several initial values or several assigned
@@ -230,7 +230,7 @@ def variables(model: ov.Model) -> list[str]:
 def find_accesses(
     model: ov.Model, readers: dict[str, list[Any]], writers: dict[str, list[Any]], subject: str
 ) -> None:
-    """Sorts the accesses to variables by id; refuses those inside of bodies as unsupported."""
+    """Sort the accesses to variables by id; refuse those inside of bodies as unsupported."""
     for operation, body in _operations(model):
         if not _is_access(operation):
             continue
@@ -393,7 +393,7 @@ def _original(port: Any, name: str) -> Original:
 
 
 def _check_source(argument: ArgumentMeta, computed: Sequence[State], subject: str) -> None:
-    """Refuses an argument that initial values cannot be computed from."""
+    """Refuse an argument that initial values cannot be computed from."""
     reason = ""
     if argument.is_dynamic:
         reason = f"computed from input '{argument.name}' of shape {argument.partial_shape}"

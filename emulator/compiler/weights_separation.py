@@ -83,7 +83,7 @@ def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
 def replace_by_inputs(
     model: ov.Model, weights: Sequence[Weight], before: Sequence[Original], subject: str
 ) -> list[Original]:
-    """Makes inputs of the weights, behind all inputs that the model has; `before` with them."""
+    """Make inputs of the weights, behind all inputs that the model has; `before` with them."""
     if not weights:
         return list(before)
     count = len(model.inputs)

@@ -171,9 +171,9 @@ class Staging:
     def take(self, size: int, account: StagingAccount) -> Piece:
         """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError` or `Refused`."""
         while self._returned:
-            start, length, freed = self._returned.popleft()
-            self._free.free(start, length)
-            freed.staging_bytes -= length
+            at, freed, owner = self._returned.popleft()
+            self._free.free(at, freed)
+            owner.staging_bytes -= freed
         length = -(-(size + _DATA) // _PAGE) * _PAGE
         if account.staging_bytes + length > self._limit:
             raise refuse(

@@ -67,14 +67,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def shortened(self) -> ErrorInfo:
         """The record with texts that fit into a control frame, whatever the client put into them."""
-        return ErrorInfo(
-            result=self.result,
-            object=_shortened(self.object),
-            found=_shortened(self.found),
-            expected=_shortened(self.expected),
-            hint=_shortened(self.hint),
-            property=_shortened(self.property),
-        )
+        texts = {name: _shortened(getattr(self, name)) for name in self.__struct_fields__ if name != "result"}
+        return msgspec.structs.replace(self, **texts)
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.found}"

@@ -54,12 +54,8 @@ class SharedMapping:
                 self.address = linux.address_of(self._aligned)
 
 
-class FenceRecord:
-    """A fence, 64 bytes at `offset` of a mapping.
-
-    It is signalled for a submission when it holds the ticket of that submission. A ticket is never used
-    twice, so a late signal for an earlier submission, of whatever queue, means nothing to a later one.
-    """
+class _Record:
+    """64 bytes at `offset` of a mapping, as words of both widths."""
 
     __slots__ = ("_address", "_long", "_longs", "_word", "_words")
 
@@ -69,6 +65,16 @@ class FenceRecord:
         self._word = offset >> 2
         self._long = offset >> 3
         self._address = mapping.address + offset
+
+
+class FenceRecord(_Record):
+    """A fence, 64 bytes at `offset` of a mapping.
+
+    It is signalled for a submission when it holds the ticket of that submission. A ticket is never used
+    twice, so a late signal for an earlier submission, of whatever queue, means nothing to a later one.
+    """
+
+    __slots__ = ()
 
     def is_signalled(self, ticket: int) -> bool:
         """Whether the submission of this ticket has signalled it."""
@@ -130,21 +136,14 @@ class FenceRecord:
         _wake(self._words, waiters, marked, self._address)
 
 
-class EventRecord:
+class EventRecord(_Record):
     """An event, 64 bytes at `offset` of a mapping.
 
     Commands store its state together with the number of changes, as one word: by that number the next engine
     knows whether the command that was interrupted has changed it. The host stores the state alone.
     """
 
-    __slots__ = ("_address", "_long", "_longs", "_word", "_words")
-
-    def __init__(self, mapping: SharedMapping, offset: int) -> None:
-        self._words = mapping.words
-        self._longs = mapping.longs
-        self._word = offset >> 2
-        self._long = offset >> 3
-        self._address = mapping.address + offset
+    __slots__ = ()
 
     @property
     def state(self) -> int:

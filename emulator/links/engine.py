@@ -39,52 +39,50 @@ class Resume(Message, frozen=True, kw_only=True, tag="resume"):
     """All objects of the device have been announced: begin to execute."""
 
 
-class ContextAdd(Message, frozen=True, kw_only=True, tag="context_add"):
-    """Descriptor: the doorbell. Contexts of one `session` share its part of the device's time."""
+class OfContext(Message, frozen=True, kw_only=True):
+    """Base of the messages about a context, or something in it."""
 
     context: int
+
+
+class ContextAdd(OfContext, frozen=True, kw_only=True, tag="context_add"):
+    """Descriptor: the doorbell. Contexts of one `session` share its part of the device's time."""
+
     session: int = 0
 
 
-class ContextDrop(Message, frozen=True, kw_only=True, tag="context_drop"):
+class ContextDrop(OfContext, frozen=True, kw_only=True, tag="context_drop"):
     """Drop a context with all its objects; answered by `ContextDropped` once nothing of it is in use."""
 
-    context: int
 
-
-class SegmentAdd(Message, frozen=True, kw_only=True, tag="segment_add"):
+class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
     """Descriptor: the segment."""
 
-    context: int
     segment: int
     size: int
 
 
-class SegmentDrop(Message, frozen=True, kw_only=True, tag="segment_drop"):
-    context: int
+class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):
     segment: int
 
 
-class MemoryAdd(Message, frozen=True, kw_only=True, tag="memory_add"):
-    context: int
+class MemoryAdd(OfContext, frozen=True, kw_only=True, tag="memory_add"):
     memory: int
     segment: int
     offset: int
     size: int
 
 
-class MemoryDrop(Message, frozen=True, kw_only=True, tag="memory_drop"):
-    context: int
+class MemoryDrop(OfContext, frozen=True, kw_only=True, tag="memory_drop"):
     memory: tuple[int, ...]
 
 
-class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
+class QueueAdd(OfContext, frozen=True, kw_only=True, tag="queue_add"):
     """Add a queue; `state` is its record in the queue states.
 
     Submission `condemned` (0: none) must not run again: it ends with `condemned_info`.
     """
 
-    context: int
     queue: int
     ring: int
     slots: int
@@ -96,31 +94,27 @@ class QueueAdd(Message, frozen=True, kw_only=True, tag="queue_add"):
     condemned_info: ErrorInfo | None = None
 
 
-class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
-    context: int
+class QueueWorkload(OfContext, frozen=True, kw_only=True, tag="queue_workload"):
     queue: int
     background: bool
 
 
-class QueueDrop(Message, frozen=True, kw_only=True, tag="queue_drop"):
+class QueueDrop(OfContext, frozen=True, kw_only=True, tag="queue_drop"):
     """Drop a queue; answered by `QueueDropped` once none of its submissions runs any more."""
 
-    context: int
     queue: int
 
 
-class QueueLose(Message, frozen=True, kw_only=True, tag="queue_lose"):
+class QueueLose(OfContext, frozen=True, kw_only=True, tag="queue_lose"):
     """End every submission of the queue, now and later, with this error (`ERROR_DEVICE_LOST`)."""
 
-    context: int
     queue: int
     info: ErrorInfo
 
 
-class Abort(Message, frozen=True, kw_only=True, tag="abort"):
+class Abort(OfContext, frozen=True, kw_only=True, tag="abort"):
     """End this submission with the error if it runs; its queue is lost."""
 
-    context: int
     queue: int
     sequence: int
     info: ErrorInfo
@@ -150,16 +144,14 @@ class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
     image: int
 
 
-class GraphAdd(Message, frozen=True, kw_only=True, tag="graph_add"):
+class GraphAdd(OfContext, frozen=True, kw_only=True, tag="graph_add"):
     """Make a graph handle of a context name this image."""
 
-    context: int
     graph: int
     image: int
 
 
-class GraphDrop(Message, frozen=True, kw_only=True, tag="graph_drop"):
-    context: int
+class GraphDrop(OfContext, frozen=True, kw_only=True, tag="graph_drop"):
     graph: int
 
 
@@ -191,12 +183,11 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The engine is connected and reads its channel."""
 
 
-class ContextDropped(Message, frozen=True, kw_only=True, tag="context_dropped"):
-    context: int
+class ContextDropped(OfContext, frozen=True, kw_only=True, tag="context_dropped"):
+    """Nothing of the context is in use any more."""
 
 
-class QueueDropped(Message, frozen=True, kw_only=True, tag="queue_dropped"):
-    context: int
+class QueueDropped(OfContext, frozen=True, kw_only=True, tag="queue_dropped"):
     queue: int
 
 
@@ -206,10 +197,9 @@ class ImageLoaded(Message, frozen=True, kw_only=True, tag="image_loaded"):
     info: ErrorInfo | None = None
 
 
-class SubmissionFailed(Message, frozen=True, kw_only=True, tag="submission_failed"):
+class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_failed"):
     """For the log: a submission ended with an error."""
 
-    context: int
     queue: int
     sequence: int
     info: ErrorInfo

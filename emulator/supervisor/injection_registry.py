@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.injection_messages import (
     Cleared,
@@ -106,16 +108,11 @@ class InjectionRegistry:
 
     def _injection(self, request: Inject) -> Injection:
         kind = kind_of(request.kind)
-        return Injection(
-            kind=kind,
-            value=request.value,
-            device=request.device,
-            sessions=self._sessions_of(f"injection of {kind.value}", request),
-            after=request.after,
-            count=request.count,
-            probability=request.probability,
-            seed=request.seed,
-        )
+        fields = msgspec.structs.asdict(request)
+        for name in ("must", "session", "pid"):
+            del fields[name]
+        sessions = self._sessions_of(f"injection of {kind.value}", request)
+        return Injection(**fields | {"kind": kind, "sessions": sessions})
 
     def _sessions_of(self, object: str, request: Inject) -> tuple[int, ...]:
         pids = self._sessions()
@@ -191,20 +188,9 @@ class InjectionRegistry:
         assert self._counts is not None
         injection = entry.injection
         matched, hits = self._counts.read(entry.slot)
-        return InjectionState(
-            id=entry.id,
-            kind=injection.kind.value,
-            state=self._state(entry),
-            matched=matched,
-            hits=hits,
-            value=injection.effective,
-            device=injection.device,
-            sessions=injection.sessions,
-            after=injection.after,
-            count=injection.count,
-            probability=injection.probability,
-            seed=injection.seed,
-        )
+        fields = msgspec.structs.asdict(injection)
+        fields |= {"kind": injection.kind.value, "value": injection.effective}
+        return InjectionState(id=entry.id, state=self._state(entry), matched=matched, hits=hits, **fields)
 
     # ------------------------------------------------------------ engines and sessions come and go
 

@@ -15,7 +15,7 @@ from tests.support.wire import OpenWire, Wire, WireContext, WireModel
 
 @pytest.fixture
 def open_wire() -> Iterator[OpenWire]:
-    """Opens sessions by hand that end with the test."""
+    """Open sessions by hand that end with the test."""
     with ExitStack() as stack:
 
         def open_one(daemon: Daemon) -> Wire:

@@ -61,10 +61,8 @@ def test_a_process_that_hangs_the_device_is_refused_and_others_are_served(
     code = """
         with Driver.open(Path(given["socket"])) as driver:
             context = driver.devices[0].create_context()
-            queue, commands = context.create_command_queue(), context.create_command_list()
-            commands.append_barrier()
-            commands.close()
-            queue.execute_command_lists([commands])
+            queue = context.create_command_queue()
+            queue.execute_command_lists([recorded(context, lambda c: c.append_barrier())])
             say(queue.synchronize(6 * 10**10))
     """
     assert run_python(code, socket=str(daemon.socket)) is True

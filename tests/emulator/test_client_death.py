@@ -23,57 +23,26 @@ context = driver.devices[0].create_context()
 memory = [context.alloc_host(1 << 20) for _ in range(8)]
 queue, begun = context.create_command_queue(), context.create_event()
 
-def recorded(record):
-    commands = context.create_command_list()
-    record(commands)
-    commands.close()
-    return commands
-
 def compute(times):
     with GraphSource.from_ir(Path(given["xml"])) as source:
-        graph = context.create_graph(source)
-    graph.initialize()
-    for index, argument in enumerate(graph.meta.arguments):
-        graph.set_argument_value(index, context.alloc_host(argument.byte_size))
-    def record(commands):
-        commands.append_signal_event(begun)
-        for _ in range(times):
-            commands.append_graph_execute(graph)
+        graph, _ = load(context, source)
+    execute = [lambda commands: commands.append_graph_execute(graph)] * times
     fence = queue.create_fence()
-    queue.execute_command_lists([recorded(record)], fence)
+    commands = recorded(context, lambda commands: commands.append_signal_event(begun), *execute)
+    queue.execute_command_lists([commands], fence)
     begun.host_synchronize()
     return fence
 """
 _DOING = {
-    "nothing": "say('busy'); hear()",
     "computing": "compute(400); say('busy'); hear()",
-    "waiting for a fence": """
-event, fence = context.create_event(), queue.create_fence()
-queue.execute_command_lists([recorded(lambda commands: commands.append_wait_on_events([event]))], fence)
-say("busy")
-fence.host_synchronize()
-""",
-    "compiling": """
-def progress(stage, done):
-    if stage == "receive":
-        say("busy")
-with GraphSource.from_ir(Path(given["xml"])) as source:
-    while True:
-        context.create_graph(source, progress=progress)
-""",
     "destroying a queue": """
 say("busy")
 while True:
     queue.destroy()
     queue = context.create_command_queue()
 """,
-    "allocating": """
-say("busy")
-while True:
-    more = [context.alloc_host(4096) for _ in range(100)]
-""",
     "submitting": """
-commands = recorded(lambda commands: commands.append_memory_copy(memory[0], memory[1], 1 << 20))
+commands = recorded(context, lambda c: c.append_memory_copy(memory[0], memory[1], 1 << 20))
 queue.execute_command_lists([commands])
 say("busy")
 while True:
@@ -82,6 +51,17 @@ while True:
 }
 
 
+_COMPILING = """
+def progress(stage, done):
+    if stage == "read":
+        say("busy")
+with GraphSource.from_ir(Path(given["xml"])) as source:
+    while True:
+        context.create_graph(source, progress=progress)
+"""
+
+
+# killed at each step of the protocol: tests/emulator/test_kill_matrix.py
 @pytest.mark.parametrize("doing", _DOING)
 def test_everything_of_a_killed_client_comes_back(
     shared_daemon: Daemon, open_context: OpenContext, start_python: StartPython, private_dir: Path, doing: str
@@ -139,7 +119,7 @@ except ZeError as error:
 def test_a_compilation_ends_with_its_client(
     daemon: Daemon, start_python: StartPython, private_dir: Path
 ) -> None:
-    code = _OPEN + _DOING["compiling"].replace('stage == "receive"', 'stage == "read"')
+    code = _OPEN + _COMPILING
     client = start_python(code, socket=str(daemon.socket), xml=str(write_chain(private_dir, 64, 3000)))
     assert client.hear() == "busy"
     workers = [os.pidfd_open(pid) for pid in daemon.status().compiler_pids]

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_gone, wait_until, waits_for_frame
-from tests.support.wire import Wire
+from tests.support.wire import OpenWire, Wire, WireContext
 
 
 def workers(daemon: Daemon) -> set[int]:
@@ -51,20 +51,13 @@ def has_openvino(pid: int) -> bool:
 class Client:
     """A client by hand: it can ask for a compilation and look at the answer later."""
 
-    def __init__(self, daemon: Daemon, model: Path) -> None:
-        self.wire = Wire(daemon.socket)
-        self.wire.hello()
-        self._context = self.wire.ask(msg.ContextCreate(device=0), msg.ContextCreated).context
+    def __init__(self, wire: Wire, model: Path) -> None:
+        self.wire = wire
+        self._context = WireContext(wire).handle
         self._model = model
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wire.close()
-
     def begin(self) -> int:
-        """Asks for a compilation; the number of the request."""
+        """Ask for a compilation; the number of the request."""
         with GraphSource.from_ir(self._model) as source:
             request = msg.GraphCreate(
                 context=self._context,
@@ -75,7 +68,7 @@ class Client:
             return self.wire.send(request, source.fds)
 
     def finish(self, number: int) -> None:
-        """Waits for the graph."""
+        """Wait for the graph."""
         answer = self.wire.answer(number)
         assert isinstance(answer, msg.GraphCreated), answer
 
@@ -83,10 +76,17 @@ class Client:
         self.finish(self.begin())
 
 
+StartClient = Callable[[Daemon], Client]
+
+
 @pytest.fixture
-def client(daemon: Daemon, digits: Path) -> Iterator[Client]:
-    with Client(daemon, digits) as client:
-        yield client
+def start_client(open_wire: OpenWire, digits: Path) -> StartClient:
+    return lambda daemon: Client(open_wire(daemon), digits)
+
+
+@pytest.fixture
+def client(daemon: Daemon, start_client: StartClient) -> Client:
+    return start_client(daemon)
 
 
 @pytest.mark.quick
@@ -108,54 +108,55 @@ def test_a_spare_is_ready_before_anybody_compiles_and_takes_all_jobs_in_a_row(
     assert len(workers(daemon)) <= 2
 
 
-def test_while_the_spare_is_busy_another_one_is_started(start_daemon: StartDaemon, digits: Path) -> None:
+def test_while_the_spare_is_busy_another_one_is_started(
+    start_daemon: StartDaemon, start_client: StartClient
+) -> None:
     daemon = start_daemon(tuning=Tuning(compilers=3))
-    first = spare(daemon)
-    with Client(daemon, digits) as client:
-        os.kill(first, signal.SIGSTOP)  # busy for as long as the test wants
-        number = client.begin()
-        wait_until(lambda: len(workers(daemon)) == 2, what="the next spare")
-        assert daemon.status().compiler_pids == (first,)
+    first, client = spare(daemon), start_client(daemon)
+    os.kill(first, signal.SIGSTOP)  # busy for as long as the test wants
+    number = client.begin()
+    wait_until(lambda: len(workers(daemon)) == 2, what="the next spare")
+    assert daemon.status().compiler_pids == (first,)
+    client.compile()
+    os.kill(first, signal.SIGCONT)
+    client.finish(number)
+    used = set(daemon.status().compiler_pids)
+    assert len(used) == 2
+    for _ in range(3):
         client.compile()
-        os.kill(first, signal.SIGCONT)
-        client.finish(number)
-        used = set(daemon.status().compiler_pids)
-        assert len(used) == 2
-        for _ in range(3):
-            client.compile()
-        assert set(daemon.status().compiler_pids) == used, "those with OpenVINO loaded come first"
+    assert set(daemon.status().compiler_pids) == used, "those with OpenVINO loaded come first"
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_gone(pid)
 
 
 def test_a_spare_that_dies_is_replaced_later_and_later_and_the_log_says_it_once(
-    start_daemon: StartDaemon, digits: Path
+    start_daemon: StartDaemon, start_client: StartClient
 ) -> None:
     daemon = start_daemon(tuning=Tuning(spare_delay_s=0.0, spare_retry_s=0.1))
     for _ in range(3):
-        pid = spare(daemon)
-        os.kill(pid, signal.SIGKILL)
-        wait_gone(pid)
+        kill(spare(daemon))
     wait_until(lambda: workers(daemon), what="a spare after all")
     assert daemon.log.count("before it did anything") == 1
     assert "the next spare is started in 0.1 s" in daemon.log
 
     daemon.stop()
     daemon = start_daemon(tuning=Tuning(spare_delay_s=60.0, compilers=1))
-    pid = spare(daemon)
-    os.kill(pid, signal.SIGKILL)
-    wait_gone(pid)
-    with Client(daemon, digits) as client:
-        for number in [client.begin() for _ in range(3)]:
-            client.finish(number)  # a compilation starts its worker itself
+    kill(spare(daemon))
+    client = start_client(daemon)
+    for number in [client.begin() for _ in range(3)]:
+        client.finish(number)  # a compilation starts its worker itself
     assert len(workers(daemon)) == 1, "with one worker at most there is no spare beside it"
 
 
 def test_a_worker_that_has_compiled_ends_and_a_fresh_spare_stays(
-    start_daemon: StartDaemon, digits: Path
+    start_daemon: StartDaemon, start_client: StartClient
 ) -> None:
     daemon = start_daemon(tuning=Tuning(compiler_idle_s=0.2))
-    with Client(daemon, digits) as client:
-        first = spare(daemon)
-        client.compile()
+    first = spare(daemon)
+    start_client(daemon).compile()
     wait_gone(first)
     pid = spare(daemon)
     assert workers(daemon) == {pid}
@@ -176,19 +177,18 @@ def test_a_job_given_to_a_worker_that_had_just_died_goes_to_another_one(
 
 
 def test_a_machine_without_processes_fails_the_job_and_recovers(
-    start_daemon: StartDaemon, digits: Path
+    start_daemon: StartDaemon, start_client: StartClient
 ) -> None:
     daemon = start_daemon(tuning=Tuning(spare_retry_s=60.0))
     pid = spare(daemon)
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    with Client(daemon, digits) as client:
-        os.kill(pid, signal.SIGKILL)
-        wait_gone(pid)
-        wait_until(lambda: "before it did anything" in daemon.log)
-        # room for the descriptors of the job, none for the channel of a worker
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.fd_count + 2, before[1]))
-        answer = client.wire.answer(client.begin())
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
-        assert isinstance(answer, msg.Failed)
-        assert "could not be started" in answer.info.found
-        client.compile()
+    client = start_client(daemon)
+    kill(pid)
+    wait_until(lambda: "before it did anything" in daemon.log)
+    # room for the descriptors of the job, none for the channel of a worker
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.fd_count + 2, before[1]))
+    answer = client.wire.answer(client.begin())
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+    assert isinstance(answer, msg.Failed)
+    assert "could not be started" in answer.info.found
+    client.compile()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Context, Driver, GraphSource, ZeError, ZeResult
-from tests.conftest import StartDaemon, StartPython
+from softnpu.driver import Context, Driver, GraphSource, ZeResult
+from tests.conftest import StartContext, StartDaemon, StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
 from tests.support.waiting import wait_gone
@@ -24,29 +24,11 @@ def daemon(start_daemon: StartDaemon) -> Daemon:
     return start_daemon(tdr_ms=60_000)
 
 
-class _Waiting(threading.Thread):
-    """A thread that waits; `error` is how it ended."""
-
-    def __init__(self, wait: Callable[[], object]) -> None:
-        super().__init__()
-        self._wait = wait
-        self.error: ZeError | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._wait()
-        except ZeError as error:
-            self.error = error
-
-
 _WAIT = """
 driver = Driver.open(Path(given["socket"]))
 context = driver.devices[0].create_context()
 gate, event = context.create_event(), context.create_event()
-commands = context.create_command_list()
-commands.append_barrier(event, [gate])
-commands.close()
+commands = recorded(context, lambda c: c.append_barrier(event, [gate]))
 context.create_command_queue().execute_command_lists([commands])
 say("waiting")
 try:
@@ -72,24 +54,21 @@ def test_every_kind_of_wait_ends_with_device_lost(
         with GraphSource.from_ir(xml) as source:
             context.create_graph(source, progress=lambda *_: compiling.set())
 
-    waiting = [
-        _Waiting(fence.host_synchronize),
-        _Waiting(lambda: fence.host_synchronize(60 * 10**9)),
-        _Waiting(queue.synchronize),
-        _Waiting(event.host_synchronize),
-        _Waiting(compile_it),
-    ]
-    assert compiling.wait(30)
+    with ThreadPoolExecutor() as pool:
+        waiting = [
+            pool.submit(fence.host_synchronize),
+            pool.submit(fence.host_synchronize, 60 * 10**9),
+            pool.submit(queue.synchronize),
+            pool.submit(event.host_synchronize),
+            pool.submit(compile_it),
+        ]
+        assert compiling.wait(30)
 
-    daemon.kill()
+        daemon.kill()
 
-    for thread in waiting:
-        thread.join(30)
-        assert not thread.is_alive()
-        assert thread.error is not None
-        assert thread.error.result == ZeResult.ERROR_DEVICE_LOST, str(thread.error)
-        assert str(daemon.socket) in thread.error.info.object
-
+        for wait in waiting:
+            error = failure(lambda wait=wait: wait.result(30), ZeResult.ERROR_DEVICE_LOST)  # type: ignore[misc]
+            assert str(daemon.socket) in error.info.object
     assert client.hear() == ZeResult.ERROR_DEVICE_LOST
     client.finish()
 
@@ -132,22 +111,19 @@ def test_every_call_afterwards_is_device_lost_and_every_destroy_harmless(
         handle.destroy()
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-def test_engines_and_workers_die_with_it_and_a_new_session_works(
-    start_daemon: StartDaemon, digits: Path, stopped: bool
+def test_engines_and_workers_die_with_it_though_they_are_stopped_and_a_new_session_works(
+    start_context: StartContext, digits: Path
 ) -> None:
-    first = start_daemon()
-    with Driver.open(first.socket) as driver:
-        Loaded(driver.devices[0].create_context(), digits)
-        status = driver.status()
-        children = (*status.compiler_pids, *(engine.engine_pid for engine in status.engines))
-        for pid in children if stopped else ():
-            os.kill(pid, signal.SIGSTOP)  # they cannot notice the end of their channel: the kernel ends them
-        first.kill()
+    first, context = start_context()
+    Loaded(context, digits)
+    status = first.status()
+    children = (*status.compiler_pids, *(engine.engine_pid for engine in status.engines))
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)  # they cannot notice the end of their channel: the kernel ends them
+    first.kill()
     for pid in children:
         wait_gone(pid)
     assert os.path.exists(first.socket)
-    second = start_daemon()
-    with Driver.open(second.socket) as driver:
-        check_works(driver.devices[0].create_context())
+    second, context = start_context()
+    check_works(context)
     assert second.pid != first.pid

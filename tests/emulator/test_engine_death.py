@@ -193,9 +193,13 @@ def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
 
 
 def _edit(xml: Path) -> None:
-    """Changes the last byte of the weights through a mapping, as a program with the file open would."""
+    """Change the last byte of the weights through a mapping, as a program with the file open would."""
     with open(xml.with_suffix(".bin"), "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         content[-1] ^= 1
+
+
+def _cut(xml: Path) -> None:
+    os.truncate(xml.with_suffix(".bin"), 0)
 
 
 def test_the_next_engine_refuses_weights_that_were_edited_or_cut_since_and_lives(
@@ -204,7 +208,7 @@ def test_the_next_engine_refuses_weights_that_were_edited_or_cut_since_and_lives
     xml, data = write_scale(private_dir, 2.0), np.arange(4096, dtype=np.float32)
     queue, loaded = context.create_command_queue(), Loaded(context, xml)
     assert same(loaded.infer(queue, data), on_cpu(xml, data))
-    for restarts, change in enumerate((_edit, lambda path: os.truncate(path.with_suffix(".bin"), 0)), 1):
+    for restarts, change in enumerate((_edit, _cut), 1):
         change(xml)
         daemon.kill_engine()
         daemon.wait_restarted(restarts)

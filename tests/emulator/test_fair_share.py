@@ -27,7 +27,7 @@ NewContext = Callable[[], Context]
 
 @pytest.fixture
 def new_context(daemon: Daemon, open_context: OpenContext) -> NewContext:
-    """Makes contexts of sessions of their own."""
+    """Make contexts of sessions of their own."""
     return lambda: open_context(daemon)
 
 
@@ -180,7 +180,7 @@ def test_a_lower_level_waits_but_does_not_starve(new_context: NewContext, level:
 
 
 def _keep_busy(session: _BusySession, ahead: int) -> None:
-    """Waits for the oldest submission and makes new ones: `ahead` of them always wait."""
+    """Wait for the oldest submission and make new ones: `ahead` of them always wait."""
     waiting = [fence for fence in session.fences[-ahead:] if not fence.query_status()]
     if len(waiting) == ahead:
         assert waiting[0].host_synchronize(LONG)

@@ -276,7 +276,7 @@ def test_requests_are_refused(daemon: Daemon, context: Context) -> None:
 
 
 def _compile_late(wire: Wire, xml: Path) -> int:
-    """Sends a model that is compiled some time; the number of the request."""
+    """Send a model that is compiled some time; the number of the request."""
     context = WireContext(wire)
     with open(xml, "rb") as model:
         request = msg.GraphCreate(context=context.handle, name="late", xml_length=xml.stat().st_size)

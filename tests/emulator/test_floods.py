@@ -36,19 +36,12 @@ _HELLO = frames.encode(1, msg.encode(HELLO))
 
 _INNOCENT = """
 import select
-from softnpu.driver.graph_source import GraphSource
 driver = Driver.open(Path(given["socket"]))
 context = driver.devices[0].create_context()
 with GraphSource.from_ir(Path(given["xml"])) as source:
-    graph = context.create_graph(source)
-graph.initialize()
-memory = [context.alloc_host(a.byte_size) for a in graph.meta.arguments]
+    graph, memory = load(context, source)
 memory[0].view(np.float32, (1, 1, 8, 8))[:] = np.random.default_rng(5).random((1, 1, 8, 8), dtype=np.float32)
-for index, place in enumerate(memory):
-    graph.set_argument_value(index, place)
-commands = context.create_command_list()
-commands.append_graph_execute(graph)
-commands.close()
+commands = recorded(context, lambda c: c.append_graph_execute(graph))
 queue = context.create_command_queue()
 expected, done, wrong = bytes.fromhex(given["expected"]), 0, 0
 say("working")
@@ -236,17 +229,13 @@ def doorbells():
         except BlockingIOError:
             os.eventfd_read(context.doorbell)
 
-def recorded(times, size):
-    commands = context.create_command_list()
-    for _ in range(times):
-        commands.append_memory_fill(memory, b"\\x01", size)
-    commands.append_barrier()
-    commands.close()
-    return commands
+def fills(times, size):
+    fill = lambda c: c.append_memory_fill(memory, b"\\x01", size)
+    return recorded(context, *[fill] * times, lambda c: c.append_barrier())
 
 memory = context.alloc_host(1 << 20)
 queues = [context.create_command_queue() for _ in range(64)]
-large, empty = recorded(20, 1 << 20), recorded(0, 0)
+large, empty = fills(20, 1 << 20), fills(0, 0)
 
 def submissions():
     for queue in queues[:8]:
@@ -257,7 +246,7 @@ def empty_submissions():
         queue.execute_command_lists([empty] * 50)
 
 def different_buffers():
-    kept.append(recorded(200, 2 + 2 * (len(kept) % 100)))
+    kept.append(fills(200, 2 + 2 * (len(kept) % 100)))
     queues[0].execute_command_lists([kept[-1]])
 
 def short_queues():

@@ -130,7 +130,7 @@ say(len(client.recv(65536)))
 
 @pytest.fixture
 def serve(start_python: StartPython, private_dir: Path) -> Callable[..., ClientProcess]:
-    """Has a user accept one client, and say how many bytes that has sent."""
+    """Have a user accept one client, and say how many bytes that has sent."""
 
     def start(uid: int, owner: int | None = None, place: Path | None = None) -> ClientProcess:
         server = start_python(

@@ -328,14 +328,6 @@ def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
         wait_until(lambda: daemon.base_fd_count() <= descriptors)
 
 
-def test_the_status_page_of_the_welcome_is_for_reading_only(wire: Wire) -> None:
-    page = wire.take_fd()
-    with pytest.raises(PermissionError):
-        linux.map_shared(page, os.fstat(page).st_size)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.write(page, b"x")
-
-
 # ---------------------------------------------------------------- graphs that end engines
 
 

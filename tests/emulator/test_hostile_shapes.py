@@ -37,7 +37,7 @@ def refused(run: Execution, result: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT) 
 
 
 def execution_error(context: Context, graph: Graph, result: ZeResult) -> str:
-    """Executes the graph with the memory that was set; why it is refused."""
+    """Execute the graph with the memory that was set; why it is refused."""
     fence = execute(context.create_command_queue(), inference(context, graph))
     return str(failure(lambda: fence.host_synchronize(LONG), result))
 

@@ -20,7 +20,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
-from tests.support.waiting import DEADLINE_S, wait_gone, wait_until
+from tests.support.waiting import DEADLINE_S, wait_gone, wait_stopped, wait_until
 from tests.support.work import failure
 
 _CLIENT = """
@@ -38,9 +38,7 @@ def stopped_at(start_daemon: StartDaemon) -> Callable[[str], Daemon]:
     def stopped(point: str) -> Daemon:
         daemon = start_daemon(failpoints=f"{point}=stop", idle_timeout_s=0.1)
         daemon.status()  # the first client: from its end on the daemon is idle
-        wait_until(
-            lambda: psutil.Process(daemon.pid).status() == psutil.STATUS_STOPPED, what="it is at its end"
-        )
+        wait_stopped(daemon.pid)
         return daemon
 
     return stopped
@@ -48,7 +46,7 @@ def stopped_at(start_daemon: StartDaemon) -> Callable[[str], Daemon]:
 
 @pytest.fixture
 def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientProcess]:
-    """Starts a client, and returns when it waits at the socket or for another daemon to make room."""
+    """Start a client, and return when it waits at the socket or for another daemon to make room."""
     said = private_dir / "said"
 
     def start() -> ClientProcess:
@@ -87,8 +85,15 @@ def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
     assert _serves(client, client.hear()) == daemon.pid
 
 
-@pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
-@pytest.mark.parametrize("point", ["supervisor.end", "supervisor.withdraw"])
+@pytest.mark.parametrize(
+    ("point", "how"),
+    [
+        ("supervisor.end", signal.SIGCONT),
+        ("supervisor.withdraw", signal.SIGKILL),
+        pytest.param("supervisor.end", signal.SIGKILL, marks=pytest.mark.soak),
+        pytest.param("supervisor.withdraw", signal.SIGCONT, marks=pytest.mark.soak),
+    ],
+)
 def test_who_comes_later_reaches_the_next_daemon(
     stopped_at: Callable[[str], Daemon],
     come: Callable[[], ClientProcess],
@@ -135,7 +140,7 @@ def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDa
 
 @contextmanager
 def _closing_server(place: Path) -> Iterator[list[int]]:
-    """Accepts at `place` and closes without an answer; the sizes of what it was sent."""
+    """Accept at `place` and close without an answer; the sizes of what it was sent."""
     heard: list[int] = []
     with endpoint.new_socket() as listener:
         listener.bind(str(place))

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from softnpu.driver import Driver, ZeResult
+from softnpu.driver import Context, Driver, ZeResult
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import HandleKind
 from tests.support.daemon import Daemon
-from tests.support.models import Array, on_cpu
-from tests.support.wire import Wire, WireContext, WireMemory, WireModel, WireQueue
+from tests.support.models import image, on_cpu
+from tests.support.wire import Wire, WireContext, WireModel
 from tests.support.work import Loaded, same
 
 _SECRET = b"\xa7" * 4096
@@ -34,19 +32,21 @@ def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
 
 
-@dataclass
 class _Victim:
     """A session with many objects, so that some of its handles name nothing in a younger session."""
 
-    driver: Driver
-    loaded: Loaded
-    image: Array
-    expected: list[Array]
-    wire: Wire
-    context: WireContext
-    buffer: WireMemory
-    memory: list[WireMemory] = field(default_factory=list)
-    queues: list[WireQueue] = field(default_factory=list)
+    def __init__(self, context: Context, digits: Path, wire: Wire) -> None:
+        self.loaded, self.expected = Loaded(context, digits), on_cpu(digits, image(3))
+        self.wire = wire
+        for _ in range(3):
+            WireContext(wire)
+        self.context = WireContext(wire)
+        self.buffer = self.context.alloc(4096, "control")
+        self.memory = [self.context.alloc(4096) for _ in range(40)]
+        self.queues = [self.context.queue() for _ in range(6)]
+        for memory in self.memory:
+            memory.write(_SECRET)
+        self.check()
 
     def check(self) -> None:
         """Nothing of it has changed, and it still works."""
@@ -56,7 +56,7 @@ class _Victim:
             assert not queue.lost
             assert queue.run(_buffer(cmd.Barrier()), self.buffer) == 0
         with self.loaded.context.create_command_queue() as fresh:
-            assert same(self.loaded.infer(fresh, self.image), self.expected)
+            assert same(self.loaded.infer(fresh, image(3)), self.expected)
 
 
 def _handle(kind: HandleKind, slot: int, generation: int = 1) -> int:
@@ -69,23 +69,11 @@ def _buffer(*commands: cmd.Command) -> bytes:
 
 
 @pytest.fixture
-def victim(daemon: Daemon, digits: Path) -> Iterator[_Victim]:
-    image = np.random.default_rng(3).random((1, 1, 8, 8), dtype=np.float32)
-    with Driver.open(daemon.socket) as driver, Wire(daemon.socket) as wire:
+def victim(daemon: Daemon, driver: Driver, digits: Path) -> Iterator[_Victim]:
+    contexts = [driver.devices[0].create_context() for _ in range(4)]
+    with Wire(daemon.socket) as wire:
         wire.hello()
-        contexts = [driver.devices[0].create_context() for _ in range(4)]
-        loaded = Loaded(contexts[-1], digits)
-        for _ in range(3):
-            WireContext(wire)
-        context = WireContext(wire)
-        victim = _Victim(
-            driver, loaded, image, on_cpu(digits, image), wire, context, context.alloc(4096, "control")
-        )
-        victim.memory = [context.alloc(4096) for _ in range(40)]
-        victim.queues = [context.queue() for _ in range(6)]
-        for memory in victim.memory:
-            memory.write(_SECRET)
-        victim.check()
+        victim = _Victim(contexts[-1], digits, wire)
         yield victim
         victim.check()
 

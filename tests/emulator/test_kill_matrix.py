@@ -33,7 +33,7 @@ from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
 from tests.support.models import image, on_cpu
 from tests.support.tour import TOUR
-from tests.support.waiting import Stopwatch, wait_gone, wait_until
+from tests.support.waiting import Stopwatch, wait_gone, wait_stopped, wait_until
 from tests.support.work import Loaded, check_works, same
 
 _TUNING = Tuning(min_hang_s=0.5, min_start_s=1.0, compiler_stall_s=0.5)
@@ -68,7 +68,7 @@ def _cells(victim: str) -> list[Any]:
 
 
 class Tour:
-    """Starts clients that run through the protocol."""
+    """Start clients that run through the protocol."""
 
     def __init__(self, start_python: StartPython, digits: Path) -> None:
         self._start_python, self._digits = start_python, digits
@@ -107,10 +107,6 @@ class _Bystander:
         assert not self.queue.lost
 
 
-def _await_stopped(pid: int) -> None:
-    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, _ANSWER_S, "it stops itself")
-
-
 def _lift_limit(pid: int) -> None:
     hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
@@ -144,7 +140,7 @@ def test_a_client_that_dies(
     if way in ("kill", "abort"):
         assert client.process.wait(_ANSWER_S) == -(signal.SIGKILL if way == "kill" else signal.SIGABRT)
     elif way == "stop":
-        _await_stopped(client.pid)
+        wait_stopped(client.pid)
         bystander.check()
         client.process.kill()
         client.process.wait(_ANSWER_S)
@@ -276,7 +272,7 @@ def test_a_supervisor_that_dies(
         return
     children = [] if engine is None else [engine]
     if way == "stop":
-        _await_stopped(daemon.pid)
+        wait_stopped(daemon.pid)
         children = [child.pid for child in psutil.Process(daemon.pid).children()]
         daemon.process.kill()
     code = daemon.process.wait(_ANSWER_S)
@@ -307,7 +303,7 @@ def test_the_daemon_dies_while_a_client_is_at_a_step(
     """Steps at which the daemon does nothing: the client stops itself there, and goes on afterwards."""
     daemon = start_daemon()
     client = tour.start(daemon, f"client.{step}=stop")
-    _await_stopped(client.pid)
+    wait_stopped(client.pid)
     if victim == "engine":
         daemon.kill_engine()
     else:

@@ -99,7 +99,7 @@ _OF_A_SESSION = [
 
 
 def _fill(wire: Wire, context: WireContext, kind: _Kind) -> tuple[list[Any], ErrorInfo]:
-    """Asks until it is refused."""
+    """Ask until it is refused."""
     got: list[Any] = []
     while True:
         answer = wire.answer(wire.send(kind.ask(context)))

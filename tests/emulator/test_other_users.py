@@ -10,7 +10,7 @@ import socket
 import stat
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, DaemonRefused
-from tests.support.models import on_cpu
+from tests.support.models import image, on_cpu
 from tests.support.waiting import wait_until
 from tests.support.work import check_works
 
@@ -59,16 +59,10 @@ kept = []  # what nobody refers to any more is given back
 
 def infer(context):
     # sources are opened before: this user may not read the files of another
-    graph = context.create_graph(source)
-    graph.initialize()
-    memory = [context.alloc_host(a.byte_size) for a in graph.meta.arguments]
+    graph, memory = load(context, source)
     image = np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
     memory[0].view(np.float32, (1, 1, 8, 8))[:] = image
-    for index, place in enumerate(memory):
-        graph.set_argument_value(index, place)
-    commands = context.create_command_list()
-    commands.append_graph_execute(graph)
-    commands.close()
+    commands = recorded(context, lambda c: c.append_graph_execute(graph))
     queue = context.create_command_queue()
     queue.execute_command_lists([commands])
     assert queue.synchronize(60 * 10**9)
@@ -81,8 +75,18 @@ become(given["uid"], given.get("groups", []))
 """
 
 
-def _as_user(start_python: StartPython, code: str, daemon: Daemon, uid: int, **given: Any) -> ClientProcess:
-    return start_python(_BECOME + dedent(code), socket=str(daemon.socket), uid=uid, **given)
+class AsUser(Protocol):
+    """Run code as another user, who may speak to the daemon."""
+
+    def __call__(self, code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess: ...
+
+
+@pytest.fixture
+def as_user(start_python: StartPython) -> AsUser:
+    def start(code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess:
+        return start_python(_BECOME + dedent(code), socket=str(daemon.socket), uid=uid, **given)
+
+    return start
 
 
 @pytest.fixture
@@ -111,17 +115,14 @@ def _place(folder: Path, users: tuple[int, ...] = (), groups: tuple[int, ...] = 
 
 @needs_root
 def test_an_allowed_user_infers_and_no_other_user_reaches_the_socket(
-    shared: Daemon, start_python: StartPython, digits: Path
+    shared: Daemon, as_user: AsUser, digits: Path
 ) -> None:
     code = "driver = Driver.open(place)\nsay(infer(driver.devices[0].create_context()))\nhear()"
-    guest = _as_user(start_python, code, shared, GUEST, xml=str(digits))
-    numbers = np.array(guest.hear(60.0), np.float32)
-    image = np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
-    assert numbers.tobytes() == on_cpu(digits, image)[0].tobytes()
+    guest = as_user(code, shared, xml=str(digits))
+    assert np.array(guest.hear(60.0), np.float32).tobytes() == on_cpu(digits, image())[0].tobytes()
     assert {user.uid: user.sessions for user in shared.status().users} == {0: 0, GUEST: 1}
 
-    stranger = _as_user(
-        start_python,
+    stranger = as_user(
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         say([outcome(lambda: sock.connect(str(place))), outcome(lambda: os.listdir(place.parent))])
@@ -150,20 +151,20 @@ def test_a_place_that_an_allowed_user_cannot_come_to_is_refused(
 
 @needs_root
 def test_who_is_allowed_is_let_in_by_user_or_group_by_this_daemon_and_not_the_last(
-    start_daemon: StartDaemon, public_dir: Path, start_python: StartPython
+    start_daemon: StartDaemon, public_dir: Path, as_user: AsUser
 ) -> None:
     code = "say(outcome(lambda: Driver.open(place, autostart=False) and 'in'))"
     place = str(_place(public_dir))
     start_daemon(socket=place, allow_users=(GUEST,)).stop()
     daemon = start_daemon(socket=place, allow_users=(STRANGER,), allow_groups=(GROUP,))
-    assert _as_user(start_python, code, daemon, STRANGER).hear() == {"value": "in"}
-    assert "error" in _as_user(start_python, code, daemon, GUEST).hear()
-    assert _as_user(start_python, code, daemon, GUEST, groups=[7, GROUP]).hear() == {"value": "in"}
+    assert as_user(code, daemon, STRANGER).hear() == {"value": "in"}
+    assert "error" in as_user(code, daemon).hear()
+    assert as_user(code, daemon, GUEST, groups=[7, GROUP]).hear() == {"value": "in"}
 
     for path in (daemon.socket.parent, daemon.socket):
         os.removexattr(path, "system.posix_acl_access")
         path.chmod(0o777)  # somebody has opened it by hand: the daemon still asks the kernel who connects
-    refused = _as_user(start_python, code, daemon, GUEST).hear()
+    refused = as_user(code, daemon).hear()
     assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS", refused
     for word in (f"user {GUEST}", f"--allow-user {GUEST}", f"user {os.getuid()}"):
         assert word in refused["text"]
@@ -207,13 +208,10 @@ def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPa
 
 
 @needs_root
-def test_a_guest_cannot_command_the_daemon_and_sees_only_itself(
-    shared: Daemon, start_python: StartPython
-) -> None:
+def test_a_guest_cannot_command_the_daemon_and_sees_only_itself(shared: Daemon, as_user: AsUser) -> None:
     with Driver.open(shared.socket) as mine:
         mine.devices[0].create_context().alloc_host(MIB)
-        guest = _as_user(
-            start_python,
+        guest = as_user(
             """
             driver = Driver.open(place)
             context = driver.devices[0].create_context()
@@ -226,7 +224,6 @@ def test_a_guest_cannot_command_the_daemon_and_sees_only_itself(
             say(outcome(lambda: driver.status().server and context.alloc_host(64).size))
             """,
             shared,
-            GUEST,
         )
         assert guest.hear() == [[GUEST], [GUEST], 1]
         for _ in range(4):
@@ -240,9 +237,8 @@ def test_a_guest_cannot_command_the_daemon_and_sees_only_itself(
 
 
 @needs_root
-def test_a_guest_cannot_take_everything(shared: Daemon, start_python: StartPython) -> None:
-    guest = _as_user(
-        start_python,
+def test_a_guest_cannot_take_everything(shared: Daemon, as_user: AsUser) -> None:
+    guest = as_user(
         """
         drivers, refusals, taken = [Driver.open(place) for _ in range(4)], [], 0
         contexts = [driver.devices[0].create_context() for driver in drivers]
@@ -257,7 +253,6 @@ def test_a_guest_cannot_take_everything(shared: Daemon, start_python: StartPytho
         hear()
         """,
         shared,
-        GUEST,
     )
     taken, refusals = guest.hear(60.0)
     assert taken == 48 * MIB, "three quarters of 64 MiB"
@@ -273,9 +268,8 @@ def test_a_guest_cannot_take_everything(shared: Daemon, start_python: StartPytho
 
 
 @needs_root
-def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, start_python: StartPython) -> None:
-    guest = _as_user(
-        start_python,
+def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, as_user: AsUser) -> None:
+    guest = as_user(
         """
         sock = endpoint.new_socket()
         sock.connect(str(place))
@@ -293,7 +287,6 @@ def test_a_guest_cannot_write_to_what_it_may_read(shared: Daemon, start_python: 
         ])
         """,
         shared,
-        GUEST,
     )
     magic, reopened, written, changed, listed = guest.hear()
     assert magic == "SNPUSTAT"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -29,7 +28,7 @@ _LARGE = 20 << 20  # three parts
 _SHAPE = (4, 1024)
 
 
-def _points(*points: str) -> Any:
+def _points(*points: str) -> pytest.MarkDecorator:
     """Deaths of engines at these points; the later ones run on request only."""
     return pytest.mark.parametrize(
         "points", [points[0], *(pytest.param(point, marks=pytest.mark.soak) for point in points[1:])]
@@ -41,7 +40,7 @@ Dying = Callable[[str], Context]
 
 @pytest.fixture
 def dying(start_context: StartContext) -> Iterator[Dying]:
-    """Opens a context on a device whose engines die: at `staged:1` the second time they come there."""
+    """Open a context on a device whose engines die: at `staged:1` the second time they come there."""
     expected = []
 
     def start(points: str) -> Context:

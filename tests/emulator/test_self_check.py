@@ -34,7 +34,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def load(context: Context, private_dir: Path) -> Load:
-    """Loads a model as an engine does, in the process of the test."""
+    """Load a model as an engine does, in the process of the test."""
 
     def loaded(model: ov.Model) -> LoadedImage:
         path = private_dir / "model.xml"
@@ -48,7 +48,15 @@ def load(context: Context, private_dir: Path) -> Load:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("shape", [[2, 3], [0, 3], [], [-1, 3]], ids=["static", "empty", "scalar", "dynamic"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param([2, 3], id="static"),
+        pytest.param([-1, 3], id="dynamic"),
+        pytest.param([0, 3], id="empty", marks=pytest.mark.soak),
+        pytest.param([], id="scalar", marks=pytest.mark.soak),
+    ],
+)
 def test_an_image_that_is_bound_rightly_passes(load: Load, kind: str, shape: list[int]) -> None:
     if kind == "bystanders" and 0 in (*shape, len(shape)):
         pytest.skip("TopK and Gather need an element of a dimension")

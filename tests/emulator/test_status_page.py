@@ -1,4 +1,4 @@
-"""The status page: what a monitor sees without a session."""
+"""What a monitor sees: the status page, which needs no session, and the tiles that inferences occupy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Context
+from softnpu.driver import Context, GraphSource
 from softnpu.emulator.interface import endpoint, records
 from softnpu.emulator.interface.records import DeviceState, StatusWord
-from tests.conftest import RunPython, StartDaemon
+from tests.conftest import OpenContext, RunPython, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
-from tests.support.work import check_works
+from tests.support.work import barrier, check_works, recorded, run
 
 
 class _Page:
@@ -88,3 +88,39 @@ def test_another_process_reads_it_without_a_session_and_cannot_write(
     with pytest.raises(PermissionError):
         os.truncate(page.path, 0)
     page.close()
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("asked", "occupied"), [("2", 2), ("6", 6), (None, 6)])
+def test_a_graph_occupies_the_tiles_it_was_compiled_for(
+    shared_daemon: Daemon, open_context: OpenContext, digits: Path, asked: str | None, occupied: int
+) -> None:
+    daemon, context = shared_daemon, open_context(shared_daemon)
+    assert daemon.engine().device.tiles == 6
+    with GraphSource.from_ir(digits) as source:
+        graph = context.create_graph(source, config={"NPU_TILES": asked} if asked else {})
+    graph.initialize()
+    for index, argument in enumerate(graph.meta.arguments):
+        graph.set_argument_value(index, context.alloc_host(argument.byte_size))
+    queue = context.create_command_queue()
+    commands = recorded(context, *[lambda c: c.append_graph_execute(graph)] * 50)
+    run(queue, commands)  # checks the commands: time of the device, and of no tile
+    before = daemon.engine()
+    run(queue, commands)
+    after = daemon.engine()
+    assert after.inferences == before.inferences + 50
+    busy_ns = after.busy_ns - before.busy_ns
+    assert busy_ns > 0
+    assert after.tile_busy_ns - before.tile_busy_ns == pytest.approx(occupied * busy_ns, rel=0.01)
+
+
+@pytest.mark.quick
+def test_work_without_inferences_occupies_none(shared_daemon: Daemon, open_context: OpenContext) -> None:
+    daemon, context = shared_daemon, open_context(shared_daemon)
+    before = daemon.engine()
+    run(context.create_command_queue(), barrier(context))
+    assert daemon.engine().submissions == before.submissions + 1
+    assert daemon.engine().tile_busy_ns == before.tile_busy_ns

@@ -11,14 +11,13 @@ import signal
 from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 
 from softnpu.driver import CommandQueue, Context, ZeResult, faults
 from softnpu.driver.faults import FaultKind
 from tests.conftest import StartContext
 from tests.support.daemon import Daemon
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_stopped, wait_until
 from tests.support.work import (
     LONG,
     barrier,
@@ -34,7 +33,7 @@ from tests.support.work import (
 )
 
 _NOW = 1_000_000
-_ROUNDS = 30  # without tickets three rounds of a hundred ended with a fence signalled too early
+_ROUNDS = 100  # without tickets three rounds of a hundred ended with a fence signalled too early
 _FILL = 1 << 24
 
 
@@ -48,8 +47,8 @@ def _await_end(queue: CommandQueue, sequence: int) -> None:
 
 
 def _kill_stopped(pid: int) -> None:
-    """Kills an engine that has come to the fail-point where it stops."""
-    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    """Kill an engine that has come to the fail-point where it stops."""
+    wait_stopped(pid)
     os.kill(pid, signal.SIGKILL)
 
 

@@ -25,6 +25,6 @@ def nothing_left_behind_by_the_module() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Replaces the check after each test, which takes longer than most tests here."""
+    """Replace the check after each test, which takes longer than most tests here."""
     yield
     request.node.funcargs.clear()  # they would keep what the fixtures returned

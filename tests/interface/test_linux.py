@@ -5,23 +5,20 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from softnpu.emulator.common import linux
+from tests.support.waiting import DEADLINE_S, wait_asleep, wait_readable, wait_until
 
 pytestmark = pytest.mark.quick
 
-_DEADLINE_S = 10.0
 _LONG_NS = 60_000_000_000
 _SIZE = 4096
 
@@ -50,20 +47,8 @@ def _child(code: str, *args: int, fds: tuple[int, ...] = ()) -> Iterator[subproc
 def _line(process: subprocess.Popen[bytes]) -> bytes:
     """The next line of the child, b"" at its end; fails after the deadline."""
     assert process.stdout is not None
-    assert _readable(process.stdout.fileno(), _DEADLINE_S), "the child said nothing before the deadline"
+    assert wait_readable(process.stdout.fileno()), "the child said nothing before the deadline"
     return process.stdout.readline()
-
-
-def _readable(fd: int, timeout_s: float) -> bool:
-    return bool(select.select([fd], [], [], timeout_s)[0])
-
-
-def _await_sleep(pid: int) -> None:
-    """Returns once the only thread of a process sleeps (state S in /proc/PID/stat)."""
-    deadline = time.monotonic() + _DEADLINE_S
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-        assert time.monotonic() < deadline, f"process {pid} does not go to sleep"
-        os.sched_yield()
 
 
 @pytest.fixture
@@ -89,19 +74,6 @@ print("awake", mapping[8], flush=True)
 """
 
 
-def test_a_wake_ends_the_wait_of_another_process(shared: tuple[int, mmap.mmap]) -> None:
-    fd, mapping = shared
-    with _child(_WAITER, fd, fds=(fd,)) as waiter:
-        assert _line(waiter) == b"mapped\n"
-        assert waiter.stdout is not None
-        # the word stays 0: only a wake can end the wait, and it counts only once the child sleeps
-        deadline = time.monotonic() + _DEADLINE_S
-        while not _readable(waiter.stdout.fileno(), 0.001):
-            assert time.monotonic() < deadline, "wakes did not reach the other process"
-            linux.futex_wake(linux.address_of(mapping) + 8)
-        assert _line(waiter) == b"awake 0\n"
-
-
 def test_a_word_that_changed_before_the_wait_ends_it_at_once(shared: tuple[int, mmap.mmap]) -> None:
     shared[1][8] = 4
     linux.futex_wait(linux.address_of(shared[1]) + 8, 0, _LONG_NS)
@@ -112,7 +84,7 @@ def test_one_wake_wakes_all_waiters(shared: tuple[int, mmap.mmap]) -> None:
     with _child(_WAITER, fd, fds=(fd,)) as first, _child(_WAITER, fd, fds=(fd,)) as second:
         for waiter in (first, second):
             assert _line(waiter) == b"mapped\n"
-            _await_sleep(waiter.pid)
+            wait_asleep(waiter.pid)
         linux.futex_wake(linux.address_of(mapping) + 8)
         for waiter in (first, second):
             assert _line(waiter) == b"awake 0\n"
@@ -128,11 +100,13 @@ def test_a_wait_lets_other_threads_of_the_process_run(shared: tuple[int, mmap.mm
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
-    deadline = time.monotonic() + _DEADLINE_S
-    while not done.wait(0.001):
-        assert time.monotonic() < deadline, "the waiting thread kept the interpreter lock or was not woken"
-        linux.futex_wake(address)
-    waiter.join(_DEADLINE_S)
+
+    def woken() -> bool:
+        linux.futex_wake(address)  # it counts only once the thread sleeps
+        return done.wait(0.001)
+
+    wait_until(woken, what="the end of the wait")
+    waiter.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -230,11 +204,11 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     try:
         with _child(_PARENT, out, hold, fds=(out, hold)) as parent:
             os.close(out)
-            assert _readable(reader, _DEADLINE_S)
+            assert wait_readable(reader)
             assert os.read(reader, 100) == b"bound\n"
             parent.send_signal(signal.SIGKILL)
-            assert parent.wait(_DEADLINE_S) == -signal.SIGKILL
-            assert _readable(reader, _DEADLINE_S), "the child lives on without its parent"
+            assert parent.wait(DEADLINE_S) == -signal.SIGKILL
+            assert wait_readable(reader), "the child lives on without its parent"
             assert os.read(reader, 100) == b"", "the pipe ends with its last writer"
     finally:
         for fd in (reader, hold, blocker):
@@ -249,5 +223,5 @@ linux.die_with_parent(os.getppid() + 1)
 print("lived", flush=True)
 """
     with _child(code) as orphan:
-        assert orphan.wait(_DEADLINE_S) == 0
+        assert orphan.wait(DEADLINE_S) == 0
         assert _line(orphan) == b""

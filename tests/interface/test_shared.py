@@ -6,19 +6,17 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
+from tests.support.waiting import DEADLINE_S, wait_asleep, wait_until
 
 pytestmark = pytest.mark.quick
 
-_DEADLINE_S = 10.0
 _SIZE = 4096
 _OFFSET = 128
 _FENCE = struct.Struct("<QIIQQQ24x")  # signalled, waiters, result, armed, cancel, time
@@ -57,19 +55,13 @@ def _sleeper(memory: tuple[int, SharedMapping], kind: str) -> Iterator[subproces
     process = subprocess.Popen(
         [sys.executable, "-c", _SLEEPER, str(fd), kind], stdout=subprocess.PIPE, pass_fds=(fd,)
     )
-    deadline = time.monotonic() + _DEADLINE_S
     try:
-        while not (mapping.words[(_OFFSET + 8) // 4] and _state_of(process.pid) == "S"):
-            assert time.monotonic() < deadline, "the process does not go to sleep on the record"
-            os.sched_yield()
+        wait_until(lambda: mapping.words[(_OFFSET + 8) // 4], what="the mark of a waiter")
+        wait_asleep(process.pid)
         yield process
     finally:
         process.kill()
         process.communicate()
-
-
-def _state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _fence(mapping: SharedMapping) -> tuple[int, ...]:
@@ -164,5 +156,5 @@ def test_a_signal_wakes_a_sleeper_in_another_process(
         else:
             event.host_signal()
         expected = {"fence": b"7\n", "device": b"4\n", "host": b"5\n"}[signaller]
-        assert sleeper.communicate(timeout=_DEADLINE_S)[0] == expected
+        assert sleeper.communicate(timeout=DEADLINE_S)[0] == expected
         assert memory[1].words[(_OFFSET + 8) // 4] == 0

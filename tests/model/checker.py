@@ -79,7 +79,7 @@ State = tuple[tuple[Value, ...], tuple[int, ...], int]
 
 
 def explore(model: Model) -> Result:
-    """Visits all states of the model; stops at the first violation."""
+    """Visit all states of the model; stop at the first violation."""
     return _Exploration(model).run()
 
 

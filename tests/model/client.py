@@ -234,7 +234,7 @@ class Client:
             yield wait(f"{queue} is destroyed", lambda memory: memory[f"-gone {queue}"])
 
     def write(self, word: str, value: Value) -> Steps:
-        """Writes its own memory."""
+        """Write its own memory."""
         yield store(word, value)
 
     # ------------------------------------------------------------ what it is told

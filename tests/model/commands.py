@@ -27,12 +27,12 @@ class Commands:
         self.world = world
 
     def command(self, queue: str, slot: Slot, step: int, command: Command) -> Steps:
-        """Executes one command of a submission."""
+        """Execute one command of a submission."""
         name = f"_{command.kind}"
         return (yield from getattr(self, name)(queue, slot, step, command.target))
 
     def note(self, queue: str, slot: Slot, step: int, value: Value, event: str = "") -> Steps:
-        """Notes the effect of a step before it begins; a death in between leaves no note."""
+        """Note the effect of a step before it begins; a death in between leaves no note."""
         yield store_own(f"{queue}.effect", (0, 0))
         yield store_own(f"{queue}.value", value)
         yield store_own(f"{queue}.effect event", event)
@@ -146,7 +146,7 @@ class Commands:
         return ""
 
     def cancel_early(self, work: str) -> Steps:
-        """Ends what has begun early; after that it writes nothing."""
+        """End what has begun early; after that it writes nothing."""
 
         def run(memory: Memory) -> None:
             if memory[f"{work}.begun"]:

@@ -114,7 +114,7 @@ class Engine(Commands):
     # ------------------------------------------------------------ which queue
 
     def serve(self) -> Steps:
-        """Takes any queue that has work: the scheduler's choice is not modelled."""
+        """Take any queue that has work: the scheduler's choice is not modelled."""
         choice = yield choose("turns to", self._work)
         if choice == "messages":
             yield from self.read_messages("")
@@ -319,7 +319,7 @@ class Engine(Commands):
 
 
 def stream(work: str) -> Process:
-    """Computes an inference beside the engine, and ends with it."""
+    """Compute an inference beside the engine, and end with it."""
 
     def compute() -> Steps:
         def run(memory: Memory) -> None:
@@ -337,7 +337,7 @@ def stream(work: str) -> Process:
 
 
 def watchdog() -> Process:
-    """Asks at any moment, once, that the first submission of A is aborted."""
+    """Ask at any moment, once, that the first submission of A is aborted."""
 
     def poll(memory: Memory) -> None:
         memory["messages"] += (("abort", "A1"),)

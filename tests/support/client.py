@@ -24,11 +24,27 @@ def say(value):
     print(json.dumps(value), flush=True)
 def hear():
     return json.loads(sys.stdin.readline())
+def recorded(context, *records):
+    commands = context.create_command_list()
+    for record in records:
+        record(commands)
+    commands.close()
+    return commands
+def load(context, source):
+    graph = context.create_graph(source)
+    graph.initialize()
+    memory = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
+    for index, place in enumerate(memory):
+        graph.set_argument_value(index, place)
+    return graph, memory
 """
 
 
 class ClientProcess:
-    """Python code with everything of `softnpu.driver` in reach, and `given`, `say(value)`, `hear()`."""
+    """Python code with everything of `softnpu.driver` in reach, and `given`, `say(value)`, `hear()`.
+
+    `recorded(context, *records)` is a closed list, `load(context, source)` a graph with memory that is bound.
+    """
 
     def __init__(self, code: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -57,13 +73,13 @@ class ClientProcess:
         return json.loads(line)
 
     def tell(self, value: object = None) -> None:
-        """Goes on: the client's `hear()` returns `value`."""
+        """Go on: the client's `hear()` returns `value`."""
         pipe = self._pipe(self.process.stdin)
         pipe.write(json.dumps(value).encode() + b"\n")
         pipe.flush()
 
     def finish(self, deadline_s: float = 30.0) -> None:
-        """Waits for a good end."""
+        """Wait for a good end."""
         assert self.process.wait(deadline_s) == 0
 
     def kill(self) -> None:

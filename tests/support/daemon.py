@@ -117,13 +117,13 @@ class Daemon:
         finally:
             engine.resume()
 
-    def counts(self, *names: str, device: int = 0) -> tuple[int, ...]:
-        """These counters of a device."""
+    def counts(self, *names: str, device: int = 0) -> tuple[Any, ...]:
+        """These fields of the status of a device."""
         engine = self.engine(device)
         return tuple(getattr(engine, name) for name in names)
 
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
-        """Waits until the engine has been restarted so many times and is ready."""
+        """Wait until the engine has been restarted so many times and is ready."""
 
         def ready() -> bool:
             engine = self.engine(device)
@@ -203,7 +203,7 @@ class LastingDaemon:
                 daemon.kill()
 
     def end(self) -> None:
-        """Stops the daemon and removes its files."""
+        """Stop the daemon and remove its files."""
         if self._daemon is not None:
             self._daemon.close()
         shutil.rmtree(self._folder)

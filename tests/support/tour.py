@@ -12,19 +12,16 @@ def tour():
         context = driver.devices[0].create_context()
         queue = context.create_command_queue()
         with GraphSource.from_ir(Path(given["xml"])) as source:
-            graph = context.create_graph(source)
-        graph.initialize()
-        memory = [context.alloc_host(a.byte_size) for a in graph.meta.arguments]
+            graph, memory = load(context, source)
         memory[0].view(np.float32, (1, 1, 8, 8))[:] = image
-        for index, place in enumerate(memory):
-            graph.set_argument_value(index, place)
         event, done = context.create_event(), context.create_event()
-        commands = context.create_command_list()
-        commands.append_event_reset(done)
-        commands.append_graph_execute(graph)
-        commands.append_wait_on_events([event])
-        commands.append_signal_event(done)
-        commands.close()
+        commands = recorded(
+            context,
+            lambda c: c.append_event_reset(done),
+            lambda c: c.append_graph_execute(graph),
+            lambda c: c.append_wait_on_events([event]),
+            lambda c: c.append_signal_event(done),
+        )
         fence = queue.create_fence()
         queue.execute_command_lists([commands], fence)
         assert not fence.host_synchronize(1_000_000)
@@ -34,9 +31,7 @@ def tour():
         numbers = memory[1].view(np.float32).tolist()
         line = context.alloc_host(4096)
         line.view()[:] = np.arange(4096) % 251
-        commands = context.create_command_list()
-        commands.append_memory_copy(line.view()[64:], line, 4032)
-        commands.close()
+        commands = recorded(context, lambda c: c.append_memory_copy(line.view()[64:], line, 4032))
         fence = queue.create_fence()
         queue.execute_command_lists([commands], fence)
         assert fence.host_synchronize(60 * 10**9), "no end of the copy"

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 DEADLINE_S = 30.0  # of a machine under load; what passes does not wait for it
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ def wait_until(predicate: Callable[[], T], deadline_s: float = DEADLINE_S, what:
 
 
 def wait_gone(pid: int, deadline_s: float = DEADLINE_S) -> None:
-    """Waits until a process has ended (a zombie counts as ended), by its pidfd."""
+    """Wait until a process has ended (a zombie counts as ended), by its pidfd."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -50,6 +52,16 @@ def waits_for_frame(pid: int) -> bool:
         return Path(f"/proc/{pid}/syscall").read_text().split()[0] in {"47", "212"}
     except FileNotFoundError:
         return False
+
+
+def wait_asleep(pid: int) -> None:
+    """Wait until the only thread of a process sleeps."""
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, what=f"process {pid} asleep")
+
+
+def wait_stopped(pid: int) -> None:
+    """Wait until a process has stopped itself."""
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 60, f"process {pid} stopped")
 
 
 class Stopwatch:

@@ -31,7 +31,7 @@ def openvino_version() -> str:
 
 
 def _location(package: str) -> str:
-    """Stands for the version of a package that was not installed as one: where it lies and how old it is."""
+    """The version of a package that was not installed as one, as a text: where it lies and how old it is."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return "none"
@@ -105,7 +105,7 @@ def input_digest(xml: bytes, weights_digest: bytes) -> bytes:
 
 
 def prepare() -> None:
-    """Looks up what every key needs, so that no job has to wait for it."""
+    """Look up what every key needs, so that no job has to wait for it."""
     openvino_version()
     host()
 

@@ -181,7 +181,7 @@ def _read(fd: int, size: int, offset: int) -> bytes:
 
 
 def evict(entry: Entry) -> bool:
-    """Removes an entry and its sidecar; False if it is being read or cannot be removed."""
+    """Remove an entry and its sidecar; False if it is being read or cannot be removed."""
     try:
         fd = open_entry(entry.path)
     except FileNotFoundError:
@@ -195,7 +195,7 @@ def evict(entry: Entry) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Removes the entry `path` and its sidecar, which goes first: alone it would be lost sight of."""
+    """Remove the entry `path` and its sidecar, which goes first: alone it would be lost sight of."""
     try:
         sidecar_path(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ class EntryDescription:
 
 
 def describe(entry: Entry) -> EntryDescription:
-    """Reads the sidecar of an entry."""
+    """Read the sidecar of an entry."""
     try:
         with open(file_ownership.open_trusted(entry.sidecar), "rb") as file:
             data = file.read()
@@ -86,7 +86,7 @@ def surplus(listed: list[Entry], max_size: int | None, unused_since_ns: int | No
 
 
 def remove(directory: Path, choose: Callable[[list[Entry]], list[Entry]]) -> tuple[list[Entry], list[Entry]]:
-    """Removes the entries that `choose` takes from those there are now; the removed, and the ones in use.
+    """Remove the entries that `choose` takes from those there are now; the removed, and the ones in use.
 
     Removes what dead processes left, too. Raises `OSError`: `TimeoutError` if others keep the cache busy.
     """

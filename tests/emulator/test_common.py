@@ -1,0 +1,203 @@
+"""What all parts use: claims on files, the identity of a process, the range allocator."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softnpu.emulator.common import file_claim, process_identity
+from softnpu.emulator.common.file_claim import FileClaim, is_open_as, lock_before, try_lock
+from softnpu.emulator.common.process_identity import ProcessIdentity
+from softnpu.emulator.common.range_allocator import RangeAllocator
+from tests.conftest import StartPython
+from tests.support.waiting import DEADLINE_S
+
+pytestmark = pytest.mark.quick
+
+# ---------------------------------------------------------------- claims on files
+
+_HOLD = """
+from softnpu.emulator.common.file_claim import FileClaim
+claim = FileClaim.acquire(Path(given["path"]))
+say(claim is not None)
+hear()
+claim.release()
+say("released")
+hear()
+"""
+
+
+def test_one_process_holds_a_claim_at_a_time(tmp_path: Path, start_python: StartPython) -> None:
+    path = tmp_path / "x.lock"
+    holder = start_python(_HOLD, path=str(path))
+    assert holder.hear()
+
+    assert FileClaim.acquire(path) is None
+    assert FileClaim.acquire(path, 0.01) is None
+
+    holder.tell()
+    assert holder.hear() == "released"
+    assert not path.exists()
+    with FileClaim.acquire(path) or pytest.fail("nobody holds it any more") as claim:
+        assert is_open_as(claim.fd, path)
+        claim.release()  # the block's end releases it once more
+    assert not path.exists()
+
+
+def test_the_death_of_the_holder_ends_a_claim(tmp_path: Path, start_python: StartPython) -> None:
+    path = tmp_path / "x.lock"
+    holder = start_python(_HOLD, path=str(path))
+    assert holder.hear()
+    holder.kill()
+
+    with FileClaim.acquire(path, DEADLINE_S) or pytest.fail("a dead process holds it"):
+        assert path.exists()
+
+
+def test_who_waited_for_a_file_that_was_removed_starts_anew(tmp_path: Path) -> None:
+    path, opened = tmp_path / "x.lock", []
+
+    def open_file(place: Path) -> int:
+        fd = file_claim.open_lock_file(place)
+        opened.append(fd)
+        if len(opened) == 1:
+            place.unlink()  # as the last holder does, between our open and our lock
+        return fd
+
+    with FileClaim.acquire(path, open_file=open_file) or pytest.fail("nobody holds it") as claim:
+        assert len(opened) == 2
+        assert is_open_as(claim.fd, path)
+
+
+def test_a_lock_file_that_others_could_hold_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    path.touch()
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="others may write it"):
+        FileClaim.acquire(path)
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        FileClaim.acquire(path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_fd: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path = tmp_path / "x.lock"
+    with pytest.raises(OSError, match="No locks"):
+        FileClaim.acquire(path)
+    with FileClaim.acquire(path, optional=True) or pytest.fail("locks are optional"):
+        assert path.exists()
+
+
+def test_shared_locks_keep_exclusive_ones_out(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    with path.open() as first, path.open() as second:
+        assert try_lock(first.fileno(), fcntl.LOCK_SH)
+        assert try_lock(second.fileno(), fcntl.LOCK_SH)
+        assert not lock_before(second.fileno(), time.monotonic())
+        assert try_lock(first.fileno(), fcntl.LOCK_UN)
+        assert lock_before(second.fileno(), time.monotonic())
+
+
+# ---------------------------------------------------------------- identity of processes
+
+
+def test_a_process_runs_until_it_has_ended_whatever_its_name(tmp_path: Path) -> None:
+    cat = shutil.which("cat")
+    assert cat is not None
+    odd = tmp_path / "a) R 1 2 (b"
+    odd.symlink_to(cat)
+    child = subprocess.Popen([odd], stdin=subprocess.PIPE)
+    try:
+        identity, own = ProcessIdentity.of(child.pid), ProcessIdentity.current()
+        ticks_since_boot = float(Path("/proc/uptime").read_text().split()[0]) * os.sysconf("SC_CLK_TCK")
+        assert 0 < own.start_time <= identity.start_time <= ticks_since_boot + 1
+        assert (identity.is_running(), identity.has_ended()) == (True, False)
+    finally:
+        child.kill()
+        child.communicate(timeout=DEADLINE_S)
+    assert (identity.is_running(), identity.has_ended()) == (False, True)
+    with pytest.raises(FileNotFoundError):
+        ProcessIdentity.of(child.pid)
+
+
+@pytest.mark.parametrize("change", [{"start_time": 1}, {"boot_id": "another boot"}])
+def test_a_pid_that_is_used_again_is_another_process(change: dict[str, Any]) -> None:
+    former = ProcessIdentity.current()._replace(**change)
+    assert (former.is_running(), former.has_ended()) == (False, True)
+
+
+def test_nothing_is_proven_about_a_process_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_time(_pid: int) -> int:
+        raise PermissionError
+
+    own = ProcessIdentity.current()
+    monkeypatch.setattr(process_identity, "start_time", start_time)
+    assert (own.is_running(), own.has_ended()) == (False, False)
+
+
+def test_the_boot_id_is_the_kernels() -> None:
+    assert process_identity.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+# ---------------------------------------------------------------- ranges
+
+_SIZES = st.integers(1, 5000)
+_ALIGNMENTS = st.sampled_from([1, 64, 256, 4096])
+_STEPS = st.lists(st.tuples(st.booleans(), _SIZES, _ALIGNMENTS, st.integers(0, 1000)), max_size=80)
+
+
+@given(total=st.integers(1, 40_000), steps=_STEPS)
+@settings(max_examples=300, deadline=None)
+def test_any_order_of_taking_and_giving_keeps_the_ranges_apart(
+    total: int, steps: list[tuple[bool, int, int, int]]
+) -> None:
+    ranges = RangeAllocator(total)
+    taken: list[tuple[int, int]] = []
+    for take, size, alignment, choice in steps:
+        if take:
+            offset = ranges.allocate(size, alignment)
+            if offset is not None:
+                assert offset % alignment == 0
+                assert offset + size <= total
+                assert all(offset + size <= at or at + length <= offset for at, length in taken)
+                taken.append((offset, size))
+        elif taken:
+            ranges.free(*taken.pop(choice % len(taken)))
+    assert ranges.empty == (not taken)
+    for entry in taken:
+        ranges.free(*entry)
+    assert ranges.empty
+    assert ranges.allocate(total, 1) == 0, "all free ranges have merged"
+
+
+@given(total=st.integers(1, 10_000), size=st.integers(1, 20_000), alignment=_ALIGNMENTS)
+@settings(deadline=None)
+def test_a_fresh_one_gives_its_start_or_nothing(total: int, size: int, alignment: int) -> None:
+    assert RangeAllocator(total).allocate(size, alignment) == (0 if size <= total else None)
+
+
+def test_it_gives_nothing_when_the_free_ranges_are_too_small() -> None:
+    ranges = RangeAllocator(300)
+    assert [ranges.allocate(100, 1) for _ in range(3)] == [0, 100, 200]
+    ranges.free(0, 100)
+    ranges.free(200, 100)
+    assert ranges.allocate(150, 1) is None
+    ranges.free(100, 100)
+    assert ranges.allocate(300, 1) == 0
