@@ -63,7 +63,7 @@ class Device:
             device_id=info.device_id,
             flags=DevicePropertyFlag.INTEGRATED,
             subdevice_id=info.revision,
-            core_clock_rate=info.core_clock_mhz,
+            core_clock_rate=info.core_clock_mhz * 1_000_000,
             max_mem_alloc_size=info.memory_total,
             max_hardware_contexts=_HARDWARE_CONTEXTS,
             max_command_queue_priority=_MAX_PRIORITY,

@@ -79,7 +79,7 @@ class IpcProperties(Record, frozen=True, kw_only=True):
 
 
 class DeviceProperties(Record, frozen=True, kw_only=True):
-    """`ze_device_properties_t`. Clock in MHz, `timer_resolution` in nanoseconds a tick, memory in bytes."""
+    """`ze_device_properties_t`. Clock in Hz, `timer_resolution` in nanoseconds a tick, memory in bytes."""
 
     type: DeviceType
     vendor_id: int

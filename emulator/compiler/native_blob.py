@@ -222,7 +222,7 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
         raise _invalid(
             f"{subject}, precision", found=f"'{meta.precision}'", expected=f"'{settings.precision}'"
         )
-    options.check_precision(settings.precision, runtime.capabilities, subject)
+    options.with_precision(settings, runtime.capabilities, subject)
 
 
 def _check_content(

@@ -1,7 +1,8 @@
 """The properties that the compiler understands: their values, their defaults, what the engine gets of them.
 
 Names and values are OpenVINO's own (`ov::hint`, `ov::intel_npu`), as text. An explicit choice is honoured or
-refused, never replaced by something near it.
+refused, never replaced by something near it. One exception: in build flags, as for Intel's compiler, the
+precisions f16 and i8 name the arithmetic of the device.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
 COMPILER = "softnpu-compiler 1.5"
-PLATFORMS = ("3720", "4000", "5010")
-"""What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
+PLATFORMS = {"3720": 2, "4000": 6, "5010": 3}
+"""What can be compiled for, and its tiles; the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)
 """As the real compiler counts: from 5.9 on arguments go by index, up to 7.26 programs remove Identity."""
 NEWEST_OPSET = 16
 
 PRECISION = "INFERENCE_PRECISION_HINT"
 PLATFORM = "NPU_PLATFORM"
+TILES = "NPU_TILES"
 LOG_LEVEL = "LOG_LEVEL"
 PROFILING = "PERF_COUNT"
 STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
@@ -37,6 +39,8 @@ UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
 # The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
 # another precision silently: f16 asked for on a host with bf16 only gave bf16.
 _CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+_HINTS = ("f16", "i8")
+"""Precisions that OpenVINO's NPU plugin knows, and says that the device has; f16 is its default."""
 _OF_THE_DEVICE = "AUTO_DETECT"
 _INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
 _TEXT_MAX = 4096
@@ -59,9 +63,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Settings:
-    """The effective configuration of one compilation: the value of every property."""
+    """The effective configuration of one compilation: the value of every property.
+
+    `hint` is the precision that build flags have named for the arithmetic of the device, if they did.
+    """
 
     values: dict[str, str]
+    hint: str = ""
 
     @property
     def engine(self) -> dict[str, str]:
@@ -81,7 +89,7 @@ class Settings:
 
     def without_profiling(self) -> Settings:
         """The same without profiling."""
-        return Settings({**self.values, PROFILING: "NO"})
+        return Settings({**self.values, PROFILING: "NO"}, self.hint)
 
     @property
     def logged(self) -> bool:
@@ -184,7 +192,7 @@ OPTIONS: dict[str, Option] = {
     CALL_NUMBER: _known(_integer(0), "0"),
     "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
     UNBOUNDED_BYTES: Option(*_integer(1, ARGUMENT_LIMIT), default="", engine=True),
-    "NPU_TILES": Option(*_integer(1), default="", engine=True),
+    TILES: Option(*_integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(_integer(1), ""),
     "NPU_STEPPING": _known(_integer(0), ""),
     "NPU_DMA_ENGINES": _known(_integer(1), ""),
@@ -211,23 +219,34 @@ threads of the compiler.
 """
 
 
-def effective(config: Mapping[str, str], platform: str, subject: str) -> Settings:
+def effective(
+    config: Mapping[str, str], platform: str, subject: str, flags: Mapping[str, str] | None = None
+) -> Settings:
     """The values that hold for a compilation with `config` on a device of `platform`.
 
-    Refuses an unknown property (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
+    `flags` are those of `config` that came as build flags. Refuses an unknown property
+    (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
     """
     values = {name: option.default for name, option in OPTIONS.items()}
+    named = (flags or {}).get(PRECISION, "")
+    hint = named if named in _HINTS else ""
     for name, text in config.items():
         option = OPTIONS.get(name)
         if option is None:
             raise _unknown(name, subject)
+        if name == PRECISION and hint:
+            continue
         value = option.accept(text)
         if value is None:
             raise _bad_value(name, text, option.allowed, subject)
         values[name] = value
     if values[PLATFORM] == _OF_THE_DEVICE:
         values[PLATFORM] = platform
-    return Settings(values)
+    most = PLATFORMS.get(values[PLATFORM])
+    if values[TILES] and most is not None and int(values[TILES]) > most:
+        allowed = f"at most {most}, the tiles of platform {values[PLATFORM]}"
+        raise _bad_value(TILES, values[TILES], allowed, subject)
+    return Settings(values, hint)
 
 
 def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: str) -> dict[str, str]:
@@ -238,21 +257,36 @@ def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: st
     return {**config, **from_flags}
 
 
-def is_supported(name: str, value: str | None) -> bool:
-    """Whether the compiler knows a property and, if one is given, accepts this value of it."""
-    option = OPTIONS.get(name)
-    if option is None or value is None:
-        return option is not None
-    return option.accept(value) is not None
+def is_supported(
+    name: str, value: str | None, platform: str, capabilities: Callable[[], Collection[str]]
+) -> bool:
+    """Whether the compiler knows a property and, if one is given, accepts this value of it in build flags.
 
-
-def check_precision(precision: str, capabilities: Collection[str], subject: str) -> None:
-    """Refuse with `ERROR_UNSUPPORTED_FEATURE` a precision that the host lacks.
-
-    `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES.
+    `capabilities` are asked only for a precision.
     """
+    if value is None:
+        return name in OPTIONS
+    try:
+        settings = effective({name: value}, platform, "", {name: value})
+        if name == PRECISION:
+            with_precision(settings, capabilities(), "")
+    except Refused:
+        return False
+    return True
+
+
+def with_precision(settings: Settings, capabilities: Collection[str], subject: str) -> Settings:
+    """The settings with the precision of the arithmetic: what was asked for, or what a hint comes to.
+
+    `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES. Refuses with `ERROR_UNSUPPORTED_FEATURE` a
+    precision that the host lacks.
+    """
+    if settings.hint:
+        chosen = "f16" if settings.hint == "f16" and _CAPABILITY["f16"] in capabilities else "f32"
+        return Settings({**settings.values, PRECISION: chosen}, settings.hint)
+    precision = settings.precision
     if _CAPABILITY[precision] in capabilities:
-        return
+        return settings
     offered = [name for name, capability in _CAPABILITY.items() if capability in capabilities]
     raise refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -261,6 +295,13 @@ def check_precision(precision: str, capabilities: Collection[str], subject: str)
         expected=" or ".join(offered),
         property=PRECISION,
     )
+
+
+def precision_remark(settings: Settings) -> str:
+    """The line of the build log on a hint that was not followed; empty if there is none."""
+    if settings.hint in ("", settings.precision):
+        return ""
+    return f"{PRECISION} {settings.hint}: computed in {settings.precision} on this host\n"
 
 
 def _unknown(name: str, subject: str) -> Refused:

@@ -28,9 +28,10 @@ from softnpu.emulator.compiler.weights_separation import Weight
 
 def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> CompiledModel:
     """Compile what `request` asks for."""
-    job, subject, settings = request.job, request.subject, request.settings
+    job, subject = request.job, request.subject
     stages.begin("read")
-    options.check_precision(settings.precision, runtime.capabilities, subject)
+    settings = options.with_precision(request.settings, runtime.capabilities, subject)
+    stages.remark(options.precision_remark(settings))
     if settings.dynamic_states:
         dynamic_states.check_settings(settings, subject)
     states.check_readers(request.xml, subject)

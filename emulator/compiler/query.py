@@ -18,11 +18,11 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     subject = f"model '{job.name}'"
     stages.begin("receive")
     flags = build_flags.parse(job.build_flags, subject)
-    settings = options.effective(flags.config, job.platform, subject)
+    settings = options.effective(flags.config, job.platform, subject, flags.config)
     xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
     weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
     stages.begin("read")
-    options.check_precision(settings.precision, runtime.capabilities, subject)
+    settings = options.with_precision(settings, runtime.capabilities, subject)
     model = ir.read(runtime.core, xml, weights, subject)
     arguments.remove_compiler_hints(model)
     stages.begin("check")

@@ -150,17 +150,17 @@ def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
                 return query.run(job, fds, Stages(send, QUERY_STAGES), runtime)
         case OptionsJob():
             packet.take_fds(0)
-            return JobResult(_options(job))
+            return JobResult(_options(job, runtime))
 
 
-def _options(job: OptionsJob) -> messages.CompilerOptionsAnswer:
+def _options(job: OptionsJob, runtime: Runtime) -> messages.CompilerOptionsAnswer:
     major, minor = options.COMPILER_VERSION
     return messages.CompilerOptionsAnswer(
         major=major,
         minor=minor,
         opset=options.NEWEST_OPSET,
         options=tuple(options.OPTIONS),
-        supported=options.is_supported(job.option, job.value),
+        supported=options.is_supported(job.option, job.value, job.platform, lambda: runtime.capabilities),
     )
 
 

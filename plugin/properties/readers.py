@@ -59,7 +59,7 @@ def _ids(view: DeviceView) -> list[str]:
 def _gops(view: DeviceView) -> dict[Any, float]:
     """As the real plugin computes it from the device's properties."""
     device = view.device.get_properties()
-    gops = device.core_clock_rate / 1e3 * device.num_slices * device.physical_eu_simd_width
+    gops = device.core_clock_rate / 1e9 * device.num_slices * device.physical_eu_simd_width
     return {ov.Type.f32: 0.0, ov.Type.u8: gops, ov.Type.i8: gops, ov.Type.f16: gops / 2}
 
 

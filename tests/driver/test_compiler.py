@@ -16,9 +16,11 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
+from softnpu.emulator.compiler import options
 from softnpu.emulator.interface.messages import CacheOptions, Failed, Progress, WeightSource, encode
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.links.compiler import ExportJob
+from softnpu.emulator.platforms import PLATFORMS
 from tests.support.compiler import (
     DEADLINE_S,
     PLATFORM,
@@ -129,6 +131,27 @@ def test_a_precision_is_honoured_or_refused(
         assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
         assert precision in info.found
         assert "f32" in info.expected
+
+
+@pytest.mark.parametrize("hint", ["f16", "i8"])
+def test_a_precision_in_build_flags_is_the_arithmetic_of_the_device(
+    worker: Worker, static: Files, hint: str
+) -> None:
+    job = static.job(build_flags=f'--config INFERENCE_PRECISION_HINT="{hint}"')
+    made = worker.blob(job, static.fds)
+    in_f16 = hint == "f16" and "FP16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert made.meta.precision == made.meta.config["INFERENCE_PRECISION_HINT"] == ("f16" if in_f16 else "f32")
+    assert ("computed in f32" in made.answer.log) is not in_f16
+
+
+def test_tiles_are_those_of_the_platform(worker: Worker, static: Files) -> None:
+    assert {number: platform.tiles for number, platform in PLATFORMS.items()} == options.PLATFORMS
+    for number, tiles in options.PLATFORMS.items():
+        config = {"NPU_PLATFORM": number, "NPU_TILES": str(tiles)}
+        assert worker.blob(static.job(config=config), static.fds).meta.config["NPU_TILES"] == str(tiles)
+        info = worker.info(static.job(config={**config, "NPU_TILES": str(tiles + 1)}), static.fds)
+        assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
+        assert f"at most {tiles}" in info.expected
 
 
 # ---------------------------------------------------------------- what is refused

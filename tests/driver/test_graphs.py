@@ -401,9 +401,14 @@ def test_an_option_is_supported_or_not(extension: GraphExtension) -> None:
     ask("NPU_ENABLE_STRIDES_FOR", None)
     ask("NPU_PLATFORM", "3720")
     ask("WS_COMPILE_CALL_NUMBER", None)
+    ask("NPU_TILES", "6")
+    for precision in ("f32", "f16", "i8"):  # OpenVINO says that an NPU has the last two
+        ask("INFERENCE_PRECISION_HINT", precision)
     for name, value in (
         ("NPU_MODEL_SERIALIZER_VERSION", "SOME_WEIGHTS_COPY"),
         ("NPU_PLATFORM", "3721"),
+        ("NPU_TILES", "7"),
+        ("INFERENCE_PRECISION_HINT", "f8"),
         ("NPU_SEPARATE_WEIGHTS_VERSION", "ONE_SHOT"),
         ("WS_TOTAL_NUMBER", None),
     ):

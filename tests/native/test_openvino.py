@@ -40,6 +40,24 @@ assert core.get_property("NPU", "FULL_DEVICE_NAME") == "Intel(R) AI Boost"
 assert core.get_property("NPU", "NPU_DEVICE_TOTAL_MEM_SIZE") > 0
 assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") >= 0
 """,
+    "what the device says of itself is accepted": """
+assert core.get_property("NPU", "OPTIMIZATION_CAPABILITIES") == ["FP16", "INT8", "EXPORT_IMPORT"]
+gops = core.get_property("NPU", "DEVICE_GOPS")
+assert gops[ov.Type.i8] == 2 * gops[ov.Type.f16] and abs(gops[ov.Type.i8] - 1.95 * 6 * 4096) < 1, gops
+assert core.get_property("NPU", "INFERENCE_PRECISION_HINT") == ov.Type.f16
+compiled = core.compile_model(digits(), "NPU", {"INFERENCE_PRECISION_HINT": "i8"})
+check(compiled, digits(), images())
+core.compile_model(digits(), "NPU", {"INFERENCE_PRECISION_HINT": "f16"})(images())
+assert core.get_property("NPU", "NPU_MAX_TILES") == 6
+check(core.compile_model(digits(), "NPU", {"NPU_TILES": 6}), digits(), images())
+for config in ({"NPU_TILES": 9}, {"NPU_TILES": 7, "NPU_MAX_TILES": 8}):
+    try:
+        core.compile_model(digits(), "NPU", config)
+    except RuntimeError as error:
+        assert "at most 6, the tiles of platform 4000" in str(error)
+    else:
+        raise AssertionError(config)
+""",
     "default settings": "check(core.compile_model(digits(), 'NPU'), digits(), images())",
     "weights that are copied": """
 compiled = core.compile_model(digits(), "NPU", {"NPU_MODEL_SERIALIZER_VERSION": "ALL_WEIGHTS_COPY"})

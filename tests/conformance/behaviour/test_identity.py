@@ -27,12 +27,14 @@ from tests.conformance.api.enumerations import (
 from tests.conformance.rig import DEADLINE, SECOND, Rig
 from tests.support.waiting import wait_until
 
-# index of the device of the suite's daemon: id, SIMD width, slices, execution units, nanoseconds a tick
+# index of the device of the suite's daemon: id, SIMD width, slices, clock in Hz, execution units, ns a tick
 PLATFORMS = {
-    0: (0x643E, 4096, 6, 12288, 52),
-    1: (0x7D1D, 4096, 2, 4096, 26),
-    2: (0xB03E, 8192, 3, None, None),
+    0: (0x643E, 4096, 6, 1_950_000_000, 12288, 52),
+    1: (0x7D1D, 4096, 2, 1_400_000_000, 4096, 26),
+    2: (0xB03E, 8192, 3, 1_950_000_000, None, None),
 }
+TELLS_GOPS = 1715354569
+"""OpenVINO computes DEVICE_GOPS from clock, slices and SIMD width for drivers from this version on."""
 EXTENSIONS = {
     GRAPH_EXTENSION: GRAPH_EXTENSION_VERSION,
     PROFILING_EXTENSION: 1 << 16,
@@ -52,7 +54,7 @@ def test_driver_is_the_npu_driver(rig: Rig) -> None:
     assert rig.api.ze_driver_get_api_version(rig.driver).get() == API_VERSION
     properties = rig.api.ze_driver_get_properties(rig.driver).get()
     assert properties.uuid == DRIVER_UUID
-    assert properties.driver_version > 0
+    assert properties.driver_version >= TELLS_GOPS
     assert rig.api.ze_driver_get_ipc_properties(rig.driver).get() == 0
 
 
@@ -85,11 +87,12 @@ def test_extension_tables_are_found_by_name(rig: Rig) -> None:
 
 @pytest.mark.parametrize("index", PLATFORMS)
 def test_device_has_the_identity_of_its_platform(rig: Rig, index: int) -> None:
-    device_id, simd, slices, units, tick = PLATFORMS[index]
+    device_id, simd, slices, clock, units, tick = PLATFORMS[index]
     found = rig.api.ze_device_get_properties(rig.devices[index]).get()
     assert found.device_id == device_id
     assert found.physical_eu_simd_width == simd
     assert found.num_slices == slices
+    assert found.core_clock_rate == clock
     assert found.num_subslices_per_slice == 1
     assert units is None or found.num_eus_per_subslice == units
     assert tick is None or found.timer_resolution == tick

@@ -35,7 +35,7 @@ void fill_properties(const DeviceInfo& info, ze_device_properties_t& out) {
     out.deviceId = info.device_id;
     out.flags = ZE_DEVICE_PROPERTY_FLAG_INTEGRATED;
     out.subdeviceId = info.revision;
-    out.coreClockRate = info.core_clock_mhz;
+    out.coreClockRate = info.core_clock_mhz * 1'000'000;  // in Hz, as the real driver
     out.maxMemAllocSize = info.memory_total;
     out.maxHardwareContexts = 64;
     out.maxCommandQueuePriority = 2;
