@@ -19,7 +19,7 @@ from softnpu.emulator.common import process_identity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.log_file import MAX_BYTES
-from softnpu.tools import cli
+from softnpu.tools import cli, doctor
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -214,8 +214,9 @@ def test_stop_without_a_daemon_says_so(socket: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command in this process, in which a person waits for a tenth of a second."""
-    monkeypatch.setattr("softnpu.tools.status._ANSWER_S", 0.1)
+    """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
+    monkeypatch.setattr("softnpu.tools.status._ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
 
@@ -228,7 +229,7 @@ def test_a_stopped_daemon_is_told_with_its_pid_and_killed_only_by_force(
         done = impatient(command)
         assert done.exit_code == 1
         words = done.output if command == "doctor" else done.stderr
-        assert f"daemon at {daemon.socket} (pid {daemon.pid}): no answer within 0.1 s" in words
+        assert f"daemon at {daemon.socket} (pid {daemon.pid}): no answer within 1 s" in words
         assert "softnpu stop --force" in words
     daemon.process.send_signal(signal.SIGCONT)
     assert daemon.status().pid == daemon.pid
@@ -242,18 +243,17 @@ def test_a_stopped_daemon_is_told_with_its_pid_and_killed_only_by_force(
 
 
 def test_a_daemon_of_another_version_is_told_with_its_pid_and_stopped(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, impatient: Callable[..., Result]
 ) -> None:
     monkeypatch.setattr("softnpu.driver.driver.INTERFACE_MAJOR", 99)
-    run = CliRunner()
     for command in ("status", "doctor"):
-        done = run.invoke(cli.app, [command])
+        done = impatient(command)
         assert done.exit_code == 1
         words = done.output if command == "doctor" else done.stderr
         assert f"daemon at {daemon.socket} (pid {daemon.pid})" in words
         assert "99.0" in words
         assert "end it with 'softnpu stop'" in words.replace("End", "end")
-    assert run.invoke(cli.app, ["stop"]).stdout == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
+    assert impatient("stop").stdout == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
     assert daemon.process.wait(DEADLINE_S) == 0
     assert not daemon.socket.exists()
 
