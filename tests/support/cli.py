@@ -52,7 +52,7 @@ class Finished:
 
 
 def softnpu(*arguments: str | Path, **environment: str) -> Finished:
-    """Runs `softnpu ARGUMENTS` to its end, in a process that is forked with its imports done."""
+    """Run `softnpu ARGUMENTS` to its end, in a process that is forked with its imports done."""
     request = {
         "arguments": [str(argument) for argument in arguments],
         "environment": {**os.environ, **_PLAIN, **environment},
@@ -105,7 +105,7 @@ def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -
 
 
 def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:
-    """Runs a Python program that calls the command's `main` in an altered surrounding."""
+    """Run a Python program that calls the command's `main` in an altered surrounding."""
     return _finished([str(program), *map(str, arguments)], environment)
 
 

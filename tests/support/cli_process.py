@@ -18,7 +18,7 @@ _STREAMS = 3
 
 
 def child_function() -> ChildFunction:
-    """Imports what commands need of other projects; softnpu itself reads the environment when imported."""
+    """Import what commands need of other projects; softnpu itself reads the environment when imported."""
     import blake3  # noqa: F401
     import msgspec  # noqa: F401
     import numpy  # noqa: F401
@@ -36,7 +36,7 @@ def child_function() -> ChildFunction:
 
 
 def _run(request: bytes, connection: socket.socket) -> int:
-    """Runs a command: streams and the rest of the request come over the connection."""
+    """Run a command: streams and the rest of the request come over the connection."""
     _, fds, _, _ = socket.recv_fds(connection, 1, _STREAMS)
     for target, fd in enumerate(fds):
         os.dup2(fd, target)

@@ -57,13 +57,13 @@ class ClientProcess:
         return json.loads(line)
 
     def tell(self, value: object = None) -> None:
-        """Goes on: the client's `hear()` returns `value`."""
+        """Go on: the client's `hear()` returns `value`."""
         pipe = self._pipe(self.process.stdin)
         pipe.write(json.dumps(value).encode() + b"\n")
         pipe.flush()
 
     def finish(self, deadline_s: float = 30.0) -> None:
-        """Waits for a good end."""
+        """Wait for a good end."""
         assert self.process.wait(deadline_s) == 0
 
     def kill(self) -> None:

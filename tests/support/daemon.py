@@ -118,7 +118,7 @@ class Daemon:
             engine.resume()
 
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
-        """Waits until the engine has been restarted so many times and is ready."""
+        """Wait until the engine has been restarted so many times and is ready."""
 
         def ready() -> bool:
             engine = self.engine(device)
@@ -198,7 +198,7 @@ class LastingDaemon:
                 daemon.kill()
 
     def end(self) -> None:
-        """Stops the daemon and removes its files."""
+        """Stop the daemon and remove its files."""
         if self._daemon is not None:
             self._daemon.close()
         shutil.rmtree(self._folder)

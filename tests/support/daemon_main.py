@@ -18,7 +18,7 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 
 
 def main(arguments: list[str]) -> int:
-    """Serves until it is told to stop; 3 and the fault on the ready descriptor when refused."""
+    """Serve until it is told to stop; 3 and the fault on the ready descriptor when refused."""
     settings, ready, open_files, parent = arguments
     linux.die_with_parent(int(parent))
     if int(open_files):

@@ -117,7 +117,7 @@ class Execution:
         self._commands.close()
 
     def tell(self, name: str, shape: Sequence[int]) -> None:
-        """Writes the shape of an input."""
+        """Write the shape of an input."""
         self.memory[SHAPE + name].view(np.int32, (len(shape),))[:] = list(reversed(shape))
 
     def told(self, name: str) -> list[int]:
@@ -126,7 +126,7 @@ class Execution:
         return [int(dim) for dim in self.memory[SHAPE + name].view(np.int32, (rank,))[::-1]]
 
     def put(self, name: str, array: Array) -> None:
-        """Writes an input, and its shape if it has to be told."""
+        """Write an input, and its shape if it has to be told."""
         flat = self.memory[name].view(np.uint8)
         flat[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if SHAPE + name in self._arguments:

@@ -25,7 +25,7 @@ def wait_until(predicate: Callable[[], T], deadline_s: float = DEADLINE_S, what:
 
 
 def wait_gone(pid: int, deadline_s: float = DEADLINE_S) -> None:
-    """Waits until a process has ended (a zombie counts as ended), by its pidfd."""
+    """Wait until a process has ended (a zombie counts as ended), by its pidfd."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -47,7 +47,7 @@ class Wire:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection and every descriptor that came over it."""
+        """Close the connection and every descriptor that came over it."""
         self.channel.close()
         fds, self._fds = self._fds, []
         for fd in fds:
@@ -57,7 +57,7 @@ class Wire:
         return self.ask(msgspec.structs.replace(HELLO, role=role), msg.Welcome)
 
     def send(self, message: msg.Message, fds: list[int] | None = None) -> int:
-        """Sends a request; its number."""
+        """Send a request; its number."""
         self._number += 1
         self.channel.send(self._number, msg.encode(message), fds or [])
         return self._number
@@ -66,7 +66,7 @@ class Wire:
         self.socket.send(frame)
 
     def send_body(self, body: bytes) -> int:
-        """Sends a frame with any body; its number."""
+        """Send a frame with any body; its number."""
         self._number += 1
         self.send_raw(frames.encode(self._number, body))
         return self._number
@@ -154,7 +154,7 @@ class WireModel:
         return msg.GraphCreate(context=context.handle, name=name, xml_length=self.length)
 
     def create(self, context: WireContext, name: str = "chain") -> int:
-        """Creates a graph; its handle."""
+        """Create a graph; its handle."""
         return context.wire.ask(self.request(context, name), msg.GraphCreated, self.fds).graph
 
 
@@ -201,7 +201,7 @@ class WireQueue:
         fence_offset: int = 0,
         sequence: int | None = None,
     ) -> int:
-        """Writes a slot, stores the tail and rings the doorbell; the number of the submission.
+        """Write a slot, store the tail and ring the doorbell; the number of the submission.
 
         It is the ticket of the fence as well.
         """
@@ -223,13 +223,13 @@ class WireQueue:
         return self.tail
 
     def set_tail(self, tail: int) -> None:
-        """Stores any tail and rings."""
+        """Store any tail and ring."""
         self.ring.write(struct.pack("=Q", tail & (2**64 - 1)), records.RING_TAIL)
         linux.memory_fence()
         os.eventfd_write(self.context.doorbell, 1)
 
     def run(self, commands: bytes, buffer: WireMemory) -> int:
-        """Writes a command buffer, submits it, waits for its end; the result of the submission."""
+        """Write a command buffer, submit it, wait for its end; the result of the submission."""
         buffer.write(commands)
         return self.wait(self.submit(buffer, len(commands)))
 
@@ -242,7 +242,7 @@ class WireQueue:
         return bool(self._word("=I", records.RING_LOST))
 
     def wait(self, number: int) -> int:
-        """Waits until a submission has ended; its result, 0 for success."""
+        """Wait until a submission has ended; its result, 0 for success."""
         wait_until(lambda: self.completed >= number, what=f"the end of submission {number}")
         return self.result(number)
 

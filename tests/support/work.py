@@ -62,14 +62,14 @@ def barrier(context: Context) -> CommandList:
 
 
 def execute(queue: CommandQueue, *lists: CommandList) -> Fence:
-    """Submits the lists with a fence of their own."""
+    """Submit the lists with a fence of their own."""
     fence = queue.create_fence()
     queue.execute_command_lists(lists, fence)
     return fence
 
 
 def run(queue: CommandQueue, *lists: CommandList) -> None:
-    """Submits the lists and waits for their end."""
+    """Submit the lists and wait for their end."""
     assert execute(queue, *lists).host_synchronize(LONG), "not done in time"
 
 
@@ -105,7 +105,7 @@ class Loaded:
         self.commands = recorded(context, *([lambda c: c.append_graph_execute(self.graph)] * times))
 
     def feed(self, *inputs: Array) -> None:
-        """Writes the inputs into device memory."""
+        """Write the inputs into device memory."""
         for memory, data in zip(self.memory, inputs, strict=False):
             memory.view(data.dtype, data.shape)[...] = data
 

@@ -46,7 +46,7 @@ def store(cache: ModelCache, name: str, description: dict[str, str] | None = Non
 
 
 def age(cache: ModelCache, key: str, days: float) -> None:
-    """Makes an entry look as if it had not been used for so long."""
+    """Make an entry look as if it had not been used for so long."""
     path = cache.directory / key
     os.utime(path, (time.time() - days * 86400, path.stat().st_mtime))
 
@@ -182,7 +182,7 @@ def test_an_age_has_a_unit() -> None:
 
 
 def compiled(cache: ModelCache, model: Path, **changes: object) -> str:
-    """Stores what a compilation of `model` would, with `changes` of its configuration; the key."""
+    """Store what a compilation of `model` would, with `changes` of its configuration; the key."""
     digest, configuration = request_of(model, {}, {}, None)
     configuration = msgspec.structs.replace(configuration, **changes)
     key = cache.key(digest, configuration.encoded())

@@ -38,7 +38,7 @@ class ClientProcess:
         self.pid = self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Returns when the inferences have ended."""
+        """Return when the inferences have ended."""
         assert self._process.stdout is not None
         heard = select.select([self._process.stdout], [], [], _START_S)[0]
         words = self._process.stdout.readline().decode().strip() if heard else f"silent for {_START_S:g} s"
@@ -48,7 +48,7 @@ class ClientProcess:
             )
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._process.kill()
         self._process.communicate(timeout=_END_S)
 

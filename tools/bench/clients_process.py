@@ -51,7 +51,7 @@ class Runner:
         )
 
     def wait_until_ready(self) -> None:
-        """Returns when the model is loaded and the first inferences have ended."""
+        """Return when the model is loaded and the first inferences have ended."""
         words = self._hear(_START_S)
         if words != "ready":
             raise ToolError(
@@ -59,7 +59,7 @@ class Runner:
             )
 
     def go(self, seconds: float) -> None:
-        """Begins a turn."""
+        """Begin a turn."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n".encode())
         self._process.stdin.flush()
