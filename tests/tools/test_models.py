@@ -95,7 +95,7 @@ def test_minilm_puts_similar_sentences_closer_than_dissimilar_ones_whatever_the_
 
 
 def test_a_weight_that_does_not_fit_the_configuration_is_refused() -> None:
-    tensors = {"a": np.zeros(3, np.float32), "half": np.zeros(2, np.float16)}
+    tensors: dict[str, NDArray[Any]] = {"a": np.zeros(3, np.float32), "half": np.zeros(2, np.float16)}
     shape = r"shape \(3,\), expected float32 of \(2,\)"
     for name, told in (("b", "no tensor 'b'"), ("half", "float16"), ("a", shape)):
         with pytest.raises(WeightsError, match=rf"weights\.bin: .*{told}"):
