@@ -31,7 +31,7 @@ class Surroundings:
         self._names = set(os.listdir("/dev/shm"))
 
     def check(self) -> None:
-        """Fail when there is more than before. What is about to end gets a moment to do so."""
+        """Fails when there is more than before. What is about to end gets a moment to do so."""
         gc.collect()
         for look in (self._new_processes, self._new_descriptors, self._new_names):
             try:
