@@ -64,7 +64,7 @@ def compile_model(
 
 
 def _check_target(model: Path, target: Path) -> None:
-    """Refuses to write over the model, or where there is no directory, before anything is compiled."""
+    """Refuse to write over the model, or where there is no directory, before anything is compiled."""
     if model.exists() and target.exists() and model.samefile(target):
         raise ToolError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():

@@ -277,7 +277,7 @@ def _open_pidfd(pid: int) -> int:
 
 
 def _await_end(ending: EndingProcess) -> None:
-    """Waits until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
+    """Wait until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
     if ending.pidfd < 0:
         return
     poller = select.poll()
@@ -294,7 +294,7 @@ def _await_end(ending: EndingProcess) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes what a killed daemon left, unless a new one has come already."""
+    """Remove what a killed daemon left, unless a new one has come already."""
     from softnpu.emulator.interface.result import Refused
     from softnpu.emulator.served_socket import DaemonLock
 

@@ -54,7 +54,7 @@ class Child:
         self.request = request
 
     def close(self) -> None:
-        """Closes both descriptors."""
+        """Close both descriptors."""
         os.close(self.pidfd)
         self.connection.close()
 
@@ -88,7 +88,7 @@ class ForkServer:
         return self._socket.fileno()
 
     def request(self, request: bytes) -> None:
-        """Asks for a child; `receive` returns it."""
+        """Ask for a child; `receive` returns it."""
         self._requested.append(request)
         self._socket.send(request)
 
@@ -112,7 +112,7 @@ class ForkServer:
         return os.waitstatus_to_exitcode(self._exited.pop(child.pid).status)
 
     def close(self) -> None:
-        """Ends the server and with it all children."""
+        """End the server and with it all children."""
         self._socket.close()
         try:
             self._process.wait(_END_S)
@@ -134,7 +134,7 @@ class ForkServer:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves until the other end of the socket is closed."""
+    """Serve until the other end of the socket is closed."""
     function, fd, parent, *rest = arguments
     linux.die_with_parent(int(parent))
     module, _, name = function.partition(":")

@@ -82,7 +82,7 @@ def infer(
 
 
 def _check_source_model(job: Job, compared: bool) -> None:
-    """Refuses a second model beside one that is none of a blob, and to compare a blob with nothing."""
+    """Refuse a second model beside one that is none of a blob, and to compare a blob with nothing."""
     if job.source_model is not None and not job.is_blob:
         raise ToolError(
             "--source-model",

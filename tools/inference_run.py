@@ -81,7 +81,7 @@ class Run:
 
 
 def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
-    """Runs the job on an emulated NPU. Inputs are written to where the device reads them.
+    """Run the job on an emulated NPU. Inputs are written to where the device reads them.
 
     Raises `ToolError` for inputs that the model does not have or take, `softnpu.plugin.NpuError` and
     `softnpu.driver.ZeError` for what the plugin refuses.
@@ -125,7 +125,7 @@ def _source_model(core: Core, job: Job) -> ov.Model | None:
 
 
 def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> CompiledModel:
-    """Compiles and loads, with a progress bar where somebody can see it."""
+    """Compile and load, with a progress bar where somebody can see it."""
     with progress.stages() as stages:
         return core.compile_model(job.model, device, job.config, shapes=shapes, progress=stages)
 
@@ -133,7 +133,7 @@ def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> Com
 def _write_inputs(
     job: Job, arrays: Mapping[str, Array], compiled: CompiledModel, request: InferRequest
 ) -> dict[str, Array]:
-    """Fills every input with what the user gave or with random values; what was written, by name."""
+    """Fill every input with what the user gave or with random values; what was written, by name."""
     written: dict[str, Array] = {}
     random = np.random.default_rng(job.seed)
     _check_names(job, compiled)
@@ -152,7 +152,7 @@ def _write_inputs(
 
 
 def _check_names(job: Job, compiled: CompiledModel) -> None:
-    """Refuses names that the compiled model does not have."""
+    """Refuse names that the compiled model does not have."""
     known = {name for spec in compiled.signature.inputs for name in (spec.name, *spec.names)}
     for option, given in (("--shape", job.shapes), ("--input", job.files)):
         for name in given:

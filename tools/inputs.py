@@ -63,7 +63,7 @@ def load_array(name: str, path: Path) -> Array:
 
 
 def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape: Sequence[Any]) -> None:
-    """Refuses an array that is not what the input takes."""
+    """Refuse an array that is not what the input takes."""
     expected = np.dtype(dtype)
     if array.dtype != expected or array.shape != tuple(shape):
         raise ToolError(

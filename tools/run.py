@@ -105,7 +105,7 @@ def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:
 
 
 def _watch(command: list[str], environment: Mapping[str, str]) -> int:
-    """Runs the program and returns its exit code as a shell tells it; signals to us go to it."""
+    """Run the program and return its exit code as a shell tells it; signals to us go to it."""
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as failure:

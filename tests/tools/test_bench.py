@@ -167,7 +167,7 @@ def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
     path = private_dir / "broken.xml"
     path.write_text("<net")
     complaint = softnpu("bench", "memory", path, "--no-settle").complaint
-    assert complaint.startswith("client through the driver: ")
+    assert complaint.startswith("client through driver: ")
     failing = Runner("openvino", BenchModel("broken", path, {}), "f32", private_dir / "none.sock")
     with failing, pytest.raises(ToolError, match="client through openvino: "):
         failing.wait_until_ready()

@@ -13,11 +13,14 @@ from tests.support.daemon import Daemon
 
 
 @pytest.fixture
-def file(daemon: Daemon, digits: Path, private_dir: Path) -> Path:
+def file(cli_daemon: Daemon, digits: Path, private_dir: Path) -> Path:
     """An exported model without its weights."""
+    return _exported(cli_daemon, digits, private_dir / "digits.blob", ENABLE_WEIGHTLESS=True)
+
+
+def _exported(daemon: Daemon, model: Path, path: Path, **config: object) -> Path:
     core = Core(daemon.socket)
-    path = private_dir / "digits.blob"
-    core.compile_model(digits, "NPU", {"ENABLE_WEIGHTLESS": True}).export_model(path)
+    core.compile_model(model, "NPU", config).export_model(path)
     core.unload_plugin()
     return path
 
@@ -34,9 +37,11 @@ def test_inspect_tells_what_is_in_a_file(file: Path, digits: Path) -> None:
     assert "INFERENCE_PRECISION_HINT f32" in words
 
 
-def test_inspect_needs_no_device(file: Path, daemon: Daemon) -> None:
-    daemon.stop()
-    found = json.loads(softnpu("blob", "inspect", file, "--json").out)
+def test_inspect_needs_no_device_and_takes_a_native_blob(
+    file: Path, cli_daemon: Daemon, digits: Path, private_dir: Path
+) -> None:
+    nowhere = str(private_dir / "none.sock")
+    found = json.loads(softnpu("blob", "inspect", file, "--json", SOFTNPU_SOCKET=nowhere).out)
     assert found["model"] == "digits"
     assert found["size"] == file.stat().st_size
     assert found["inputs"][0]["names"] == ["image"]
@@ -44,24 +49,13 @@ def test_inspect_needs_no_device(file: Path, daemon: Daemon) -> None:
     assert found["weights"]["sources"][0]["path"].endswith("digits.bin")
     assert [part["kind"] for part in found["blobs"]] == ["main"]
     assert {section["type"] for section in found["blobs"][0]["sections"]} >= {"METADATA", "IR"}
-
-
-def test_inspect_takes_a_native_blob(daemon: Daemon, digits: Path, private_dir: Path) -> None:
-    core = Core(daemon.socket)
-    path = private_dir / "raw.blob"
-    core.compile_model(digits, "NPU", {"NPU_EXPORT_RAW_BLOB": True}).export_model(path)
-    core.unload_plugin()
+    path = _exported(cli_daemon, digits, private_dir / "raw.blob", NPU_EXPORT_RAW_BLOB=True)
     assert "a native blob without metadata" in softnpu("blob", "inspect", path).words
     assert json.loads(softnpu("blob", "inspect", path, "--json").out)["metadata"] is None
 
 
-def test_check_says_supported(file: Path) -> None:
-    done = softnpu("blob", "check", file)
-    assert done.code == 0
-    assert "SUPPORTED: platform 4000" in done.words
-
-
-def test_check_says_why_not(file: Path) -> None:
+def test_check_says_supported_or_why_not(file: Path) -> None:
+    assert "SUPPORTED: platform 4000" in softnpu("blob", "check", file).words
     file.write_bytes(file.read_bytes()[:-1] + b"X")
     done = softnpu("blob", "check", file)
     assert done.code == 1

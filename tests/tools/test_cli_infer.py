@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
+import re
 from itertools import takewhile
 from pathlib import Path
 
@@ -14,7 +11,9 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from typer.testing import CliRunner
 
+from softnpu.tools import cli, inference_run
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
 from tests.conftest import StartDaemon
@@ -147,32 +146,27 @@ def test_another_precision_is_used_on_both_sides_or_refused_by_name(digits: Path
         assert "INFERENCE_PRECISION_HINT: 'bf16'" in done.complaint
 
 
-@_needs_daemon
-def test_a_wrong_number_fails_the_comparison_and_names_its_output(digits: Path) -> None:
-    program = """
-    import sys
-    from softnpu.tools import cli, inference_run
+def test_a_wrong_number_fails_the_comparison_and_names_its_output(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(number: float) -> inference_run.Run:
+        return inference_run.Run(
+            device="NPU", precision="f32", config={}, shapes={}, inputs={}, compile_s=1, load_s=1, first_s=1,
+            times_s=[1.0], outputs={"right": np.ones(2), "wrong": np.array([number, np.nan])},
+        )  # fmt: skip
 
-    honest = inference_run.on_openvino
-
-    def seeded(*arguments):
-        run = honest(*arguments)
-        run.outputs["probabilities"][0, 3] += 0.01
-        return run
-
-    inference_run.on_openvino = seeded
-    sys.argv = ["softnpu", "infer", sys.argv[1], "--compare", "CPU"]
-    cli.main()
-    """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", textwrap.dedent(program), digits],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "differs by more than a relative 0.001 in probabilities" in done.stdout
+    monkeypatch.setattr(inference_run, "on_npu", lambda *_: run(1.0))
+    monkeypatch.setattr(inference_run, "on_openvino", lambda *_: run(1.01))
+    arguments = ["infer", str(digits), "--compare", "CPU"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 1
+    assert "differs by more than a relative 0.001 in wrong" in done.stdout
+    assert _row(done.stdout, "wrong")[3:] == ["1", "NaN", "NaN", "NaN"]
+    done = CliRunner().invoke(cli.app, [*arguments, "--json"])
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert (found["comparison"]["identical"], found["comparison"]["beyond"]) == (False, ["wrong"])
+    assert [output["nan"] for output in found["runs"][0]["outputs"]] == [0, 1]
 
 
 # ------------------------------------------------------------ what is wrong
@@ -215,45 +209,26 @@ def test_what_the_device_does_not_take_is_named(digits: Path, arguments: tuple[s
     assert said in softnpu("infer", digits, *arguments).complaint
 
 
-def _no_array(path: Path) -> None:
-    path.write_bytes(b"hello, not numpy")
-
-
-def _an_archive(path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(file, np.zeros(3))
-
-
-def _objects(path: Path) -> None:
-    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-
-
-@pytest.mark.parametrize("write", [_no_array, _an_archive, _objects])
-def test_a_file_that_holds_no_array_is_refused(
-    digits: Path, tmp_path: Path, write: Callable[[Path], None]
-) -> None:
-    file = tmp_path / "values.npy"
-    write(file)
-    complaint = softnpu("infer", digits, "--input", f"image={file}").complaint
-    assert f"--input image, {file}: no array" in complaint
-    assert "expected a .npy file" in complaint
-
-
 @_needs_daemon
-@pytest.mark.parametrize(
-    ("array", "found"),
-    [
+def test_a_file_without_an_array_that_the_input_takes_is_refused(digits: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.npy"
+
+    def complaint() -> str:
+        return softnpu("infer", digits, "--input", f"image={file}").complaint
+
+    with file.open("wb") as opened:
+        np.savez(opened, np.zeros(3))
+    archive = file.read_bytes()
+    np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+    for content in (b"hello, not numpy", archive, file.read_bytes()):
+        file.write_bytes(content)
+        assert re.fullmatch(rf"--input image, {file}: no array .*; expected a .npy file", complaint())
+    for array, found in (
         (np.zeros((1, 1, 8, 8)), "float64 [1, 1, 8, 8]"),
         (np.zeros((1, 8, 8), np.float32), "float32 [1, 8, 8]"),
-    ],
-)
-def test_an_array_of_the_wrong_type_or_shape_is_refused(
-    digits: Path, tmp_path: Path, array: np.ndarray, found: str
-) -> None:
-    file = tmp_path / "values.npy"
-    np.save(file, array)
-    complaint = softnpu("infer", digits, "--input", f"image={file}").complaint
-    assert complaint == f"--input image, {file}: {found}; expected float32 [1, 1, 8, 8]"
+    ):
+        np.save(file, array)
+        assert complaint() == f"--input image, {file}: {found}; expected float32 [1, 1, 8, 8]"
 
 
 def test_an_open_shape_is_refused_with_the_option_that_closes_it(mixed: Path) -> None:

@@ -23,13 +23,9 @@ class Example:
 
     def __init__(self, daemon: Daemon, name: str, environment: dict[str, str] | None = None) -> None:
         before = daemon.engine()
+        command = [sys.executable, "-P", "-m", f"{_PACKAGE}.{name}"]
         done = subprocess.run(
-            [sys.executable, "-P", "-m", f"{_PACKAGE}.{name}"],
-            env=environment or os.environ,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
+            command, env=environment or os.environ, capture_output=True, text=True, timeout=150, check=False
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         self.lines = done.stdout.splitlines()

@@ -56,25 +56,15 @@ def test_tensors_come_back_by_name_with_shape_type_and_values(file: Path) -> Non
     assert tensors["scalar"][()] == 7
     assert tensors["empty"].shape == (0, 7)
     assert set(tensors) == {"floats", "ids", "scalar", "empty"}
-
-
-def test_the_arrays_are_read_only_and_outlive_the_file_name(file: Path) -> None:
-    tensors = read_safetensors(_write(file, {"a": _tensor("U8", [2], 0, 2)}, b"\x01\x02"))
+    assert not tensors["floats"].flags.writeable
     file.unlink()
-    assert tensors["a"].tolist() == [1, 2]
-    assert not tensors["a"].flags.writeable
+    np.testing.assert_array_equal(tensors["ids"], ids, strict=True)
 
 
 def test_data_after_an_odd_header_length_is_still_read(file: Path) -> None:
     header = json.dumps({"a": _tensor("F64", [1], 0, 8)}).encode()
     header += b" " * (4 - len(header) % 4 + 1)
     assert read_safetensors(_write(file, header, np.float64(2.5).tobytes()))["a"].tolist() == [2.5]
-
-
-@pytest.mark.parametrize("size", [0, 7])
-def test_a_file_shorter_than_the_length_field_is_refused(file: Path, size: int) -> None:
-    file.write_bytes(b"\x00" * size)
-    assert f"{size} bytes" in _refusal(file)
 
 
 @pytest.mark.parametrize("length", [100, 2**31, 2**63, 2**64 - 1])

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -19,11 +18,8 @@ _MODULE = "softnpu.tools.examples.same_script"
 _WAYS = {"CPU": "openvino", "NPU": "softnpu.plugin"}
 
 
-@pytest.fixture
-def ran(cli_daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str, np.ndarray]]]:
-    """What the application prints and computes, by device."""
-    assert cli_daemon.alive
-    found = {}
+def test_words_and_numbers_are_the_same_bit_by_bit(cli_daemon: Daemon, private_dir: Path) -> None:
+    words, numbers = {}, {}
     for device, module in _WAYS.items():
         path = private_dir / f"{device}.npz"
         options = ["--with", module, "--device", device, "--save", str(path)]
@@ -36,25 +32,17 @@ def ran(cli_daemon: Daemon, private_dir: Path) -> dict[str, tuple[str, dict[str,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        with np.load(path) as numbers:
-            found[device] = (done.stdout, dict(numbers))
+        with np.load(path) as found:
+            words[device], numbers[device] = done.stdout, dict(found)
     wait_until(lambda: cli_daemon.memory_used() == 0, what="memory given back")
-    return found
-
-
-def test_every_number_is_the_same_bit_by_bit(ran: dict[str, tuple[str, dict[str, np.ndarray]]]) -> None:
-    ours, theirs = ran["NPU"][1], ran["CPU"][1]
+    assert words["NPU"] == words["CPU"]
+    assert "of 64 digits recognised" in words["NPU"]
+    ours, theirs = numbers["NPU"], numbers["CPU"]
     assert list(ours) == list(theirs)
     assert len(ours) >= 14
     assert [name for name in ours if ours[name].tobytes() != theirs[name].tobytes()] == []
     assert [name for name in ours if ours[name].dtype != theirs[name].dtype] == []
     assert all(np.abs(array).sum() > 0 for array in ours.values())
-
-
-def test_it_says_the_same(ran: dict[str, tuple[str, dict[str, np.ndarray]]]) -> None:
-    ours, theirs = ran["NPU"][0], ran["CPU"][0]
-    assert ours == theirs
-    assert "of 64 digits recognised" in ours
 
 
 def test_import_and_device_are_all_that_differs() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -142,25 +141,17 @@ def test_the_plan_is_the_seeds_alone() -> None:
     assert [one.pause(n) for n in range(9)] == [same.pause(n) for n in range(9)]
 
 
-def test_without_kill_and_faults_nobody_dies_and_nothing_is_injected() -> None:
+def test_without_kill_and_faults_nobody_dies_and_with_them_everything_comes() -> None:
     plan = Plan(7, 8, 6, False, False)
     steps = [plan.step(client, number) for client in range(8) for number in range(500)]
     assert not any(step.death for step in steps)
     assert {step.operation for step in steps} == set(operations.ALL)
-
-
-def test_every_kind_of_death_and_fault_comes() -> None:
     plan = Plan(7, 8, 6, True, True)
     steps = [plan.step(client, number) for client in range(8) for number in range(6000)]
-    kinds = Counter(step.operation for step in steps)
-    assert set(kinds) == set(OPERATIONS)
-    points = {step.death.point for step in steps if step.death}
-    assert len(points) > 10
+    assert {step.operation for step in steps} == set(OPERATIONS)
+    assert len({step.death.point for step in steps if step.death}) > 10
     early = {plan.step(client, number).operation for client in range(8) for number in range(10)}
     assert {f"fault {kind}" for kind in FAULTS[:14]} <= early, "also short runs meet them"
-
-
-def test_every_operation_of_the_plan_is_one_of_the_client() -> None:
     assert set(OPERATIONS) == {*operations.ALL, *(f"fault {kind}" for kind in FAULTS)}
     assert set(FAULTS) == {*fault_operations.SUBMISSIONS, *fault_operations.REQUESTS}
 
@@ -193,20 +184,13 @@ def test_a_supervisor_that_grows_is_a_leak() -> None:
     assert "memory of the supervisor grew from 16.6" in result.failures[0].text
 
 
-def test_growth_counts_from_the_first_minute_on() -> None:
+def test_growth_counts_from_the_first_minute_on_and_not_while_a_new_engine_loads() -> None:
     warm = [_sample(float(at), supervisor=(8 if at < 55 else 16) * MIB) for at in range(600)]
     (supervisor, daemon) = growths(warm, 600)
     assert (supervisor.what, daemon.what) == ("supervisor", "daemon")
     assert supervisor.share == daemon.share == 0.0
-
-
-def test_a_new_engine_that_still_loads_is_no_measure() -> None:
-    samples = [
-        msgspec.structs.replace(
-            _sample(float(at), engine=(60 if at % 30 > 3 else 20) * MIB), restarts=at // 30
-        )
-        for at in range(600)
-    ]
+    loads = [_sample(float(at), engine=(60 if at % 30 > 3 else 20) * MIB) for at in range(600)]
+    samples = [msgspec.structs.replace(sample, restarts=int(sample.at) // 30) for sample in loads]
     assert [growth.share for growth in growths(samples, 600)] == [0.0, 0.0]
     assert growths(samples, 600)[1].early == 76 * MIB
 
@@ -264,11 +248,6 @@ def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusAns
     )  # fmt: skip
 
 
-def test_memory_that_no_session_has_is_orphaned() -> None:
-    assert daemon_usage.orphaned(_status({5: 100, 6: 20}, 120)) == 0
-    assert daemon_usage.orphaned(_status({6: 20}, 120)) == 100
-
-
 def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
     deaths = Deaths()
     deaths.update(_status({5: 100, 6: 20}, 120), 0.0, False)
@@ -282,6 +261,8 @@ def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
 
 
 def test_memory_that_never_comes_back_is_told() -> None:
+    assert daemon_usage.orphaned(_status({5: 100, 6: 20}, 120)) == 0
+    assert daemon_usage.orphaned(_status({6: 20}, 120)) == 100
     deaths = Deaths()
     deaths.update(_status({5: 100}, 100), 0.0, False)
     deaths.note(0, 5, 5, 1.0)

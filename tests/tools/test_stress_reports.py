@@ -33,7 +33,7 @@ class _Run:
         self.report = msgspec.json.decode(Path(self.failure.report).read_bytes(), type=Report)
 
     def close(self) -> None:
-        """Removes what a run with failures leaves behind."""
+        """Remove what a run with failures leaves behind."""
         for failure in self.failures:
             shutil.rmtree(Path(failure.report).parents[1], ignore_errors=True)
 

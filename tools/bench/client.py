@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from softnpu.emulator.common import linux
 from softnpu.tools import failures
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.failures import ToolError
 
-_READY = "ready"
+READY = "ready"
 _START_S = 180.0
 _END_S = 10.0
 _INFERENCES = 3
@@ -24,13 +25,16 @@ _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class ClientProcess:
-    """A process that runs the model through `way`: a key of `WAYS`."""
+    """A process that runs the model through `way`: a key of the `WAYS` of its module."""
 
-    def __init__(self, way: str, socket: Path, model: BenchModel) -> None:
+    MODULE = "softnpu.tools.bench.client"
+
+    def __init__(self, way: str, socket: Path, model: BenchModel, *more: str) -> None:
         self._way = way
-        arguments = [way, str(socket), str(model.path), json.dumps(dict(model.shapes)), str(os.getpid())]
+        shapes = json.dumps(dict(model.shapes))
+        arguments = [way, str(socket), str(model.path), shapes, *more, str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "softnpu.tools.bench.client", *arguments],
+            [sys.executable, "-P", "-m", self.MODULE, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is for the caller, which ends it
@@ -38,27 +42,37 @@ class ClientProcess:
         self.pid = self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Returns when the inferences have ended."""
+        """Return when the model is loaded and the first inferences have ended."""
+        words = self.hear(_START_S)
+        if words != READY:
+            raise self.failure(words)
+
+    def hear(self, deadline_s: float) -> str:
+        """The next line that it prints; empty when it has ended."""
         assert self._process.stdout is not None
-        heard = select.select([self._process.stdout], [], [], _START_S)[0]
-        words = self._process.stdout.readline().decode().strip() if heard else f"silent for {_START_S:g} s"
-        if words != _READY:
-            raise ToolError(
-                f"client through the {self._way}", found=words or "it died", expected="inferences that end"
-            )
+        heard = select.select([self._process.stdout], [], [], deadline_s)[0]
+        return self._process.stdout.readline().decode().strip() if heard else f"silent for {deadline_s:g} s"
 
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.communicate(timeout=_END_S)
+    def say(self, line: str) -> None:
+        """Send it a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
 
-    def __enter__(self) -> ClientProcess:
+    def failure(self, words: str) -> ToolError:
+        """The error of a client that has said something else than what it should."""
+        return ToolError(
+            f"client through {self._way}", found=words or "it died", expected="inferences that end"
+        )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._process.kill()
+        self._process.communicate(timeout=_END_S)
 
 
 def _through_driver(socket: Path, model: BenchModel) -> object:
@@ -109,7 +123,7 @@ def main(arguments: list[str]) -> int:
     except failures.expected() as error:
         print(failures.describe(error), flush=True)
         return 1
-    print(_READY, flush=True)
+    print(READY, flush=True)
     sys.stdin.read()
     del prepared
     return 0

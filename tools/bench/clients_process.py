@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.tools import failures
+from softnpu.tools.bench.client import READY, ClientProcess
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.failures import ToolError
 
-_START_S = 180.0
 _LATE_S = 60.0
-_END_S = 10.0
 _WARM_UP = 3
 
 
@@ -36,57 +30,25 @@ class Answer(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Runner:
+class Runner(ClientProcess):
     """A process that runs a model through `way`: `plugin` or `openvino`."""
 
-    def __init__(self, way: str, model: BenchModel, precision: str, socket: Path) -> None:
-        self._way = way
-        shapes = json.dumps(dict(model.shapes))
-        arguments = [way, str(socket), str(model.path), shapes, precision, str(os.getpid())]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "softnpu.tools.bench.clients_process", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is for the caller, which ends it
-        )
+    MODULE = "softnpu.tools.bench.clients_process"
 
-    def wait_until_ready(self) -> None:
-        """Returns when the model is loaded and the first inferences have ended."""
-        words = self._hear(_START_S)
-        if words != "ready":
-            raise ToolError(
-                f"client through {self._way}", found=words or "it died", expected="inferences that end"
-            )
+    def __init__(self, way: str, model: BenchModel, precision: str, socket: Path) -> None:
+        super().__init__(way, socket, model, precision)
 
     def go(self, seconds: float) -> None:
-        """Begins a turn."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n".encode())
-        self._process.stdin.flush()
+        """Begin a turn."""
+        self.say(str(seconds))
 
     def answer(self, seconds: float) -> Answer:
         """The end of the turn."""
-        words = self._hear(seconds + _LATE_S)
+        words = self.hear(seconds + _LATE_S)
         try:
             return msgspec.json.decode(words, type=Answer)
         except msgspec.DecodeError:
-            raise ToolError(
-                f"client through {self._way}", found=words or "it died", expected="inferences that end"
-            ) from None
-
-    def _hear(self, deadline_s: float) -> str:
-        assert self._process.stdout is not None
-        heard = select.select([self._process.stdout], [], [], deadline_s)[0]
-        return self._process.stdout.readline().decode().strip() if heard else f"silent for {deadline_s:g} s"
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=_END_S)
+            raise self.failure(words) from None
 
 
 class PreparedRequest:
@@ -156,7 +118,7 @@ def main(arguments: list[str]) -> int:
         prepared = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static), precision)
         for _ in range(_WARM_UP):
             prepared.infer()
-        print("ready", flush=True)
+        print(READY, flush=True)
         for line in sys.stdin:
             print(msgspec.json.encode(prepared.turn(float(line))).decode(), flush=True)
     except failures.expected() as error:

@@ -54,7 +54,7 @@ class DeviceCopy:
         return time.perf_counter() - start
 
     def check(self) -> None:
-        """Fails when nothing was copied."""
+        """Fail when nothing was copied."""
         if not (self._target.view() == _VALUE).all():
             raise ToolError("copy", found="target differs from source", expected="the same bytes")
 

@@ -47,7 +47,7 @@ class EchoProcess:
         return median_time(ask, count)
 
     def close(self) -> None:
-        """Ends the other process."""
+        """End the other process."""
         self._control.close()  # it ends by itself then
         try:
             self._process.wait(_END_S)

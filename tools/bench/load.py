@@ -75,7 +75,7 @@ class _Starts:
         self._count = 0
 
     def prepare(self) -> None:
-        """Fills the caches and writes the exported models."""
+        """Fill the caches and write the exported models."""
         with private_daemon() as daemon:
             for way in (Way.DRIVER_CACHE, Way.CACHE_DIR, Way.IMPORT):
                 _run(self._order("npu", way, daemon.socket, prepare=True))

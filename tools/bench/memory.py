@@ -87,7 +87,7 @@ def _parts(observer: Driver, clients: list[ClientProcess], spare: int | None) ->
 
 
 def _settled(observer: Driver, spare: int) -> bool:
-    """Waits until no worker comes or goes any more; False when that takes too long."""
+    """Wait until no worker comes or goes any more; False when that takes too long."""
     end = time.monotonic() + _WORKERS_END_S
     tree, since = process_tree(observer.daemon_pid), time.monotonic()
     while time.monotonic() < end:

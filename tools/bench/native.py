@@ -123,7 +123,7 @@ class RoundTrips:
         return float(answer[0]) / 1e6
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         try:
             self._process.communicate(timeout=_END_S)  # it ends by itself when its input does
         except subprocess.TimeoutExpired:

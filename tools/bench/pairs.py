@@ -30,11 +30,11 @@ class Pair(ABC):
 
     @abstractmethod
     def answer(self) -> None:
-        """Waits for one call and answers it."""
+        """Wait for one call and answer it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives this end back."""
+        """Give this end back."""
 
 
 class SemaphorePair(Pair):

@@ -30,15 +30,15 @@ class Request(ABC):
 
     @abstractmethod
     def infer(self) -> None:
-        """Runs one inference."""
+        """Run one inference."""
 
     @abstractmethod
     def start(self) -> None:
-        """Starts one inference."""
+        """Start one inference."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Returns when it has ended."""
+        """Return when it has ended."""
 
 
 class DeviceRequest(Request):
@@ -93,7 +93,7 @@ class HostRequest(Request):
         self._way: Callable[[], None] = self._in_this_thread
 
     def take_faster_way(self) -> None:
-        """Measures both ways in which OpenVINO runs one request, and keeps to the faster one."""
+        """Measure both ways in which OpenVINO runs one request, and keep to the faster one."""
         ways = {way: partial(median_time, way, 3) for way in (self._in_this_thread, self._in_its_own)}
         times = interleave(ways, rounds=5)
         self._way = min(times, key=lambda way: median(times[way]))

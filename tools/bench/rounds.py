@@ -23,7 +23,7 @@ REST_S = 0.002
 
 
 def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) -> dict[S, list[float]]:
-    """Runs every side once a round; the figures of all rounds by side.
+    """Run every side once a round; the figures of all rounds by side.
 
     The order turns from round to round, so nobody always comes after the same neighbour.
     """

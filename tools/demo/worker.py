@@ -31,7 +31,7 @@ class Share:
 
 
 def classify(model: Path, images: npt.NDArray[Any]) -> Share:
-    """Classifies `images` f32 [n, 1, 8, 8] one by one on the emulated NPU."""
+    """Classify `images` f32 [n, 1, 8, 8] one by one on the emulated NPU."""
     core = Core()
     compiled = core.compile_model(model, core.available_devices[0])
     request = compiled.create_infer_request()

@@ -23,7 +23,7 @@ DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 
 
 def main() -> None:
-    """Imports with deferred weights, looks at times and memory, then spoils the file."""
+    """Import with deferred weights, look at times and memory, then spoil the file."""
     with tempfile.TemporaryDirectory() as folder:
         _show(Path(folder, "model.blob"))
 

@@ -16,7 +16,7 @@ from softnpu.plugin import Core, InputError
 
 
 def main() -> None:
-    """Compiles once, infers with several shapes, and shows what is refused."""
+    """Compile once, infer with several shapes, and show what is refused."""
     matrix = ops.parameter([-1, -1], ov.Type.f32, name="matrix")
     matrix.output(0).set_names({"matrix"})
     places = ops.non_zero(matrix)

@@ -152,7 +152,7 @@ class Application:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the application; the numbers go into a file if there is one to take them."""
+    """Run the application; the numbers go into a file if there is one to take them."""
     parser = argparse.ArgumentParser(prog="same_script", description=__doc__.splitlines()[0])
     parser.add_argument("--with", dest="module", default="softnpu.plugin", help="openvino or softnpu.plugin")
     parser.add_argument("--device", default="NPU", help="CPU or NPU")

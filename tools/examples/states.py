@@ -87,7 +87,7 @@ def listener_state(request: InferRequest) -> Any:
 
 
 def equal(what: str, found: Samples, expected: Samples) -> bool:
-    """Prints whether the numbers are those of the CPU device, bit by bit."""
+    """Print whether the numbers are those of the CPU device, bit by bit."""
     same = found.tobytes() == expected.tobytes()
     print(f"{what}: {'equal, bit by bit' if same else 'NOT EQUAL'}")
     return same

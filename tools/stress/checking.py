@@ -100,7 +100,7 @@ class Finding:
 
 
 def check(inference: Inference, when: str = "") -> None:
-    """Raises `Wrong` unless outputs and new states are the reference's, bit by bit, and the inputs are those
+    """Raise `Wrong` unless outputs and new states are the reference's, bit by bit, and the inputs are those
     that were written. `when` says what has gone before, if that is not obvious.
     """
     samples, sample, step = inference.samples, inference.sample, inference.step

@@ -90,7 +90,7 @@ class ClientPool:
         return sum(not process.exited for process in self._processes.values())
 
     def poll(self, timeout_s: float) -> list[ClientProcess]:
-        """Waits for something to happen and handles it; returns those that have just died as planned."""
+        """Wait for something to happen and handle it; return those that have just died as planned."""
         self._died = []
         for fd, _ in self._poller.poll(timeout_s * 1000):
             if fd == self._fork_server.fileno():
@@ -106,16 +106,16 @@ class ClientPool:
         return self._died
 
     def note_compiler_kill(self) -> None:
-        """Tells clients that a compilation may fail from now on."""
+        """Tell clients that a compilation may fail from now on."""
         self.progress.control[Control.COMPILER_KILLS] += 1
 
     def stop(self) -> None:
-        """Asks all clients to end after their step."""
+        """Ask all clients to end after their step."""
         self._stopping = True
         self.progress.control[Control.STOP] = 1
 
     def kill_hanging(self) -> None:
-        """Kills every client that has been in one step for too long, and notes where it was."""
+        """Kill every client that has been in one step for too long, and note where it was."""
         now = time.monotonic_ns()
         for process in self._processes.values():
             since = int(self.progress.row(process.client)[Field.SINCE_NS])
@@ -169,7 +169,7 @@ class ClientPool:
             self._died.append(process)
 
     def _handle_exit(self, exited: Exited) -> None:
-        """Checks that the process ended as planned, and starts the next one of this client."""
+        """Check that the process ended as planned, and start the next one of this client."""
         process = self._processes.pop(exited.pid)
         client = process.client
         self._mark_exited(process)

@@ -38,7 +38,7 @@ class WaitTimeout(Exception):
 
 
 def await_fence(fence: Fence | None, what: str) -> None:
-    """Waits for a submission. Raises `Stuck` when it takes too long."""
+    """Wait for a submission. Raises `Stuck` when it takes too long."""
     assert fence is not None  # it was submitted
     start = time.monotonic()
     if not fence.host_synchronize(int(WAIT_S * 1e9)):
@@ -83,13 +83,13 @@ class LoadedModel:
         return commands
 
     def submit(self, queue: CommandQueue, sample: int, step: int = 0, in_place: bool = False) -> Inference:
-        """Writes the inputs and submits one inference."""
+        """Write the inputs and submit one inference."""
         inference = self.feed(sample, step, in_place)
         self.submit_fed(queue, queue.create_fence(), inference)
         return inference
 
     def submit_fed(self, queue: CommandQueue, fence: Fence, inference: Inference) -> None:
-        """Submits what was fed."""
+        """Submit what was fed."""
         layout = self.layout_of(inference)
         if layout not in self._lists:
             self._lists[layout] = self.record(self.memory_of(layout))
@@ -111,7 +111,7 @@ class LoadedModel:
         return memory
 
     def feed(self, sample: int, step: int = 0, in_place: bool = False) -> Inference:
-        """Writes the inputs, and over what the outputs were before."""
+        """Write the inputs, and over what the outputs were before."""
         return self.feed_into(self.memory, sample, step, in_place)
 
     def feed_into(
@@ -161,7 +161,7 @@ class LoadedModel:
             self.check(inference)
 
     def check(self, inference: Inference) -> None:
-        """Raises `Wrong` unless the outputs are the reference's, bit by bit."""
+        """Raise `Wrong` unless the outputs are the reference's, bit by bit."""
         inference.note.checked_ns = time.monotonic_ns()
         check(inference)
         self._checked = inference
@@ -172,14 +172,14 @@ class LoadedModel:
         return next(index for index, argument in enumerate(self.graph.meta.arguments) if not argument.input)
 
     def reset_states(self) -> None:
-        """Writes the initial values."""
+        """Write the initial values."""
         for state in self.graph.meta.states:
             block = self.memory[state.input].view()
             count = -(-len(block) // max(1, len(state.initial)))
             block[:] = np.frombuffer(state.initial * count, np.uint8)[: len(block)]
 
     def _recheck_last(self) -> None:
-        """Checks the last result again before it is overwritten: nothing may be written after the end."""
+        """Check the last result again before it is overwritten: nothing may be written after the end."""
         checked, self._checked = self._checked, None
         if checked is not None:
             check(checked, ", which had been right when it ended")
@@ -193,7 +193,7 @@ class LoadedModel:
 
 
 def submit(queue: CommandQueue, commands: CommandList, fence: Fence, inferences: Sequence[Inference]) -> None:
-    """Submits a list that does these inferences; notes which submission it is."""
+    """Submit a list that does these inferences; note which submission it is."""
     queue.execute_command_lists([commands], fence)
     state = fence.describe()
     for inference in inferences:
@@ -236,7 +236,7 @@ class Session:
         return model
 
     def drop(self, workload: int) -> None:
-        """Forgets a model, if it is loaded."""
+        """Forget a model, if it is loaded."""
         self._loaded.pop(workload, None)
 
     def graph(self, workload: int, cached: bool = True) -> Graph:

@@ -207,7 +207,7 @@ class Coordinator:
         state.overlapped = sum(engine.overlapped for engine in status.engines)
 
     def _check_left(self, before: Sample) -> None:
-        """Checks that the daemon holds nothing after the last client."""
+        """Check that the daemon holds nothing after the last client."""
 
         def clean(sample: Sample | None) -> bool:
             return sample is not None and not _leaks(before, sample)
@@ -229,7 +229,7 @@ class Coordinator:
             time.sleep(0.1)  # children of the daemon end without a word to us
 
     def _observe(self) -> StatusAnswer:
-        """Asks the daemon, also about the dead."""
+        """Ask the daemon, also about the dead."""
         status = self._status()
         self._history.update(status)
         self._deaths.update(status, time.monotonic(), self._pool.progress.any_at(_HANGING))

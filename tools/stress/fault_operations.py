@@ -41,7 +41,7 @@ REPLACES_CLIENT: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop
 
 
 def inject_and_check(client: Client, step: Step) -> int:
-    """Injects the fault that the step names; checks what comes of it, and that all else works after it."""
+    """Inject the fault that the step names; check what comes of it, and that all else works after it."""
     kind = step.operation.removeprefix("fault ")
     operation = _submission if kind in SUBMISSIONS else REQUESTS[kind]
     checked = operation(client, step, kind)

@@ -328,7 +328,7 @@ def refused(client: Client, step: Step) -> int:
 
 
 def share(client: Client, step: Step) -> int:
-    """Offers an input of a model to the other clients, as memory of this process."""
+    """Offer an input of a model to the other clients, as memory of this process."""
     workload, samples = client.session.workloads[step.workload]
     sample = step.sample % workload.samples
     (array, *_) = samples.inputs(sample)

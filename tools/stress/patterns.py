@@ -36,7 +36,7 @@ class Pattern(NamedTuple):
         return _FORM.pack(_FIRST, low, self.client & 0xFF, middle, self.client >> 8 & 0xFF, _LAST)
 
     def fill(self, view: Array) -> None:
-        """Writes it over all bytes of a view of bytes."""
+        """Write it over all bytes of a view of bytes."""
         whole = len(view) // _SIZE * _SIZE
         view[:whole].reshape(-1, _SIZE)[:] = np.frombuffer(self.word, np.uint8)
         view[whole:] = np.frombuffer(self.word[: len(view) - whole], np.uint8)

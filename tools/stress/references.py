@@ -32,7 +32,7 @@ _STEPS: Final = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes `workloads.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
+    """Write `workloads.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
     folder, seed, given = Path(arguments[0]), int(arguments[1]), arguments[2:]
     random = np.random.default_rng(seed)
     core = ov.Core()

@@ -29,7 +29,7 @@ class RunHistory:
         self._events.append(Event(at_ns=time.monotonic_ns(), what=what))
 
     def update(self, status: StatusAnswer) -> None:
-        """Notes engines that are others than when they were looked at last."""
+        """Note engines that are others than when they were looked at last."""
         for engine in status.engines:
             index, now = engine.device.index, (engine.engine_pid, engine.restarts)
             before = self._engines.get(index)
@@ -41,7 +41,7 @@ class RunHistory:
             self._engines[index] = now
 
     def complete(self, path: Path, progress: ProgressPage) -> None:
-        """Adds to a report of a client what only the coordinator knows."""
+        """Add to a report of a client what only the coordinator knows."""
         report = msgspec.json.decode(path.read_bytes(), type=Report)
         report.run = RunContext(
             told_ns=time.monotonic_ns(),

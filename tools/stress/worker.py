@@ -51,7 +51,7 @@ def stack_path(folder: str, client: int) -> Path:
 
 
 def run_client(client: Worker) -> int:
-    """Runs a client to its end. Returns its exit code: 1 after a failure that it has reported."""
+    """Run a client to its end. Return its exit code: 1 after a failure that it has reported."""
     with open(client.stack_path, "w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
@@ -111,7 +111,7 @@ class Worker:
         return stack_path(self._setup.folder, self.number)
 
     def run(self) -> None:
-        """Runs steps until it has to stop, or dies."""
+        """Run steps until it has to stop, or dies."""
         self._row[Field.SINCE_NS] = time.monotonic_ns()
         self.open()
         while not self.progress.control[Control.STOP]:
@@ -124,12 +124,12 @@ class Worker:
 
     @staticmethod
     def cancel_death() -> None:
-        """Cancels a planned death: a failure must be reported first."""
+        """Cancel a planned death: a failure must be reported first."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         failpoints.configure("")
 
     def report_failure(self, kind: str, text: str, finding: Finding | None) -> None:
-        """Sends a wrong result or a hang, and writes a report on everything that may explain it."""
+        """Send a wrong result or a hang, and write a report on everything that may explain it."""
         self.cancel_death()
         try:
             report = self._report_on(text, finding)
@@ -147,7 +147,7 @@ class Worker:
         return diagnosis.report(text, finding, [samples for _, samples in self._workloads])
 
     def send_failure(self, kind: str, text: str, details: Sequence[str] = (), report: str = "") -> None:
-        """Sends a failure to the coordinator."""
+        """Send a failure to the coordinator."""
         step = self._step
         failure = Failure(
             kind=kind,
@@ -165,7 +165,7 @@ class Worker:
     session: Session
 
     def reconnect(self) -> None:
-        """Ends the session in order and opens another."""
+        """End the session in order and open another."""
         self.share(0, 0, None)
         self.session.close()
         self.open()

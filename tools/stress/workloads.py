@@ -67,7 +67,7 @@ class Samples:
 
 
 def write_list(folder: Path, workloads: list[Workload]) -> None:
-    """Keeps the list for `read_list`."""
+    """Keep the list for `read_list`."""
     (folder / LIST_FILE).write_bytes(msgspec.json.encode(workloads))
 
 
