@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from softnpu.emulator.common import linux
 from softnpu.tools import compiling, daemon, doctor, infer, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import RootGroup
@@ -57,6 +58,7 @@ app.command("stop")(daemon.stop)
 
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 a failure told on stderr, 2 wrong usage."""
+    linux.open_streams()  # a descriptor with the number of a stream would get what is printed
     app(prog_name="softnpu")
 
 
