@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from softnpu.driver.errors import error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
-from softnpu.emulator.common import failpoints
+from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
@@ -171,7 +171,7 @@ class MemoryPool:
                 call, request, msg.MemAllocated, on_orphaned=self._on_orphaned_allocation
             )
             if exportable:
-                self._exported[answer.segment] = os.dup(fds[0])
+                self._exported[answer.segment] = linux.duplicate(fds[0])
             return self._map_answer(call, answer, fds, size, self._to_free, alignment)
 
     def import_segment(self, call: str, fd: int, kind: str) -> Block:
@@ -195,7 +195,7 @@ class MemoryPool:
                 found="allocated without the export flag",
                 expected="an exportable allocation",
             )
-        return os.dup(fd)
+        return linux.duplicate(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
         """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.emulator import access
+from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
@@ -105,7 +106,7 @@ def start_background(settings: DaemonSettings) -> int:
     _prepare_folder(settings)
     log_file = endpoint.log_path(Path(settings.socket))
     output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
-    read_end, write_end = os.pipe()
+    read_end, write_end = (linux.above_streams(end) for end in os.pipe())
     with os.fdopen(read_end, "rb") as reader:
         process = subprocess.Popen(
             [

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, run, status
 from softnpu.tools.demo import cli as demo
@@ -62,6 +63,7 @@ app.command("clean")(clean.clean)
 
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 a failure told on stderr, 2 wrong usage, 130 Ctrl-C."""
+    linux.open_streams()  # a descriptor with the number of a stream would get what is printed
     try:
         doctor.home_is_missing = ensure_home()
         app(prog_name="softnpu")

@@ -23,6 +23,7 @@ _FUTEX_WAKE = 1
 _PR_SET_PDEATHSIG = 1
 _ALL_WAITERS = 0x7FFFFFFF
 _NOT_DUMPED = 1 << 34
+_LAST_STREAM = 2
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """The size can never change again, so a mapping can never fault: what both sides may write."""
@@ -86,9 +87,33 @@ def memory_fence() -> None:
         threading.Lock().acquire(blocking=False)
 
 
+def above_streams(fd: int) -> int:
+    """This descriptor, or one from 3 on in its place: whoever prints would write into a lower one."""
+    if fd > _LAST_STREAM:
+        return fd
+    try:
+        return duplicate(fd)
+    finally:
+        os.close(fd)
+
+
+def duplicate(fd: int) -> int:
+    """A duplicate from 3 on, closed in programs that this one starts."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
+
+
+def open_streams() -> list[int]:
+    """Open /dev/null for the standard streams that are closed; programs that are started find them closed."""
+    opened: list[int] = []
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _LAST_STREAM:
+        opened.append(fd)
+    os.close(fd)
+    return opened
+
+
 def memfd(name: str, size: int = 0) -> int:
     """A nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
-    fd = os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = above_streams(os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         os.ftruncate(fd, size)
     except BaseException:
@@ -126,7 +151,12 @@ def has_seals(fd: int, seals: int) -> bool:
 
 def map_shared(fd: int, size: int) -> mmap.mmap:
     """The whole memory file, readable and writable, shared with every process that maps it."""
-    mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    filled = open_streams()  # `mmap` keeps a duplicate of the descriptor
+    try:
+        mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        for stream in filled:
+            os.close(stream)
     if size >= _NOT_DUMPED:
         mapping.madvise(mmap.MADV_DONTDUMP)  # sparse memory: a core file would be searched for minutes
     return mapping

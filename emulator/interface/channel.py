@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from types import TracebackType
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.common.untrusted_fds import close_untrusted, has_socket
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -107,7 +108,7 @@ class Channel:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-        packet = Packet(0, memoryview(b""), list(fds))
+        packet = Packet(0, memoryview(b""), [linux.above_streams(fd) for fd in fds])
         if not data and not fds:
             return None
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.common.file_ownership import ROOT
 from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -114,7 +115,8 @@ def socket_address(path: Path) -> Iterator[str]:
 
 def new_socket() -> socket.socket:
     """A new socket of the type that the interface uses."""
-    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return socket.socket(fileno=linux.above_streams(sock.detach()))
 
 
 def accepts(path: Path) -> bool:

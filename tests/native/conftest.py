@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -13,9 +15,44 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from tests.native.building import build, compile_program
+from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
+
+OPENVINO = """
+import io, os, sys, threading
+import numpy as np, openvino as ov
+import openvino.opset13 as op
+core = ov.Core()
+rng = np.random.default_rng(1)
+DIGITS = sys.argv[1]
+def digits(batch=1):
+    model = ov.Core().read_model(DIGITS)
+    model.reshape([batch, 1, 8, 8])
+    return model
+def images(batch=1): return rng.random((batch, 1, 8, 8), np.float32)
+def on_cpu(model, inputs):
+    return list(ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(inputs).values())
+def same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape and np.array_equal(one, other), (one, other)
+def check(compiled, model, *inputs):
+    same(list(compiled(list(inputs)).values()), on_cpu(model, list(inputs)))
+"""
+
+CASES_LOOP = """
+import json, traceback
+failed = {}
+for name, case in json.loads(sys.argv[-1]).items():
+    print(name, flush=True)
+    try:
+        exec(case, {**globals(), "core": ov.Core()})
+    except Exception:
+        failed[name] = traceback.format_exc()
+assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
+"""
+"""Runs every case with names and a `Core` of its own, and says which ones failed."""
 
 
 class Run(Protocol):
@@ -61,6 +98,46 @@ def run(surroundings: dict[str, str]) -> Run:
     return start
 
 
+class RunCases(Protocol):
+    """Runs cases of code with unmodified OpenVINO; `helpers` are for all of them."""
+
+    def __call__(self, cases: Mapping[str, str], helpers: str = "") -> None: ...
+
+
+@pytest.fixture
+def run_cases(shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path) -> RunCases:
+    """The folder of the test is `sys.argv[2]`."""
+
+    def start(cases: Mapping[str, str], helpers: str = "") -> None:
+        words = (str(digits), str(tmp_path), json.dumps(dict(cases)))
+        environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+        run(OPENVINO + helpers + CASES_LOOP, *words, environment=environment)
+
+    return start
+
+
+@contextmanager
+def client(
+    code: str, environment: Mapping[str, str], line: str, *words: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A program that one talks to while it runs; it has said `line`, and has to end well."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *words],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{line}\n"
+        yield process
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path) -> RunProgram:
     """Builds a C++ program against the drop-in loader and runs it; its output."""
@@ -79,20 +156,6 @@ def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path)
         return done.stdout
 
     return start
-
-
-CASES_LOOP = """
-import json, traceback
-failed = {}
-for name, case in json.loads(sys.argv[-1]).items():
-    print(name, flush=True)
-    try:
-        exec(case, {**globals(), "core": ov.Core()})
-    except Exception:
-        failed[name] = traceback.format_exc()
-assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
-"""
-"""Runs every case with names and a `Core` of its own, and says which ones failed."""
 
 
 class RunProgram(Protocol):

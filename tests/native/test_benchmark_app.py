@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.conftest import DEADLINE_S, Run
-from tests.native.test_openvino import PROLOGUE
+from tests.native.conftest import DEADLINE_S, OPENVINO, Run
 from tests.support.daemon import Daemon
 
 SHAPE = ("-shape", "[1,1,8,8]")
@@ -88,7 +87,7 @@ def test_benchmark_app_takes_a_blob(
 ) -> None:
     blob = tmp_path / "digits.blob"
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + EXPORT, str(digits), str(blob), way, environment=environment)
+    run(OPENVINO + EXPORT, str(digits), str(blob), way, environment=environment)
     said = benchmark_app(blob, *OPTIONS[way], code=WITH_BLOB)
     assert "Throughput:" in said
     assert ("EXECUTED" in said) == (way == "layers")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartDaemon
-from tests.native.conftest import Run
+from tests.native.conftest import OPENVINO, Run
 from tests.native.test_lifetime import PROLOGUE
-from tests.native.test_openvino import PROLOGUE as OPENVINO
+from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
 DESCRIPTORS = (
@@ -33,45 +32,9 @@ print(api.ze_mem_alloc_host(context, HostMemDesc(export=2), 4096).result.name)
 )
 
 
-def test_no_free_descriptor_is_out_of_host_memory(start_daemon: StartDaemon, run: Run) -> None:
-    start_daemon()
-    lines = run(DESCRIPTORS).stdout.splitlines()
+def test_no_free_descriptor_is_out_of_host_memory(shared_daemon: Daemon, run: Run) -> None:
+    lines = run(DESCRIPTORS, environment={"SOFTNPU_SOCKET": str(shared_daemon.socket)}).stdout.splitlines()
     assert lines == ["{'ERROR_OUT_OF_HOST_MEMORY'}", "0", "SUCCESS"]
-
-
-MEMORY = (
-    PROLOGUE
-    + """
-results = [api.ze_mem_alloc_host(context, HostMemDesc(), 48 << 20) for _ in range(2)]
-print([answer.result.name for answer in results])
-api.ze_mem_free(context, results[0].value)
-print(api.ze_mem_alloc_host(context, HostMemDesc(), 48 << 20).result.name)
-"""
-)
-
-
-def test_more_memory_than_the_session_may_have_is_out_of_device_memory(
-    start_daemon: StartDaemon, run: Run
-) -> None:
-    start_daemon(session_memory=64 << 20)
-    assert run(MEMORY).stdout.splitlines() == ["['SUCCESS', 'ERROR_OUT_OF_DEVICE_MEMORY']", "SUCCESS"]
-
-
-QUEUES = (
-    PROLOGUE
-    + """
-first = api.ze_command_queue_create(context, device, CommandQueueDesc())
-while (last := api.ze_command_queue_create(context, device, CommandQueueDesc())).value: pass
-print(last.result.name)
-print(api.ze_command_queue_destroy(first.value).name)
-print(api.ze_command_queue_create(context, device, CommandQueueDesc()).result.name)
-"""
-)
-
-
-def test_more_queues_than_the_daemon_gives_is_out_of_host_memory(start_daemon: StartDaemon, run: Run) -> None:
-    start_daemon()
-    assert run(QUEUES).stdout.splitlines() == ["ERROR_OUT_OF_HOST_MEMORY", "SUCCESS", "SUCCESS"]
 
 
 ADDRESSES = (
@@ -91,9 +54,12 @@ print(api.ze_mem_alloc_host(context, HostMemDesc(), 64 << 20).result.name)
 )
 
 
-def test_no_room_in_the_address_space_is_out_of_device_memory(start_daemon: StartDaemon, run: Run) -> None:
-    start_daemon()
-    assert run(ADDRESSES).stdout.splitlines() == ["{'ERROR_OUT_OF_DEVICE_MEMORY'} 0", "SUCCESS"]
+def test_no_room_in_the_address_space_is_out_of_device_memory(shared_daemon: Daemon, run: Run) -> None:
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    assert run(ADDRESSES, environment=environment).stdout.splitlines() == [
+        "{'ERROR_OUT_OF_DEVICE_MEMORY'} 0",
+        "SUCCESS",
+    ]
 
 
 FULL = """

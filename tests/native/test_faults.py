@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from tests.conftest import StartDaemon
-from tests.native.conftest import CASES_LOOP, Run
-from tests.native.test_openvino import PROLOGUE
+from tests.native.conftest import CASES_LOOP, OPENVINO, Run
 
 FAILING = """
 from softnpu.driver import faults
@@ -97,10 +96,10 @@ faults.clear()
 def test_openvino_meets_faults(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     start_daemon()
     cases = {name: case + LAST for name, case in CASES.items()}
-    run(PROLOGUE + FAILING + CASES_LOOP, str(digits), json.dumps(cases))
+    run(OPENVINO + FAILING + CASES_LOOP, str(digits), json.dumps(cases))
 
 
 def test_openvino_meets_the_death_of_the_daemon(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     daemon = start_daemon()
-    run(PROLOGUE + FAILING + DAEMON_DEATH, str(digits))
+    run(OPENVINO + FAILING + DAEMON_DEATH, str(digits))
     assert daemon.process.wait(10) == -9

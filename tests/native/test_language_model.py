@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.native.conftest import Run
-from tests.native.test_openvino import PROLOGUE
-from tests.support.daemon import Daemon
+from tests.native.conftest import RunCases
 
 # what the pipeline of OpenVINO GenAI sets for an NPU; the CPU device gets the model as it is
 GENERATE = """
@@ -39,13 +35,6 @@ for length in (5, 12, 31):
 """
 
 
-def test_language_model_generates_the_tokens_of_the_cpu_device(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path
-) -> None:
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + GENERATE, str(digits), str(tmp_path), environment=environment)
-
-
 NPUW = """
 for config in ({}, {"NPUW_DEVICES": "NPU"}, {"NPUW_FOLD": "YES", "NPUW_ONLINE_PIPELINE": "REP"}):
     compiled, image = core.compile_model(digits(), "NPU", {"NPU_USE_NPUW": "YES", **config}), images()
@@ -55,6 +44,5 @@ for config in ({}, {"NPUW_DEVICES": "NPU"}, {"NPUW_FOLD": "YES", "NPUW_ONLINE_PI
 """
 
 
-def test_npuw_runs_models_of_any_kind(shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path) -> None:
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + NPUW, str(digits), str(tmp_path), environment=environment)
+def test_npuw(run_cases: RunCases) -> None:
+    run_cases({"tokens are those of the CPU device": GENERATE, "models of any kind": NPUW})

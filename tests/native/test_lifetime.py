@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartDaemon
-from tests.native.conftest import Run
-from tests.native.test_openvino import PROLOGUE as OPENVINO
+from tests.native.conftest import OPENVINO, Run, client
+from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
 PROLOGUE = """
@@ -63,30 +61,13 @@ print(api.ze_context_destroy(context).name)
 )
 
 
-def client_of(code: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
-    """A program that one talks to while it runs."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", code, *words],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_every_wait_ends_when_the_daemon_is_killed(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon(tdr_ms=60000)
-    client = client_of(WAITERS, surroundings)
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "waiting\n"
+    with client(WAITERS, surroundings, "waiting") as process:
         daemon.kill()
-        output, _ = client.communicate(timeout=30)
-    finally:
-        client.kill()
-    assert client.returncode == 0
+        output, _ = process.communicate(timeout=30)
     names = ("fence", "queue", "event", "immediate")
     assert output.splitlines() == [
         *(f"{name} ERROR_DEVICE_LOST" for name in names),
@@ -113,16 +94,10 @@ def test_openvino_in_mid_inference_gets_an_error_and_ends_in_order(
     start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path
 ) -> None:
     daemon = start_daemon()
-    client = client_of(OPENVINO + INFERRING, surroundings, str(digits))
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "inferring\n"
+    with client(OPENVINO + INFERRING, surroundings, "inferring", str(digits)) as process:
         daemon.kill()
-        said, _ = client.communicate(timeout=60)
-    finally:
-        client.kill()
+        said, _ = process.communicate(timeout=60)
     assert said == "True\n"
-    assert client.returncode == 0
 
 
 def test_new_session_after_the_daemon_was_replaced(
@@ -161,16 +136,12 @@ print(api.read(fresh, 2), api.ze_mem_free(context, memory).name, api.ze_mem_free
 print(api.ze_context_destroy(context).name, api.ze_event_destroy(event).name)
 """
     )
-    client = client_of(code, surroundings)
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "SUCCESS SUCCESS\n"
-        assert client.stdout.readline() == "ready\n"
+    with client(code, surroundings, "SUCCESS SUCCESS") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
         daemon.kill()
         start_daemon()
-        said, _ = client.communicate("go\n", timeout=30)
-    finally:
-        client.kill()
+        said, _ = process.communicate("go\n", timeout=30)
     lost = "ERROR_DEVICE_LOST"
     assert said.splitlines() == [
         "ERROR_OUT_OF_DEVICE_MEMORY b'\\x01\\x01'",
@@ -208,17 +179,12 @@ def test_openvino_compiles_again_with_the_next_daemon(
     start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path, old: str
 ) -> None:
     daemon = start_daemon()
-    client = client_of(OPENVINO + RECOMPILING, surroundings, str(digits), old)
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "ready\n"
+    with client(OPENVINO + RECOMPILING, surroundings, "ready", str(digits), old) as process:
         daemon.kill()
         start_daemon()
-        said, _ = client.communicate("go\n", timeout=60)
-    finally:
-        client.kill()
+        said, _ = process.communicate("go\n", timeout=60)
     assert said == "same\n"
-    assert client.returncode == 0
+    assert process.returncode == 0
 
 
 FORK = (
@@ -275,15 +241,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("level", ["", "off"])
 def test_forked_child_of_an_openvino_program_is_told_why_it_has_no_npu(
-    start_daemon: StartDaemon, run: Run, digits: Path, level: str
+    shared_daemon: Daemon, run: Run, digits: Path
 ) -> None:
-    start_daemon()
-    told = run(OPENVINO + FORKED_OPENVINO, str(digits), environment={"SOFTNPU_LOG": level})
+    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    told = run(OPENVINO + FORKED_OPENVINO, str(digits), environment=environment)
     assert told.stdout == "0\n"
-    lines = [line for line in told.stderr.splitlines() if line.startswith("softnpu: ")]
-    assert [("forked" in line, "spawn" in line) for line in lines] == ([] if level else [(True, True)])
+    (line,) = [line for line in told.stderr.splitlines() if line.startswith("softnpu: ")]
+    assert "forked" in line
+    assert "spawn" in line
 
 
 ORPHAN = (
@@ -302,14 +268,10 @@ def test_daemon_learns_of_the_parents_end_though_its_child_lives_on(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon()
-    parent = client_of(ORPHAN, surroundings)
-    try:
+    with client(ORPHAN, surroundings, "left") as parent:
         assert parent.wait(timeout=30) == 0
         wait_until(lambda: daemon.status().session_count <= 1, 1.5, what="the end of the session")
-    finally:
-        parent.kill()
-        said, _ = parent.communicate(timeout=30)  # closes the input: the child ends, and with it the output
-    assert said == "left\n"
+        parent.communicate(timeout=30)  # closes the input: the child ends, and with it the output
 
 
 AT_EXIT = (

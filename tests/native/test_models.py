@@ -5,16 +5,11 @@ The numbers are those of its CPU device, bit by bit where weights are constants.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
-from tests.native.conftest import CASES_LOOP, Run
-from tests.native.test_openvino import PROLOGUE
-from tests.support.daemon import Daemon
+from tests.native.conftest import RunCases
 
 HELPERS = """
 def constant(seed, *shape):
@@ -162,30 +157,28 @@ for remote in (True, False, True):
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_openvino_with_models_of_every_kind(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, feature: str
-) -> None:
-    cases = {name: model + FEATURES[feature] for name, model in MODELS.items()}
-    words = (str(digits), str(tmp_path), json.dumps(cases))
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + HELPERS + CASES_LOOP, *words, environment=environment)
+def test_openvino_with_models_of_every_kind(run_cases: RunCases) -> None:
+    cases = {
+        f"{feature}: {model}": MODELS[model] + FEATURES[feature] for feature in FEATURES for model in MODELS
+    }
+    run_cases(cases, HELPERS)
 
 
-REAL = """
-model, shapes = core.read_model(sys.argv[3]), eval(sys.argv[4])
-model.reshape(shapes)
-"""
+def real_model(name: str) -> str:
+    return f"model = core.read_model({str(get(name))!r})\nmodel.reshape({lookup(name).shapes!r})\n"
 
 
-@pytest.mark.parametrize("name", ["yolov8n", "magika", "minilm"])
-def test_openvino_with_real_models(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, name: str
-) -> None:
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    parts = [f"print({feature!r}, flush=True)\n{code}" for feature, code in FEATURES.items()]
-    words = [str(digits), str(tmp_path), str(get(name)), repr(lookup(name).shapes)]
-    run("".join([PROLOGUE, HELPERS, REAL, *parts]), *words, environment=environment)
+REAL = ("yolov8n", "magika", "minilm")
+
+
+def test_openvino_with_real_models(run_cases: RunCases) -> None:
+    run_cases({name: real_model(name) + next(iter(FEATURES.values())) for name in REAL}, HELPERS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", REAL)
+def test_openvino_with_every_feature_of_real_models(run_cases: RunCases, name: str) -> None:
+    run_cases({feature: real_model(name) + code for feature, code in FEATURES.items()}, HELPERS)
 
 
 STATEFUL = """
@@ -198,7 +191,7 @@ ov.save_model(
     ov.Model([op.result(total)], [op.assign(total, variable)], [x], "stateful"),
     sys.argv[2] + "/model.xml", compress_to_fp16=False,
 )
-model, config = core.read_model(sys.argv[2] + "/model.xml"), eval(sys.argv[3])
+model, config = core.read_model(sys.argv[2] + "/model.xml"), CONFIG
 reference = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 compiled = core.compile_model(model, "NPU", config)
 weights = {"WEIGHTS_PATH": sys.argv[2] + "/model.bin"} if config else {}
@@ -217,15 +210,6 @@ for each in (compiled, imported):
 """
 
 
-@pytest.mark.parametrize("config", ["{}", "{'ENABLE_WEIGHTLESS': True}"])
-def test_openvino_keeps_states_also_without_weights(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, config: str
-) -> None:
-    # with separated weights the plugin counts states before weights
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + HELPERS + STATEFUL, str(digits), str(tmp_path), config, environment=environment)
-
-
 LONG_NAMES = """
 def variable_of(name):
     info = ov.op.util.VariableInfo()
@@ -233,7 +217,7 @@ def variable_of(name):
     return ov.op.util.Variable(info)
 x, results, sinks = op.parameter(ov.PartialShape([ov.Dimension(1, 3), 4]), np.float32, "x" * 400), [], []
 for number in range(3):
-    variable = variable_of(sys.argv[3] * 400 + str(number))
+    variable = variable_of(LETTER * 400 + str(number))
     state = op.read_value(op.constant(np.zeros((1, 4), np.float32)), variable)
     total = op.add(state, op.constant(np.full((1, 4), number + 1, np.float32)))
     sinks.append(op.assign(total, variable))
@@ -251,20 +235,11 @@ assert len({state.name for state in ours.query_state()}) == 3
 """
 
 
-@pytest.mark.parametrize("letter", ["s", "ä"])
-def test_openvino_tells_states_apart_whose_names_begin_alike(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, letter: str
-) -> None:
-    # Level Zero has room for 255 bytes of a name
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + HELPERS + LONG_NAMES, str(digits), str(tmp_path), letter, environment=environment)
-
-
 BATCH = """
-model, mode, bound = core.read_model(DIGITS), sys.argv[3], sys.argv[4]
-model.reshape([ov.Dimension(1, 8) if bound == "bounded" else -1, 1, 8, 8])
+model = core.read_model(DIGITS)
+model.reshape([BATCHES, 1, 8, 8])
 model.get_parameters()[0].set_layout(ov.Layout("NCHW"))
-request = core.compile_model(model, "NPU", {"NPU_BATCH_MODE": mode} if mode else {}).create_infer_request()
+request = core.compile_model(model, "NPU", CONFIG).create_infer_request()
 for batch in (1, 3, 5, 2):
     given = images(batch)
     request.set_input_tensor(ov.Tensor(given))
@@ -273,19 +248,25 @@ for batch in (1, 3, 5, 2):
 """
 
 
-@pytest.mark.parametrize(
-    ("mode", "bound"),
-    [
-        ("", "open"),
-        ("AUTO", "open"),
-        ("PLUGIN", "open"),
-        ("", "bounded"),
-        ("PLUGIN", "bounded"),
-        ("COMPILER", "bounded"),
-    ],
-)
-def test_openvino_with_a_batch_that_changes(
-    shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, mode: str, bound: str
-) -> None:
-    environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
-    run(PROLOGUE + BATCH, str(digits), str(tmp_path), mode, bound, environment=environment)
+OPEN, BOUNDED = "-1", "ov.Dimension(1, 8)"
+CASES = {
+    # with separated weights the plugin counts states before weights
+    **{f"states, {config}": f"CONFIG = {config}\n{STATEFUL}" for config in ({}, {"ENABLE_WEIGHTLESS": True})},
+    # Level Zero has room for 255 bytes of a name
+    **{f"names that begin with many {letter}": f"LETTER = {letter!r}\n{LONG_NAMES}" for letter in "sä"},
+    **{
+        f"a batch that changes, {mode} {batches}": f"CONFIG, BATCHES = {mode}, {batches}\n{BATCH}"
+        for mode, batches in (
+            ({}, OPEN),
+            ({"NPU_BATCH_MODE": "AUTO"}, OPEN),
+            ({"NPU_BATCH_MODE": "PLUGIN"}, OPEN),
+            ({}, BOUNDED),
+            ({"NPU_BATCH_MODE": "PLUGIN"}, BOUNDED),
+            ({"NPU_BATCH_MODE": "COMPILER"}, BOUNDED),
+        )
+    },
+}
+
+
+def test_openvino_with_states_and_batches(run_cases: RunCases) -> None:
+    run_cases(CASES, HELPERS)

@@ -15,21 +15,7 @@ def test_empty_command_makes_its_round_trip(start_daemon: StartDaemon, program: 
     assert 0 < median <= ninth
 
 
-def test_many_threads_make_use_and_destroy_objects(start_daemon: StartDaemon, program: RunProgram) -> None:
-    daemon = start_daemon()
-    assert program("hammer", "8", "50") == "done\n"
-    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
-
-
-def test_many_threads_compile_bind_and_execute(
-    start_daemon: StartDaemon, program: RunProgram, digits: Path
-) -> None:
-    daemon = start_daemon()
-    assert program("inferences", str(digits), str(digits.with_suffix(".bin")), "6", "40") == "done\n"
-    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
-
-
-def test_many_threads_destroy_everything_in_flight(
+def test_many_threads_make_use_and_destroy_everything(
     start_daemon: StartDaemon, program: RunProgram, digits: Path
 ) -> None:
     daemon = start_daemon()

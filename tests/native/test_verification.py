@@ -44,8 +44,6 @@ STRICT = {
 MODEL = "the XML and the weights of a small model"
 PROGRAMS = {
     "round_trip": ["200"],
-    "hammer": ["8", "60"],
-    "inferences": [MODEL, "6", "60"],
     "churn": [MODEL, "8", "500"],
     "two_devices": [],
 }

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from tests.native.conftest import CASES_LOOP, Run
-from tests.native.test_openvino import PROLOGUE
-from tests.support.daemon import Daemon
+from tests.native.conftest import RunCases
 
 WEIGHTLESS = """
 folder = sys.argv[2]
@@ -123,6 +118,5 @@ for request in (compiled.create_infer_request(), imported.create_infer_request()
 }
 
 
-def test_openvino_separates_weights(shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path) -> None:
-    code, words = PROLOGUE + WEIGHTLESS + CASES_LOOP, (str(digits), str(tmp_path), json.dumps(CASES))
-    run(code, *words, environment={"SOFTNPU_SOCKET": str(shared_daemon.socket)})
+def test_openvino_separates_weights(run_cases: RunCases) -> None:
+    run_cases(CASES, WEIGHTLESS)

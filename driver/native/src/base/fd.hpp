@@ -12,7 +12,8 @@ namespace softnpu {
 class Fd {
 public:
     Fd() = default;
-    explicit Fd(int fd) : fd_(fd) {}
+    // From 3 on: whoever prints in a program without standard streams would write into a lower one.
+    explicit Fd(int fd) : fd_(fd > STDERR_FILENO || fd < 0 ? fd : above_streams(fd)) {}
     Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     Fd& operator=(Fd&& other) noexcept {
         std::swap(fd_, other.fd_);
@@ -28,6 +29,8 @@ public:
     }
 
 private:
+    static int above_streams(int fd);
+
     int fd_ = -1;
 };
 

@@ -69,7 +69,7 @@ Session say_hello() {
             return {std::move(connection), std::move(answer)};
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
-                throw other_version(failure.info().text());
+                throw other_version(failure.info().found + "; the daemon wants " + failure.info().expected);
             // the daemon ended before it read the request
             if (!connection->was_closed() || !launch.may_try_again()) throw;
         }
