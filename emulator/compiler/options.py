@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-COMPILER = "softnpu-compiler 1.5"
+COMPILER = "softnpu-compiler 1.6"
 PLATFORMS = ("3720", "4000", "5010")
 """What can be compiled for, wherever the compiler runs: the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)

@@ -6,11 +6,14 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 COUNT = 16
 """Elements of each tensor: shape 1 x 16."""
 FACTOR = 2.0
 NAMES = ("left", "right", "sum")
+"""The operations whose values the arguments are; tensors are called `NAME:0`, the result `RESULT`."""
+RESULT = "result of the sum"
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,36 @@ def weighted_sum(factor: float = FACTOR) -> Model:
 
     left = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[0])
     right = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[1])
-    for node in (left, right):
-        node.output(0).get_tensor().set_names({node.get_friendly_name()})
     scaled = ops.multiply(right, ops.constant(np.full((1, COUNT), factor, np.float32)))
     total = ops.add(left, scaled, name=NAMES[2])
-    total.output(0).get_tensor().set_names({NAMES[2]})
-    model = ov.Model([total], [left, right], f"weighted_sum_{factor:g}")
-    model.set_rt_info("true", "is_new_api")
-    model.set_rt_info("true", "use_indices_for_io_metadata")
-    with tempfile.TemporaryDirectory(prefix="softnpu-model-") as folder:
-        path = Path(folder) / "model.xml"
-        ov.serialize(model, path)
-        return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), build_flags())
+    for node in (left, right, total):
+        node.output(0).get_tensor().set_names({f"{node.get_friendly_name()}:0"})
+    result = ops.result(total, name=RESULT)
+    return _written(ov.Model([result], [left, right], f"weighted_sum_{factor:g}"), build_flags())
+
+
+def halves(build_flags: str) -> Model:
+    """An input of shape 1 x 2 x 3 x 4, f32, and its two halves on the second axis, one operation."""
+    import openvino as ov
+    from openvino import opset15 as ops
+
+    picture = ops.parameter([1, 2, 3, 4], ov.Type.f32, name="picture")
+    cut = ops.split(picture, ops.constant(1), 2, name="cut")
+    results = [ops.result(cut.output(index), name=f"half {index}") for index in range(2)]
+    return _written(ov.Model(results, [picture], "halves"), build_flags)
 
 
 def broken() -> Model:
     """An XML that no reader accepts."""
     return Model(b"<net name='broken'><layers></net>", b"", build_flags())
+
+
+def _written(model: Any, flags: str) -> Model:
+    import openvino as ov
+
+    model.set_rt_info("true", "is_new_api")
+    model.set_rt_info("true", "use_indices_for_io_metadata")
+    with tempfile.TemporaryDirectory(prefix="softnpu-model-") as folder:
+        path = Path(folder) / "model.xml"
+        ov.serialize(model, path)
+        return Model(path.read_bytes(), path.with_suffix(".bin").read_bytes(), flags)

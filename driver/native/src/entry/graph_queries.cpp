@@ -99,7 +99,7 @@ ze_result_t device_get_graph_properties2(ze_device_handle_t hDevice, ze_device_g
         const auto device = lookup<Device>(hDevice);
         require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, out->base);
-        out->elfVersion = {1, 1, 0};  // of our container
+        out->elfVersion = {schema::blob::MAJOR, schema::blob::MINOR, 0};  // of our container
         out->runtimeVersion = device->info.platform == "3720" ? ze_graph_version_info_t{7, 0, 0}
                                                               : ze_graph_version_info_t{11, 13, 0};
     });
