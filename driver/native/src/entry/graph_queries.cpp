@@ -16,7 +16,7 @@ using namespace schema;
 
 ze_result_t build_log_get_string(ze_graph_handle_t hGraph, uint32_t* pSize, char* pBuildLog) {
     return guarded("pfnBuildLogGetString", [&] {
-        if (hGraph == nullptr) return write_text(pSize, pBuildLog, last_build_failure());
+        if (hGraph == nullptr) return write_text(pSize, pBuildLog, last_build_log());
         lookup<Graph>(hGraph);
         return write_text(pSize, pBuildLog, "");
     });
@@ -62,12 +62,11 @@ ze_result_t query_context_memory(ze_context_handle_t hContext, uint32_t type,
         require_nonnull(query, "query");
         if (type == ZE_GRAPH_QUERY_MEMORY_DDR) {
             std::tie(query->total, query->allocated) = context->query_memory();
-        } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE) {
+        } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE ||
+                   type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
             const auto options = softnpu::cache_options();
             query->total = options ? options->limit : 0;
             query->allocated = options ? bytes_in(*options) : 0;
-        } else if (type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
-            *query = {0, 0};  // the device has no cache of programs
         } else {
             throw invalid_argument("context memory", format("type %u", type),
                                    "1 (DDR), 2 (DRIVER_CACHE) or 3 (PROGRAM_CACHE)");
