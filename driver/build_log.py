@@ -1,6 +1,6 @@
 """Build logs: messages of the compiler for a graph, or why there is none.
 
-Version 1 asks for the last failure of the calling thread, version 2 for the log of one creation.
+Version 1 asks for the last creation of the calling thread, version 2 for the log of one creation.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from softnpu.driver.errors import ZeError, error
 from softnpu.emulator.interface.result import ZeResult
 
 _thread = threading.local()
+_CACHE_STATUS = "ZE DynamicCaching cache_status_t: "
 
 
 class BuildLog:
@@ -55,12 +56,17 @@ def failure_text(failure: ZeError) -> str:
     return f"{failure.info.name}: {failure.info}\n"
 
 
-def note_failure(text: str) -> None:
-    """Keeps the log of a failed creation for the calling thread."""
+def note_log(text: str) -> None:
+    """Keep the log of a creation for the calling thread, in place of the one before."""
     _thread.text = text
 
 
-def last_failure() -> str:
-    """The log of the last creation that failed in this thread; empty when none did."""
+def cache_status(log: str) -> str:
+    """The line on the cache of a log: stored or found; empty without one."""
+    return next((line for line in log.splitlines(keepends=True) if line.startswith(_CACHE_STATUS)), "")
+
+
+def last_log() -> str:
+    """The log of the last creation of this thread if it failed, else what it says of the cache."""
     text: str = getattr(_thread, "text", "")
     return text

@@ -18,6 +18,7 @@ ENV_CACHE_SIZE: Final = "ZE_INTEL_NPU_CACHE_SIZE"
 DEFAULT_LIMIT: Final = 4 << 30
 
 _FOLDER: Final = "ze_intel_npu_cache"
+_chosen: tuple[str | None, int] | None = None  # ENV_CACHE_SIZE when a limit was set by a call, and that limit
 
 
 def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions | None:
@@ -36,7 +37,21 @@ def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions |
     except UnicodeEncodeError:
         log.warning("no cache of compiled models: the name of directory %r is not UTF-8", folder)
         return None
-    return CacheOptions(directory=folder, limit=_limit(environ.get(ENV_CACHE_SIZE)))
+    return CacheOptions(directory=folder, limit=cache_limit(environ))
+
+
+def cache_limit(environ: Mapping[str, str]) -> int:
+    """Bytes that the cache may take: what the process has set, unless the variable has changed since."""
+    text = environ.get(ENV_CACHE_SIZE)
+    if _chosen is not None and _chosen[0] == text:
+        return _chosen[1]
+    return _limit(text)
+
+
+def set_cache_limit(environ: Mapping[str, str], size: int) -> None:
+    """Set the limit of this process, in place of the variable."""
+    global _chosen
+    _chosen = environ.get(ENV_CACHE_SIZE), size
 
 
 def _directory(environ: Mapping[str, str]) -> str:

@@ -37,6 +37,7 @@ class Context(ContextBase):
         super().__init__(device.driver, device.connection, device.info)
         self._ids = itertools.count(1)
         self.idle_optimizations = True
+        self.idle_pruning_timeout_ms = 30_000
         self._allocations: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
 
     # ------------------------------------------------------------ memory
@@ -140,6 +141,11 @@ class Context(ContextBase):
         """
         self.check("pfnSetProperties")
         self.idle_optimizations = not disable_idle_optimizations
+
+    def set_idle_pruning_timeout(self, timeout_ms: int) -> None:
+        """`zexContextSetIdlePruningTimeout`: the idle time after which memory is pruned; remembered only."""
+        self.check("zexContextSetIdlePruningTimeout")
+        self.idle_pruning_timeout_ms = timeout_ms
 
     def release_memory(self) -> None:
         """`pfnReleaseMemory` of the context extension: gives back at once what nothing refers to any more."""

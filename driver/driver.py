@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 from softnpu.driver import extensions, launch
+from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
-from softnpu.driver.errors import ZeError, error, last_description
+from softnpu.driver.errors import ZeError, error, invalid_argument, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.driver.session import Session
 from softnpu.emulator.common.model_texts import sendable
@@ -98,6 +99,28 @@ class Driver(Session):
         """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""
         self.check("pfnGetExtension")
         return extensions.function_address(name)
+
+    def set_disk_cache_size(self, size: int) -> None:
+        """`zexDiskCacheSetSize`: bytes that the cache of compiled models may take, for this process.
+
+        It counts in place of `ZE_INTEL_NPU_CACHE_SIZE` until that variable changes.
+        """
+        call = "zexDiskCacheSetSize"
+        self.check(call)
+        if not 0 <= size < 2**64:
+            raise invalid_argument(call, "disk cache", found=f"{size} bytes", expected="0 to 2^64 - 1")
+        set_cache_limit(os.environ, size)
+
+    def get_disk_cache_size(self) -> int:
+        """`zexDiskCacheGetSize`: bytes that the cache of compiled models may take."""
+        self.check("zexDiskCacheGetSize")
+        return cache_limit(os.environ)
+
+    def get_disk_cache_directory(self) -> str:
+        """`zexDiskCacheGetDirectory`: where compiled models are cached; empty without a cache."""
+        self.check("zexDiskCacheGetDirectory")
+        options = cache_options_from_environment(os.environ)
+        return "" if options is None else options.directory
 
     def stop_daemon(self) -> None:
         """Stop the daemon, which ends every session."""

@@ -84,6 +84,14 @@ _TABLES = (
     ExtensionTable(name="ZE_extension_driver_npu", version=version(1, 0), functions=("pfnGetExtension",)),
     ExtensionTable(name="ZE_experimental_mutable_command_list", version=version(1, 1), functions=()),
 )
+PRIVATE_FUNCTIONS = (
+    "zexDiskCacheSetSize",
+    "zexDiskCacheGetSize",
+    "zexDiskCacheGetDirectory",
+    "zexContextSetIdlePruningTimeout",
+)
+"""What the real driver's own tools and tests use; found by name, in no list."""
+
 _BY_NAME = {table.name: table for table in _TABLES}
 _GRAPH_ALIASES = tuple(f"ZE_extension_graph_1_{minor}" for minor in range(2, 9))
 
@@ -100,8 +108,12 @@ def extension_properties() -> list[ExtensionProperties]:
 def function_address(name: str) -> ExtensionTable:
     """What `zeDriverGetExtensionFunctionAddress` finds; any name that contains the graph extension's does.
 
+    A private function is a table of one.
+
     Raises `ZeError` with ERROR_INVALID_ARGUMENT for an unknown name.
     """
+    if name in PRIVATE_FUNCTIONS:
+        return ExtensionTable(name=name, version=version(1, 0), functions=(name,))
     key = "ZE_extension_graph" if "ZE_extension_graph" in name else name
     table = _BY_NAME.get(key)
     if table is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from softnpu.driver import serialized
-from softnpu.driver.build_log import BuildLog, failure_text, note_failure
+from softnpu.driver.build_log import BuildLog, cache_status, failure_text, note_log
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context_base import ContextBase
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
@@ -136,17 +136,18 @@ def create(
 ) -> Graph:
     """`pfnCreate`, 2 and 3: what the descriptor says, with the cache that the environment asks for.
 
-    `compiler` is the version that the device reports. `log` is filled in any case; a failure is also kept for
-    the calling thread. Raises `ZeError` as the calls above.
+    `compiler` is the version that the device reports. `log` is filled in any case; a failure, or what became
+    of the cache, is also kept for the calling thread. Raises `ZeError` as the calls above.
     """
     try:
         graph = _create(context, desc, compiler, progress, call)
     except ZeError as failure:
         text = failure_text(failure)
-        note_failure(text)
+        note_log(text)
         if log is not None:
             log.set(text)
         raise
+    note_log(cache_status(graph.build_log))
     if log is not None:
         log.set(graph.build_log)
     return graph

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from softnpu.driver.build_log import BuildLog, last_failure
+from softnpu.driver.build_log import BuildLog, last_log
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context import Context
 from softnpu.driver.device import Device
@@ -111,26 +111,27 @@ class GraphExtension:
         return QueryNetwork(context, desc, self._version("pfnQueryNetworkCreate2"))
 
     def build_log_get_string(self, graph: Graph | None) -> str:
-        """`pfnBuildLogGetString`: of the last failure in this thread; of a graph there is nothing to say."""
+        """`pfnBuildLogGetString`: why the last creation of this thread failed, or what became of the cache.
+
+        Of a graph there is nothing to say.
+        """
         if graph is None:
-            return last_failure()
+            return last_log()
         graph.check("pfnBuildLogGetString")
         return ""
 
     def query_context_memory(self, context: Context, kind: int) -> MemoryUse:
         """`pfnQueryContextMemory`, in bytes. INVALID_ARGUMENT for an unknown type.
 
-        The driver's cache is the directory of compiled models; the device has no cache of programs.
+        Both caches are the directory of compiled models, as in the real driver.
         """
         call = "pfnQueryContextMemory"
         context.check(call)
         if kind == MemoryQuery.DDR:
             total, allocated = context.query_memory()
             return MemoryUse(total=total, allocated=allocated)
-        if kind == MemoryQuery.DRIVER_CACHE:
+        if kind in (MemoryQuery.DRIVER_CACHE, MemoryQuery.PROGRAM_CACHE):
             return _cache_use()
-        if kind == MemoryQuery.PROGRAM_CACHE:
-            return MemoryUse(total=0, allocated=0)
         raise invalid_argument(
             call,
             "context memory",

@@ -147,7 +147,6 @@ _PRECISIONS = {
 }  # fmt: skip
 _METADATA_TYPES = {kind.name.lower(): kind for kind in MetadataType}
 _RANK_LAYOUTS = (Layout.ANY, Layout.C, Layout.NC, Layout.CHW, Layout.NCHW, Layout.NCDHW)
-_LAYOUTS = {layout.name: layout for layout in Layout}
 
 
 class GraphProperties(Record, frozen=True, kw_only=True):
@@ -189,7 +188,8 @@ class ArgumentProperties(Record, frozen=True, kw_only=True):
 
     Dynamic ones are their upper bounds, or what `argument_bounds` tells in their place.
 
-    The network's precision and layout are those of the IR, the device's those of the memory.
+    The build flags are applied to the network before it is compiled: its precision is that of the memory, and
+    so are its dimensions. The layout is the default for that many dimensions.
     """
 
     name: str
@@ -218,7 +218,10 @@ class ArgumentProperties3(ArgumentProperties2, frozen=True, kw_only=True):
 
 
 class ArgumentMetadata(Record, frozen=True, kw_only=True):
-    """`ze_graph_argument_metadata_t`: the argument as the IR has it. 2**64 - 1 is a dynamic dimension."""
+    """`ze_graph_argument_metadata_t`: the argument as the IR and the build flags have it.
+
+    2**64 - 1 is a dynamic dimension.
+    """
 
     type: ArgumentType
     friendly_name: str
@@ -238,15 +241,14 @@ class MemoryUse(Record, frozen=True, kw_only=True):
 def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> ArgumentProperties3:
     """All that is known of an argument; lower versions are a part of it. `config`: of the graph."""
     dims = dimensions(meta, config)[:MAX_DIMS]
-    layout = _layout(meta)
-    rank = len(meta.model_shape)
+    kind, layout = precision(meta.element_type), _layout_of_rank(len(meta.shape))
     return ArgumentProperties3(
         name=_name(meta),
         type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
         dims=(*dims, *(1,) * (MAX_DIMS - len(dims))),
-        network_precision=precision(meta.model_type or meta.element_type),
-        network_layout=_RANK_LAYOUTS[rank] if rank < len(_RANK_LAYOUTS) else Layout.BLOCKED,
-        device_precision=precision(meta.element_type),
+        network_precision=kind,
+        network_layout=layout,
+        device_precision=kind,
         device_layout=layout,
         quant_reverse_scale=1.0 if meta.input else 0.0,
         quant_zero_point=0,
@@ -260,7 +262,8 @@ def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> Argume
 def _name(meta: ArgumentMeta) -> str:
     # programs pair the two arguments of a state by what follows the prefixes: both are cut alike
     room = MAX_NAME - 1
-    return cut(meta.name, room - len(READ_VALUE) + len(ASSIGN) if meta.name.startswith(ASSIGN) else room)
+    name = meta.node_name or meta.name
+    return cut(name, room - len(READ_VALUE) + len(ASSIGN) if name.startswith(ASSIGN) else room)
 
 
 def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
@@ -269,10 +272,10 @@ def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
     return ArgumentMetadata(
         type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
         friendly_name=cut(meta.friendly_name or meta.name),
-        data_type=_METADATA_TYPES.get(meta.model_type or meta.element_type, MetadataType.UNDEFINED),
+        data_type=_METADATA_TYPES.get(meta.element_type, MetadataType.UNDEFINED),
         shape=tuple(DYNAMIC_DIMENSION if dim < 0 else dim for dim in shape),
         tensor_names=tuple(cut(name) for name in meta.names[:MAX_TENSOR_NAMES]),
-        input_name=cut(meta.friendly_name or meta.name),
+        input_name=cut(meta.node_name or meta.name),
     )
 
 
@@ -286,9 +289,5 @@ def cut(name: str, room: int = MAX_NAME - 1) -> str:
     return name.encode()[:room].decode(errors="ignore")
 
 
-def _layout(meta: ArgumentMeta) -> Layout:
-    said = meta.layout.strip("[]").replace(",", "").upper()
-    if said in _LAYOUTS and len(said) == len(meta.shape):
-        return _LAYOUTS[said]
-    rank = len(meta.shape)
-    return _RANK_LAYOUTS[rank] if rank < len(_RANK_LAYOUTS) else Layout.BLOCKED
+def _layout_of_rank(rank: int) -> Layout:
+    return _RANK_LAYOUTS[rank] if rank < len(_RANK_LAYOUTS) else Layout.ANY

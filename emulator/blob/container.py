@@ -21,7 +21,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
 MAJOR = 1
-MINOR = 1
+MINOR = 2
 HEADER_LAYOUT = Layout(
     """
     magic       char[8]
@@ -72,9 +72,10 @@ class Section(enum.IntEnum):
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major.
 
-    `friendly_name` is that of the IR's operation: the input itself, or what an output shows. `model_type`
-    and `model_shape` are those of the IR before build flags and shapes were applied, -1 for a dynamic
-    dimension, nothing at all for a dynamic rank. `strides` says that an execution may give strides.
+    `friendly_name` is that of the input or of the result itself. `node_name` is what Level Zero calls the
+    argument: the operation whose value it is, `name.1` for the second of several results. `model_shape` is
+    the one before shapes were applied (build flags were), -1 for a dynamic dimension, nothing at all for a
+    dynamic rank. `strides` says that an execution may give strides.
 
     With dynamic dimensions `partial_shape` has their bounds as OpenVINO writes them (`[1..8,?,64]`), `shape`
     and `byte_size` are the largest, or if there is no largest (`unbounded`) the smallest with 1 for 0. The
@@ -89,7 +90,7 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     byte_size: int
     friendly_name: str = ""
-    model_type: str = ""
+    node_name: str = ""
     model_shape: tuple[int, ...] = ()
     strides: bool = False
     partial_shape: str = ""

@@ -25,10 +25,9 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Original:
-    """An argument as the IR has it, before shapes and flags: see `ArgumentMeta`."""
+    """An argument before the model is reshaped: see `node_name` and `model_shape` of `ArgumentMeta`."""
 
-    friendly_name: str
-    element_type: str
+    name: str
     shape: tuple[int, ...] | None
 
 
@@ -57,8 +56,14 @@ def remove_compiler_hints(model: ov.Model) -> bool:
 def originals(model: ov.Model) -> list[Original]:
     """All inputs, then all outputs."""
     inputs = [original(port, port.node.friendly_name) for port in model.inputs]
-    outputs = [original(port, port.node.input_value(0).get_node().friendly_name) for port in model.outputs]
+    outputs = [original(port, _shown_name(port.node.input_value(0))) for port in model.outputs]
     return inputs + outputs
+
+
+def with_shapes(before: Sequence[Original], model: ov.Model) -> list[Original]:
+    """The same arguments, with the shapes that the model has now."""
+    ports = [*model.inputs, *model.outputs]
+    return [original(port, entry.name) for port, entry in zip(ports, before, strict=True)]
 
 
 def apply(model: ov.Model, flags: BuildFlags, by_index: bool, subject: str) -> ov.Model:
@@ -101,20 +106,31 @@ def find_argument(name: str, ports: Sequence[Any], names: Sequence[Original], by
     """The argument that flags or options call `name`; None if there is none."""
     if not by_index:
         for index, (port, original) in enumerate(zip(ports, names, strict=True)):
-            if name in port.names or name in {original.friendly_name, port.node.friendly_name}:
+            if name in port.names or name in {original.name, port.node.friendly_name}:
+                return index
+        shown = (port.node.input_values() for port in ports)
+        for index, sources in enumerate(shown):
+            if any(source.get_node().friendly_name == name for source in sources):
                 return index
     if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(ports):
         return int(name)
     return None
 
 
-def original(port: Any, friendly_name: str) -> Original:
+def original(port: Any, name: str) -> Original:
     """How an argument is now."""
     partial = port.partial_shape
     shape = None
     if partial.rank.is_static:
         shape = tuple(dim.get_length() if dim.is_static else -1 for dim in partial)
-    return Original(friendly_name, port.get_element_type().get_type_name(), shape)
+    return Original(name, shape)
+
+
+def _shown_name(value: Any) -> str:
+    """The name of the operation that an output shows, with the number of its result if it has several."""
+    node = value.get_node()
+    name: str = node.friendly_name
+    return name + (f".{value.get_index()}" if node.get_output_size() != 1 else "")
 
 
 def _conversions(
@@ -137,7 +153,7 @@ def _conversions(
         if kind in {"dynamic", port.get_element_type().get_type_name()}:
             kind = None
         order = orders.get(index)
-        name = names[index].friendly_name
+        name = names[index].name
         conversion = _Conversion(
             index, kind, None if order is None else _order(order, port, f"{object_name} '{name}'")
         )
@@ -152,7 +168,7 @@ def _index_of(
     index = find_argument(name, ports, names, by_index)
     if index is None:
         listed = " ".join(
-            f"{number}" if by_index else f"'{original.friendly_name}'"
+            f"{number}" if by_index else f"'{original.name}'"
             for number, original in enumerate(names[:_LISTED])
         )
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -47,10 +47,13 @@ def arguments(
     count = len(model.inputs)
     ports = [*model.inputs, *model.outputs]
     before = originals(model) if before is None else before
+    nodes = _unique(
+        [[entry.name, *candidates] for entry, candidates in zip(before, _names(model), strict=True)]
+    )
     strided = _strided(strides_for, ports, before, names, subject)
     described = [
-        _argument(port, name, index < count, subject, original, index in strided)
-        for index, (port, name, original) in enumerate(zip(ports, names, before, strict=True))
+        _argument(port, name, node, index < count, subject, original, index in strided)
+        for index, (port, name, node, original) in enumerate(zip(ports, names, nodes, before, strict=True))
     ]
     return dynamic.with_shape_tensors(described, subject)
 
@@ -129,7 +132,13 @@ def _strided(
 
 
 def _argument(
-    port: ov.Output, name: str, is_input: bool, subject: str, original: Original, strides: bool
+    port: ov.Output,
+    name: str,
+    node: str,
+    is_input: bool,
+    subject: str,
+    original: Original,
+    strides: bool,
 ) -> ArgumentMeta:
     kind = port.get_element_type().get_type_name()
     object_name = f"{subject}, {'input' if is_input else 'output'} '{name}'"
@@ -151,8 +160,8 @@ def _argument(
         shape=size.shape,
         layout="" if layout.empty else layout.to_string(),
         byte_size=size.byte_size,
-        friendly_name=original.friendly_name,
-        model_type=original.element_type,
+        friendly_name=port.node.friendly_name,
+        node_name=node,
         model_shape=size.shape if original.shape is None else original.shape,
         strides=strides,
         partial_shape=size.partial_shape,
@@ -163,15 +172,31 @@ def _argument(
 def _unique_names(model: ov.Model) -> list[str]:
     """One name for each argument: its first tensor name that is free, else the friendly name, else numbered.
 
-    Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
-    companions and states comes last: OpenVINO's plugin takes the argument for one of these.
+    Two outputs share all their tensor names when they show the same tensor.
     """
-    used: dict[str, None] = {}
+    return _unique(_names(model))
+
+
+def _names(model: ov.Model) -> list[list[str]]:
+    """The names of each argument, tensor names first."""
+    names = []
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
         # the tensor of a state may be one that the model shows too, which has more right to its names
-        names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
-        candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
+        tensors = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
+        names.append([*sorted(tensors), friendly])
+    return names
+
+
+def _unique(names: Sequence[Sequence[str]]) -> list[str]:
+    """For each the first of its names that is free, else its first one, numbered.
+
+    A name that begins as those of companions and states comes last: OpenVINO's plugin takes the argument for
+    one of these.
+    """
+    used: dict[str, None] = {}
+    for choice in names:
+        candidates = sorted(choice, key=lambda name: name.startswith(_OF_THE_COMPILER))
         free = next((name for name in candidates if name not in used), None)
         number = 1
         while free is None or free in used:

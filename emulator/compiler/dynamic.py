@@ -132,7 +132,7 @@ def _companion(argument: ArgumentMeta, index: int) -> ArgumentMeta:
         layout="",
         byte_size=rank * _SHAPE_ITEM,
         friendly_name=name,
-        model_type=_SHAPE_TYPE,
+        node_name=SHAPE_TENSOR + argument.node_name,
         model_shape=(rank,),
         strides=False,
         partial_shape="",

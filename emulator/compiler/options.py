@@ -15,7 +15,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
-COMPILER = "softnpu-compiler 1.5"
+COMPILER = "softnpu-compiler 1.6"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3}
 """What can be compiled for, and its tiles; the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)

@@ -75,12 +75,13 @@ def _prepared(
     job, subject, settings = request.job, request.subject, request.settings
     by_index = arguments.remove_compiler_hints(model)
     before = arguments.originals(model)
+    model = arguments.apply(model, request.flags, by_index, subject)
+    before = arguments.with_shapes(before, model)
     stages.begin("shape")
     ir.reshape(model, job.shapes, subject)
     if settings.makes_static:
         dynamic.to_static(model, subject)
-        before = arguments.originals(model)
-    model = arguments.apply(model, request.flags, by_index, subject)
+        before = arguments.with_shapes(before, model)
     if settings.dynamic_states:
         stages.begin("check")
         own = checks.arguments(model, subject, before, settings.strides_for)

@@ -134,7 +134,7 @@ def described(
             others = [
                 argument
                 for index, argument in enumerate(named)
-                if argument.name == name and index not in same
+                if name in (argument.name, argument.node_name) and index not in same
             ]
             if len(same) != 1 or others:
                 raise _refused(
@@ -143,7 +143,7 @@ def described(
                     found=f"an argument is called '{name}'",
                     expected="other names than those of states",
                 )
-            named[same[0]] = msgspec.structs.replace(named[same[0]], name=name, names=())
+            named[same[0]] = msgspec.structs.replace(named[same[0]], name=name, node_name=name, names=())
             indices.append(same[0])
         described.append(
             StateMeta(variable=state.variable, input=indices[0], output=indices[1], initial=state.initial)
@@ -389,7 +389,7 @@ def _parameters(model: ov.Model, values: Sequence[Any]) -> list[Any]:
 
 
 def _original(port: Any, name: str) -> Original:
-    return Original(name, port.get_element_type().get_type_name(), tuple(port.get_shape()))
+    return Original(name, tuple(port.get_shape()))
 
 
 def _check_source(argument: ArgumentMeta, computed: Sequence[State], subject: str) -> None:

@@ -17,6 +17,8 @@ SIZE = COUNT * 4
 """Bytes of each tensor in f32."""
 FACTOR = 2.0
 NAMES = ("left", "right", "sum")
+"""The operations whose values the arguments are; tensors are called `NAME:0`, the result `RESULT`."""
+RESULT = "result of the sum"
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,12 @@ def weighted_sum(factor: float = FACTOR) -> Model:
 
     left = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[0])
     right = ops.parameter([1, COUNT], ov.Type.f32, name=NAMES[1])
-    for node in (left, right):
-        node.output(0).get_tensor().set_names({node.get_friendly_name()})
     scaled = ops.multiply(right, ops.constant(np.full((1, COUNT), factor, np.float32)))
     total = ops.add(left, scaled, name=NAMES[2])
-    total.output(0).get_tensor().set_names({NAMES[2]})
-    model = ov.Model([total], [left, right], f"weighted_sum_{factor:g}")
-    return _of(model, build_flags())
+    for node in (left, right, total):
+        node.output(0).get_tensor().set_names({f"{node.get_friendly_name()}:0"})
+    result = ops.result(total, name=RESULT)
+    return _of(ov.Model([result], [left, right], f"weighted_sum_{factor:g}"), build_flags())
 
 
 def _of(model: ov.Model, flags: str) -> Model:
@@ -108,6 +109,17 @@ def open_relu(*shapes: str, config: str = "") -> Model:
     ]
     model = ov.Model([ops.relu(x) for x in inputs], inputs, "open_relu")
     return _of(model, f"--config {config}" if config else "")
+
+
+def halves(build_flags: str) -> Model:
+    """An input of shape 1 x 2 x 3 x 4, f32, and its two halves on the second axis, one operation."""
+    import openvino as ov
+    from openvino import opset15 as ops
+
+    picture = ops.parameter([1, 2, 3, 4], ov.Type.f32, name="picture")
+    cut = ops.split(picture, ops.constant(1), 2, name="cut")
+    results = [ops.result(cut.output(index), name=f"half {index}") for index in range(2)]
+    return _of(ov.Model(results, [picture], "halves"), build_flags)
 
 
 def broken() -> Model:

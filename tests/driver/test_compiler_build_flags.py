@@ -90,10 +90,9 @@ def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture:
     line = '--inputs_precisions="pixels:U8 1:FP16" --outputs_precisions="scaled:FP16 rest:I32"'
     meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.element_type for argument in meta.arguments] == ["u8", "f16", "f16", "i32"]
-    assert {argument.model_type for argument in meta.arguments} == {"f32"}
     assert [argument.byte_size for argument in meta.arguments] == [60, 12, 120, 24]
     assert [argument.name for argument in meta.arguments][:2] == ["image", "gain"]
-    assert [argument.friendly_name for argument in meta.arguments] == ["pixels", "gain", "scaled", "rest"]
+    assert [argument.node_name for argument in meta.arguments] == ["pixels", "gain", "scaled", "rest"]
 
 
 def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, write: WriteFiles) -> None:

@@ -368,7 +368,8 @@ def compiled(context: Context, extension: GraphExtension, line: str = "") -> Gra
     deep = ops.parameter([1, 1, 2, 1, 1, 2], np.uint8, name="deep")
     out = ops.relu(pixels, name="scaled")
     out.output(0).set_names({"out"})
-    results: list[Any] = [out, ops.negative(state, name="next"), ops.convert(deep, "f16", name="half")]
+    shown: list[Any] = [ops.result(out, name="Result_of_scaled")]
+    results = [*shown, ops.negative(state, name="next"), ops.convert(deep, "f16", name="half")]
     model = ov.Model(results, [pixels, state, deep], "wide")
     data = copying_form(model, extension.device_get_graph_properties().compiler_version)
     return extension.create2(context, GraphDesc(GraphFormat.NGRAPH_LITE, data, line))
@@ -381,15 +382,19 @@ def test_argument_properties_are_those_of_the_c_structures(
     graph = compiled(context, extension, line)
     pixels, state, deep = (graph.get_argument_properties(index) for index in range(3))
     assert (pixels.type, pixels.dims, pixels.dims_count) == (ArgumentType.INPUT, (1, 4, 5, 3, 1), 4)
-    assert (pixels.network_precision, pixels.device_precision) == (Precision.FP32, Precision.UINT8)
-    assert (pixels.network_layout, pixels.device_layout) == (Layout.NCHW, Layout.NHWC)
+    assert (pixels.network_precision, pixels.device_precision) == (Precision.UINT8, Precision.UINT8)
+    assert (pixels.network_layout, pixels.device_layout) == (Layout.NCHW, Layout.NCHW)
     assert len(pixels.associated_tensor_names) == 32
     assert max(map(len, pixels.associated_tensor_names)) == 255
     assert (state.dims, state.dims_count, state.device_layout) == ((2, 1, 1, 1, 1), 1, Layout.C)
     assert (state.supports_strides, pixels.supports_strides) == (True, False)
-    assert (deep.dims, deep.dims_count, deep.device_layout) == ((1, 1, 2, 1, 1), 5, Layout.BLOCKED)
+    assert (deep.dims, deep.dims_count, deep.device_layout) == ((1, 1, 2, 1, 1), 5, Layout.ANY)
     out = graph.get_argument_properties(3)
-    assert (out.type, out.name, out.debug_friendly_name) == (ArgumentType.OUTPUT, "out", "scaled")
+    assert (out.type, out.name, out.debug_friendly_name) == (
+        ArgumentType.OUTPUT,
+        "scaled",
+        "Result_of_scaled",
+    )
     assert graph.get_argument_metadata(2).shape == (1, 1, 2, 1, 1, 2)
 
 

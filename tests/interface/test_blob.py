@@ -78,10 +78,13 @@ def test_a_blob_keeps_its_bytes_field_by_field() -> None:
             assert msgspec.msgpack.decode(msgspec.msgpack.encode(getattr(record, name))) == value, name
 
 
-def test_a_blob_of_version_1_0_is_still_read() -> None:
-    # it has neither states nor dynamic dimensions
-    reader = BlobReader(_frozen("blob 1.0"))
-    assert reader.metadata() == msgspec.structs.replace(_META, states=())
+@pytest.mark.parametrize("minor", [0, 1])
+def test_blobs_of_earlier_versions_are_still_read(minor: int) -> None:
+    # 1.0 has neither states nor dynamic dimensions, 1.1 no names of operations
+    reader = BlobReader(_frozen(f"blob 1.{minor}"))
+    arguments = tuple(msgspec.structs.replace(argument, node_name="") for argument in _META.arguments)
+    states = _META.states if minor else ()
+    assert reader.metadata() == msgspec.structs.replace(_META, arguments=arguments, states=states)
     assert _sections_of(reader) | {Section.METADATA: b""} == _SECTIONS | {Section.METADATA: b""}
 
 
@@ -120,10 +123,10 @@ def test_a_missing_section_is_refused_by_name_and_an_empty_one_is_kept() -> None
         reader.read(Section.WEIGHTS)
 
 
-@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 2), (1, 0xFFFF)])
+@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 3), (1, 0xFFFF)])
 def test_another_version_is_refused_with_both_versions(major: int, minor: int) -> None:
     error = _refusal(_changed(8, "<HH", major, minor))
-    assert (error.info.found, error.info.expected) == (f"{major}.{minor}", "1.0 to 1.1")
+    assert (error.info.found, error.info.expected) == (f"{major}.{minor}", "1.0 to 1.2")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ class Precision(enum.IntEnum):  # ze_graph_argument_precision_t
 
 class Layout(enum.IntEnum):  # ze_graph_argument_layout_t
     ANY = 0
+    NCHW = 1
     NC = 0xC1
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.emulator.interface.result import ZeResult
 from tests.conformance import models
-from tests.conformance.api.enumerations import CACHE_DIR, CACHE_SIZE, GraphFlag, GraphProperty
+from tests.conformance.api.enumerations import CACHE_DIR, CACHE_SIZE, GraphFlag, GraphProperty, MemoryQuery
 from tests.conformance.api.structures import GraphDesc, Handle
 from tests.conformance.commands import infer
 from tests.conformance.models import SIZE, Model
@@ -22,6 +23,7 @@ COMPILED, LOADED = GraphProperty.COMPILED, GraphProperty.LOADED_FROM_CACHE
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
 HOUR_S = 3600
+DEFAULT_LIMIT = 4 << 30
 
 
 def origin(rig: Rig, desc: GraphDesc, context: Handle = None) -> int:
@@ -136,6 +138,50 @@ def test_build_log_tells_that_the_blob_was_stored_and_found(cached: Cached, mode
         _, text = rig.api.ze_graph_build_log_get_string2(outcome.log).get()
         assert line in text
         ok(rig.api.ze_graph_build_log_destroy(outcome.log))
+
+
+def test_older_log_tells_of_the_last_creation_only(cached: Cached, model: Model) -> None:
+    rig, _ = cached
+    uncached = rig.model_desc(model, flags=GraphFlag.DISABLE_CACHING)
+    rig.api.ze_graph_create2(rig.context, rig.device, rig.model_desc(models.broken()))
+    for desc, expected in ((rig.model_desc(model), STORED), (rig.model_desc(model), FOUND), (uncached, "")):
+        origin(rig, desc)
+        assert rig.api.ze_graph_build_log_get_string(None).get()[1] == expected
+
+
+@pytest.mark.parametrize("kind", [MemoryQuery.DRIVER_CACHE, MemoryQuery.PROGRAM_CACHE])
+def test_memory_query_tells_of_the_cache(cached: Cached, model: Model, kind: int) -> None:
+    rig, folder = cached
+    for _ in range(2):
+        found = rig.api.ze_graph_query_context_memory(rig.context, kind).get()
+        used = sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
+        assert found.allocated == used
+        assert found.total == rig.api.zex_disk_cache_get_size(rig.driver).get() == DEFAULT_LIMIT
+        origin(rig, rig.model_desc(model))
+
+
+def test_private_calls_tell_and_set_the_cache(
+    cached: Cached, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, folder = cached
+    assert rig.api.zex_disk_cache_get_directory(rig.driver).get() == str(folder)
+    assert rig.api.zex_disk_cache_get_directory(rig.driver, 5).get() == str(folder)[:4]
+    try:
+        ok(rig.api.zex_disk_cache_set_size(rig.driver, 256))
+        assert rig.api.zex_disk_cache_get_size(rig.driver).get() == 256
+        assert [origin(rig, rig.model_desc(model)) for _ in range(2)] == [COMPILED] * 2
+        assert entries(folder) == []
+    finally:
+        monkeypatch.setenv(CACHE_SIZE, str(DEFAULT_LIMIT))  # changed since: it counts again
+        assert rig.api.zex_disk_cache_get_size(rig.driver).get() == DEFAULT_LIMIT
+        ok(rig.api.zex_disk_cache_set_size(rig.driver, DEFAULT_LIMIT))
+    assert [origin(rig, rig.model_desc(model)) for _ in range(2)][-1] == LOADED
+
+
+def test_time_of_idle_pruning_is_set_for_a_context(rig: Rig) -> None:
+    ok(rig.api.zex_context_set_idle_pruning_timeout(rig.context, 100))
+    null = rig.api.zex_context_set_idle_pruning_timeout(None, 100)
+    assert null == ZeResult.ERROR_INVALID_NULL_HANDLE
 
 
 @pytest.mark.parametrize("limit", ["256", "plenty"], ids=["small", "unparsable"])

@@ -76,6 +76,29 @@ class NativeCore(Session):
         "zeDriverGetLastErrorDescription", c_char_p, lambda found: (found.value or b"").decode()
     )
 
+    def zex_disk_cache_set_size(self, driver: Handle, size: int) -> ZeResult:
+        return self._private(driver, "zexDiskCacheSetSize", c_size_t(size))
+
+    def zex_disk_cache_get_size(self, driver: Handle) -> Answer[int]:
+        size = c_size_t()
+        result = self._private(driver, "zexDiskCacheGetSize", ctypes.byref(size))
+        return answer(result, lambda: size.value)
+
+    def zex_disk_cache_get_directory(self, driver: Handle, room: int = 4096) -> Answer[str]:
+        text, size = ctypes.create_string_buffer(room), c_size_t(room)
+        result = self._private(driver, "zexDiskCacheGetDirectory", text, ctypes.byref(size))
+        return answer(result, text.raw[: size.value].decode)
+
+    def zex_context_set_idle_pruning_timeout(self, context: Handle, timeout_ms: int) -> ZeResult:
+        (driver,) = self.ze_init_drivers().get()
+        name = "zexContextSetIdlePruningTimeout"
+        return self._private(driver, name, handle(context), c_uint64(timeout_ms))
+
+    def _private(self, driver: Handle, name: str, *arguments: Any) -> ZeResult:
+        address = self.ze_driver_get_extension_function_address(driver, name).get()
+        assert isinstance(address, int)
+        return ZeResult(ctypes.CFUNCTYPE(ctypes.c_uint32)(address)(*arguments))
+
     # ------------------------------------------------------------ device
 
     ze_device_get = listed("zeDeviceGet", c_void_p, _same)

@@ -87,6 +87,22 @@ class PythonCore(Keeper):
 
     ze_driver_get_last_error_description = told(Driver, Driver.get_last_error_description)
 
+    @results
+    def zex_disk_cache_set_size(self, driver: Handle, size: int) -> None:
+        live(driver, Driver).set_disk_cache_size(size)
+
+    @answers
+    def zex_disk_cache_get_size(self, driver: Handle) -> int:
+        return live(driver, Driver).get_disk_cache_size()
+
+    @answers
+    def zex_disk_cache_get_directory(self, driver: Handle, room: int = 4096) -> str:
+        return live(driver, Driver).get_disk_cache_directory()[: room - 1]
+
+    @results
+    def zex_context_set_idle_pruning_timeout(self, context: Handle, timeout_ms: int) -> None:
+        live(context, Context).set_idle_pruning_timeout(timeout_ms)
+
     # ------------------------------------------------------------ device
 
     ze_device_get = told(Driver, lambda found: list(found.devices))

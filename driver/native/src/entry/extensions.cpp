@@ -3,6 +3,7 @@
 #include "base/guard.hpp"
 #include "commands/queue.hpp"
 #include "entry/calls.hpp"
+#include "graph/cache_options.hpp"
 
 namespace softnpu {
 
@@ -58,6 +59,38 @@ ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext
     });
 }
 
+// ---- private: what the real driver's own tools and tests use
+
+ze_result_t disk_cache_set_size(size_t size) {
+    return guarded("zexDiskCacheSetSize", [&] { set_cache_limit(size); });
+}
+
+ze_result_t disk_cache_get_size(size_t* size) {
+    return guarded("zexDiskCacheGetSize", [&] {
+        require_nonnull(size, "size");
+        *size = cache_limit();
+    });
+}
+
+// `length`: the room for text and NUL, then the length of the text, which is cut to that; empty without a
+// cache.
+ze_result_t disk_cache_get_directory(char* path, size_t* length) {
+    return guarded("zexDiskCacheGetDirectory", [&] {
+        require_nonnull(path, "path");
+        require_nonnull(length, "len");
+        if (*length == 0) throw invalid_size("directory of the cache", "no room", "room for a text");
+        const auto options = cache_options();
+        const std::string directory = options ? options->directory : std::string();
+        *length = directory.copy(path, *length - 1);
+        path[*length] = '\0';
+    });
+}
+
+// There is no idle memory that a time could prune.
+ze_result_t set_idle_pruning_timeout(ze_context_handle_t context, uint64_t) {
+    return guarded("zexContextSetIdlePruningTimeout", [&] { lookup<Context>(context); });
+}
+
 // The API takes tables as pointers to non-const.
 template <class Table>
 void* mutable_pointer(const Table& table) {
@@ -97,6 +130,10 @@ void* find_extension(const std::string& name) {
     if (name == "zeCommandListUpdateMutableCommandsExp") {
         return reinterpret_cast<void*>(zeCommandListUpdateMutableCommandsExp);
     }
+    if (name == "zexDiskCacheSetSize") return reinterpret_cast<void*>(disk_cache_set_size);
+    if (name == "zexDiskCacheGetSize") return reinterpret_cast<void*>(disk_cache_get_size);
+    if (name == "zexDiskCacheGetDirectory") return reinterpret_cast<void*>(disk_cache_get_directory);
+    if (name == "zexContextSetIdlePruningTimeout") return reinterpret_cast<void*>(set_idle_pruning_timeout);
     std::string known;
     for (const auto& extension : extensions()) known += (known.empty() ? "" : ", ") + extension.name;
     throw invalid_argument("extension", "'" + name + "'", "one with functions of its own: " + known);

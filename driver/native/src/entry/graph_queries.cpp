@@ -16,7 +16,7 @@ using namespace schema;
 
 ze_result_t build_log_get_string(ze_graph_handle_t hGraph, uint32_t* pSize, char* pBuildLog) {
     return guarded("pfnBuildLogGetString", [&] {
-        if (hGraph == nullptr) return write_text(pSize, pBuildLog, last_build_failure());
+        if (hGraph == nullptr) return write_text(pSize, pBuildLog, last_build_log());
         lookup<Graph>(hGraph);
         return write_text(pSize, pBuildLog, "");
     });
@@ -62,12 +62,11 @@ ze_result_t query_context_memory(ze_context_handle_t hContext, uint32_t type,
         require_nonnull(query, "query");
         if (type == ZE_GRAPH_QUERY_MEMORY_DDR) {
             std::tie(query->total, query->allocated) = context->query_memory();
-        } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE) {
+        } else if (type == ZE_GRAPH_QUERY_MEMORY_DRIVER_CACHE ||
+                   type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
             const auto options = softnpu::cache_options();
             query->total = options ? options->limit : 0;
             query->allocated = options ? bytes_in(*options) : 0;
-        } else if (type == ZE_GRAPH_QUERY_MEMORY_PROGRAM_CACHE) {
-            *query = {0, 0};  // the device has no cache of programs
         } else {
             throw invalid_argument("context memory", format("type %u", type),
                                    "1 (DDR), 2 (DRIVER_CACHE) or 3 (PROGRAM_CACHE)");
@@ -99,7 +98,7 @@ ze_result_t device_get_graph_properties2(ze_device_handle_t hDevice, ze_device_g
         const auto device = lookup_live<Device>(hDevice);
         require_nonnull(out, "pDeviceGraphProperties");
         device_properties(*device, out->base);
-        out->elfVersion = {1, 1, 0};  // of our container
+        out->elfVersion = {schema::blob::MAJOR, schema::blob::MINOR, 0};  // of our container
         out->runtimeVersion = device->info.platform == "3720" ? ze_graph_version_info_t{7, 0, 0}
                                                               : ze_graph_version_info_t{11, 13, 0};
     });

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
@@ -28,11 +29,27 @@ std::string chosen_directory() {
     return std::string(home != nullptr && *home != '\0' ? home : ".") + "/.cache" + FOLDER;
 }
 
-// What is no number counts as 0, with which nothing is stored.
-uint64_t limit() {
+// The limit that a call has set, and the variable at that time.
+struct Chosen {
+    std::mutex mutex;
+    bool set = false;
+    std::optional<std::string> variable;
+    uint64_t limit = 0;
+};
+Chosen& chosen() {
+    static auto* const only = new Chosen;  // never destroyed: other threads may still ask
+    return *only;
+}
+
+std::optional<std::string> limit_variable() {
     const char* const text = variable("ZE_INTEL_NPU_CACHE_SIZE");
-    if (text == nullptr) return DEFAULT_LIMIT;
-    std::string digits = text;
+    return text == nullptr ? std::nullopt : std::optional<std::string>(text);
+}
+
+// What is no number counts as 0, with which nothing is stored.
+uint64_t parsed(const std::optional<std::string>& text) {
+    if (!text) return DEFAULT_LIMIT;
+    std::string digits = *text;
     const size_t begin = digits.find_first_not_of(" \t\n"), end = digits.find_last_not_of(" \t\n");
     if (begin == std::string::npos) return 0;
     digits = digits.substr(begin, end - begin + 1);
@@ -57,7 +74,24 @@ std::optional<CacheOptions> cache_options() {
                  "' is not UTF-8");
         return std::nullopt;
     }
-    return CacheOptions{directory, limit()};
+    return CacheOptions{directory, cache_limit()};
+}
+
+uint64_t cache_limit() {
+    const auto text = limit_variable();
+    {
+        std::lock_guard lock(chosen().mutex);
+        if (chosen().set && chosen().variable == text) return chosen().limit;
+    }
+    return parsed(text);
+}
+
+void set_cache_limit(uint64_t limit) {
+    const auto text = limit_variable();
+    std::lock_guard lock(chosen().mutex);
+    chosen().set = true;
+    chosen().variable = text;
+    chosen().limit = limit;
 }
 
 uint64_t bytes_in(const CacheOptions& options) {

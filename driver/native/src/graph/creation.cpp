@@ -18,7 +18,16 @@ namespace {
 
 constexpr int CHAIN_LIMIT = 20;
 
-thread_local std::string last_failure;
+constexpr std::string_view CACHE_STATUS = "ZE DynamicCaching cache_status_t: ";
+
+thread_local std::string last_log;
+
+// The line on the cache of a log; empty without one.
+std::string cache_status(const std::string& log) {
+    const size_t start = log.find(CACHE_STATUS);
+    if (start == std::string::npos) return {};
+    return log.substr(start, log.find('\n', start) - start) + "\n";
+}
 
 void check_input(const ze_graph_desc_t* desc) {
     require_nonnull(desc, "desc");
@@ -96,10 +105,12 @@ void check_ranks(const GraphMeta& meta) {
 
 std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, const ze_graph_desc_t* desc,
                                     uint32_t flags) {
+    last_log.clear();
     return with_build_failure([&] {
         auto graph = std::make_shared<Graph>(context, create(*context, desc, flags), flags);
         check_ranks(graph->meta);
         context->memory()->add_sparse_sizes(sparse_sizes(graph->meta));
+        last_log = cache_status(graph->build_log);
         return graph;
     });
 }
@@ -122,8 +133,8 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
     return std::make_shared<QueryNetwork>(context, std::move(layers));
 }
 
-const std::string& last_build_failure() { return last_failure; }
+const std::string& last_build_log() { return last_log; }
 
-void keep_build_failure(const ErrorInfo& info) { last_failure = info.line() + "\n"; }
+void keep_build_failure(const ErrorInfo& info) { last_log = info.line() + "\n"; }
 
 }  // namespace softnpu

@@ -25,10 +25,7 @@ constexpr Numbered METADATA_TYPES[] = {{"dynamic", 1}, {"boolean", 2}, {"bf16", 
                                        {"f64", 6},     {"i4", 7},      {"i8", 8},   {"i16", 9}, {"i32", 10},
                                        {"i64", 11},    {"u1", 12},     {"u4", 13},  {"u8", 14}, {"u16", 15},
                                        {"u32", 16},    {"u64", 17}};
-constexpr Numbered LAYOUTS[] = {{"NCHW", 1}, {"NHWC", 2},   {"NCDHW", 3}, {"NDHWC", 4}, {"OIHW", 0x40},
-                                {"C", 0x60}, {"CHW", 0x80}, {"HW", 0xc0}, {"NC", 0xc1}, {"CN", 0xc2}};
 constexpr uint32_t RANK_LAYOUTS[] = {0, 0x60, 0xc1, 0x80, 1, 3};
-constexpr uint32_t BLOCKED = 0xc8;
 
 template <size_t N>
 uint32_t number_in(const Numbered (&table)[N], const std::string& name) {
@@ -38,26 +35,18 @@ uint32_t number_in(const Numbered (&table)[N], const std::string& name) {
     return 0;
 }
 
+// The default for so many dimensions; 0 (ANY) for more than five.
 uint32_t layout_of_rank(size_t rank) {
-    return rank < sizeof RANK_LAYOUTS / sizeof *RANK_LAYOUTS ? RANK_LAYOUTS[rank] : BLOCKED;
-}
-
-uint32_t layout_of(const ArgumentMeta& meta) {
-    std::string letters;
-    for (const char letter : meta.layout) {
-        if (std::strchr("[],", letter) == nullptr)
-            letters.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(letter))));
-    }
-    const uint32_t number = number_in(LAYOUTS, letters);
-    return number != 0 && letters.size() == meta.shape.size() ? number : layout_of_rank(meta.shape.size());
+    return rank < sizeof RANK_LAYOUTS / sizeof *RANK_LAYOUTS ? RANK_LAYOUTS[rank] : 0;
 }
 
 const std::string& friendly_name(const ArgumentMeta& meta) {
     return meta.friendly_name.empty() ? meta.name : meta.friendly_name;
 }
 
-const std::string& model_type(const ArgumentMeta& meta) {
-    return meta.model_type.empty() ? meta.element_type : meta.model_type;
+// The operation whose value the argument is.
+const std::string& node_name(const ArgumentMeta& meta) {
+    return meta.node_name.empty() ? meta.name : meta.node_name;
 }
 
 uint32_t put_names(const ArgumentMeta& meta,
@@ -70,14 +59,14 @@ uint32_t put_names(const ArgumentMeta& meta,
 // Programs pair the two arguments of a state, and an argument and its shape, by the text after the prefix.
 // Long names are cut there and end in a hash of the whole text: several may begin alike.
 void put_name(const ArgumentMeta& meta, char (&out)[ZE_MAX_GRAPH_ARGUMENT_NAME]) {
-    std::string_view name = meta.name, prefix;
+    std::string_view name = node_name(meta), prefix;
     for (const std::string_view known :
          {schema::blob::READ_VALUE, schema::blob::ASSIGN, schema::blob::SHAPE_TENSOR}) {
         if (name.substr(0, known.size()) == known) prefix = known;
     }
     name.remove_prefix(prefix.size());
     constexpr size_t room = ZE_MAX_GRAPH_ARGUMENT_NAME - 1 - schema::blob::READ_VALUE.size(), hashed = 9;
-    if (name.size() <= room) return copy_text(out, meta.name);
+    if (name.size() <= room) return copy_text(out, node_name(meta));
     char begin[room - hashed + 1];
     copy_text(begin, name);
     const auto hash = static_cast<unsigned>(std::hash<std::string_view>()(name));
@@ -93,10 +82,9 @@ void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argumen
     for (size_t index = 0; index < ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE; ++index) {
         out.dims[index] = index < dims.size() ? dims[index] : 1;
     }
-    out.networkPrecision = number_in(PRECISIONS, model_type(meta));
-    out.networkLayout = layout_of_rank(meta.model_shape.size());
-    out.devicePrecision = number_in(PRECISIONS, meta.element_type);
-    out.deviceLayout = layout_of(meta);
+    // build flags are applied to the network before it is compiled
+    out.networkPrecision = out.devicePrecision = number_in(PRECISIONS, meta.element_type);
+    out.networkLayout = out.deviceLayout = layout_of_rank(meta.shape.size());
 }
 
 void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out) {
@@ -115,7 +103,7 @@ void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argumen
 void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     out.type = meta.input ? ZE_GRAPH_ARGUMENT_TYPE_INPUT : ZE_GRAPH_ARGUMENT_TYPE_OUTPUT;
     copy_text(out.friendly_name, friendly_name(meta));
-    out.data_type = number_in(METADATA_TYPES, model_type(meta));
+    out.data_type = number_in(METADATA_TYPES, meta.element_type);
     const size_t rank = std::min(meta.model_shape.size(), ZE_MAX_GRAPH_TENSOR_REF_DIMS);
     for (size_t index = 0; index < ZE_MAX_GRAPH_TENSOR_REF_DIMS; ++index) {
         // -1, a dynamic dimension, becomes UINT64_MAX
@@ -123,7 +111,7 @@ void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out) {
     }
     out.shape_size = static_cast<uint32_t>(rank);
     out.tensor_names_count = put_names(meta, out.tensor_names);
-    copy_text(out.input_name, friendly_name(meta));
+    copy_text(out.input_name, node_name(meta));
 }
 
 }  // namespace softnpu

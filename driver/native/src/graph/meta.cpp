@@ -32,10 +32,9 @@ ArgumentMeta read_argument(const Value& value) {
     meta.input = value.flag(argument_meta::INPUT);
     meta.element_type = value.string(argument_meta::ELEMENT_TYPE);
     meta.shape = integers(value.array(argument_meta::SHAPE));
-    meta.layout = value.string(argument_meta::LAYOUT);
     meta.byte_size = value.integer(argument_meta::BYTE_SIZE);
     meta.friendly_name = value.string(argument_meta::FRIENDLY_NAME);
-    meta.model_type = value.string(argument_meta::MODEL_TYPE);
+    meta.node_name = value.string(argument_meta::NODE_NAME);
     meta.model_shape = integers(value.array(argument_meta::MODEL_SHAPE));
     meta.strides = value.flag(argument_meta::STRIDES);
     meta.partial_shape = value.string(argument_meta::PARTIAL_SHAPE);

@@ -13,10 +13,9 @@ struct ArgumentMeta {
     bool input = false;
     std::string element_type;
     std::vector<int64_t> shape;
-    std::string layout;
     uint64_t byte_size = 0;
     std::string friendly_name;
-    std::string model_type;
+    std::string node_name;
     std::vector<int64_t> model_shape;  // -1 is a dynamic dimension
     bool strides = false;
     std::string partial_shape;  // bounds of dynamic dimensions, such as [1..8,?,64]

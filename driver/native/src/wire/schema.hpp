@@ -64,7 +64,7 @@ constexpr uint32_t VERSION = 1;
 namespace blob {
 constexpr std::string_view MAGIC = "SNPUBLOB";
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 1;
+constexpr uint32_t MINOR = 2;
 constexpr uint32_t PAGE = 4096;
 constexpr uint32_t MAX_SECTIONS = 32;
 constexpr uint32_t REQUIRED = 1;
@@ -483,7 +483,7 @@ constexpr std::string_view NAME = "name", PLATFORM = "platform", PRECISION = "pr
 namespace argument_meta {
 constexpr std::string_view NAME = "name", NAMES = "names", INPUT = "input", ELEMENT_TYPE = "element_type",
     SHAPE = "shape", LAYOUT = "layout", BYTE_SIZE = "byte_size", FRIENDLY_NAME = "friendly_name",
-    MODEL_TYPE = "model_type", MODEL_SHAPE = "model_shape", STRIDES = "strides",
+    NODE_NAME = "node_name", MODEL_SHAPE = "model_shape", STRIDES = "strides",
     PARTIAL_SHAPE = "partial_shape", UNBOUNDED = "unbounded", SHAPE_OF = "shape_of";
 }
 namespace state_meta {
