@@ -67,7 +67,6 @@ def rows(count: int, value: float = 1) -> list[np.ndarray[Any, Any]]:
 MODELS: dict[str, Callable[[], ov.Model]] = {
     "fused attention": growing.attention,
     "attention": lambda: growing.attention(fused=False),
-    "no beams": lambda: growing.attention(reorders=False),
     "with a bound": lambda: growing.attention(bound=4096),
     "one batch": lambda: growing.attention(reorders=False, batch=2),
     "rows": growing.history,
@@ -190,7 +189,7 @@ def test_an_inference_that_fails_or_is_cancelled_leaves_the_state_as_it_was(shar
     assert stateful.run(twin, [first, second])[1:] == stateful.run(request, [second])
 
 
-@pytest.mark.parametrize("point", ["engine.submit", "engine.running", "engine.completing", "engine.ended"])
+@pytest.mark.parametrize("point", ["engine.running", "engine.ended"])
 def test_an_engine_that_dies_takes_no_state_with_it_and_advances_none_twice(
     start_daemon: StartDaemon, point: str
 ) -> None:
