@@ -88,6 +88,13 @@ def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
     assert stateful.run(request, steps, resets) == stateful.on_cpu(model, steps, resets)
 
 
+def test_an_output_that_does_not_fit_advances_no_state_twice(shared_core: Core) -> None:
+    model = growing.beside_a_static_one()
+    steps = [[ov.Tensor(np.full((count, 3), count, np.float32))] for count in (2, 100_000, 1)]
+    request = shared_core.compile_model(model).create_infer_request()
+    assert stateful.run(request, steps) == stateful.on_cpu(model, steps)
+
+
 def only_name(model: ov.Model) -> str:
     """The name of the only variable; nothing if there are several, which fit each other."""
     names = [variable.info.variable_id for variable in model.get_variables()]
