@@ -61,6 +61,7 @@ class Slot:
         expected = np.dtype(self._type.to_dtype())
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, dtype=expected)
+        value = _exact(value, expected)
         if value.dtype != expected or not self._accepts(value.shape):
             raise self._mismatch(f"{value.dtype}{list(value.shape)}", f"{expected}")
         return value
@@ -175,6 +176,14 @@ class Slot:
         except ZeError:
             return False
         return bool(block.size - offset >= tensor.byte_size)
+
+
+def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Integers of another width as those that are expected, if all fit; else the array as it is."""
+    if value.dtype == expected or value.dtype.kind not in "iu" or expected.kind not in "iu":
+        return value
+    converted = value.astype(expected)
+    return converted if np.array_equal(converted, value) else value
 
 
 def _initial_shape(partial: Any) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 from softnpu.driver import CommandList, Context, Driver, Graph, GraphSource, ZeError, ZeResult
 from softnpu.driver.graph_creation import compile_source, import_blob
@@ -40,22 +42,28 @@ def refused(make: Callable[[], object], result: ZeResult) -> str:
 
 
 class InPlace:
-    """`growing.history` with one memory for both arguments of its state, and one for both companions."""
+    """A graph with one memory for both arguments of each state, and one for both companions.
 
-    def __init__(self, context: Context, graph: Graph, room: int = ROOM) -> None:
+    `rows` is the state that the methods are about; `rooms` has the bytes of dynamic arguments.
+    """
+
+    def __init__(self, context: Context, graph: Graph, **rooms: int) -> None:
         graph.initialize()
         self.context = context
         self.memory = {
-            argument.name: context.alloc_host(room if argument.is_dynamic else argument.byte_size)
+            argument.name: context.alloc_host(
+                rooms.get(argument.name, ROOM) if argument.is_dynamic else argument.byte_size
+            )
             for argument in graph.meta.arguments
         }
-        self.memory[ASSIGN] = self.memory[READ]
-        self.memory[SHAPE + ASSIGN] = self.memory[SHAPE + READ]
+        for state in graph.meta.states:
+            read, assign = (graph.meta.arguments[index].name for index in (state.input, state.output))
+            self.memory[assign], self.memory[SHAPE + assign] = self.memory[read], self.memory[SHAPE + read]
+            self.memory[SHAPE + read].view(np.int32)[:] = -1
         for index, argument in enumerate(graph.meta.arguments):
             graph.set_argument_value(index, self.memory[argument.name])
         self.commands: CommandList = recorded(context, lambda commands: commands.append_graph_execute(graph))
         self.queue = context.create_command_queue()
-        self.shape[:] = -1
 
     @property
     def shape(self) -> Array:
@@ -109,7 +117,7 @@ def test_an_engine_that_dies_advances_a_state_in_place_once(
 
 
 def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context, tmp_path: Path) -> None:
-    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), room=12 * 10)
+    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     first = np.arange(24, dtype=np.float32).reshape(8, 3)
     bound.append(first)
     told = refused(lambda: bound.append(first), ZeResult.ERROR_INVALID_SIZE)
@@ -122,13 +130,25 @@ def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context,
     np.testing.assert_array_equal(bound.rows(), np.concatenate([first, first[:2]]))
 
 
-@pytest.mark.parametrize("shape", [[3, 11], [4, 2], [3, -1], [-1, 2], [3, -5]])
-def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path, shape: list[int]) -> None:
-    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), room=12 * 10)
+def test_too_little_memory_for_an_output_tells_the_shape_after_one_step(
+    context: Context, tmp_path: Path
+) -> None:
+    # OpenVINO advances its variables before it finds out that the output does not fit
+    graph = compiled(context, tmp_path, growing.beside_a_static_one(), **DYNAMIC)
+    bound = InPlace(context, graph, y=12 * 3)
+    bound.append(np.ones((2, 3), np.float32))
+    told = refused(lambda: bound.append(np.ones((5, 3), np.float32)), ZeResult.ERROR_INVALID_SIZE)
+    assert "'y'" in told
+    assert bound.memory[SHAPE + "y"].view(np.int32).tolist() == [3, 7]
+
+
+def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path) -> None:
+    bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     bound.append(np.ones((1, 3), np.float32))
-    bound.shape[:] = shape
-    told = refused(lambda: bound.append(np.ones((1, 3), np.float32)), ZeResult.ERROR_INVALID_ARGUMENT)
-    assert f"'{READ}'" in told
+    for shape in ([3, 11], [4, 2], [3, -1], [-1, 2], [3, -5]):
+        bound.shape[:] = shape
+        told = refused(lambda: bound.append(np.ones((1, 3), np.float32)), ZeResult.ERROR_INVALID_ARGUMENT)
+        assert f"'{READ}'" in told
     bound.shape[:] = [3, 1]
     bound.append(np.ones((1, 3), np.float32))
     assert bound.rows().tolist() == [[1, 1, 1]] * 2
@@ -193,41 +213,36 @@ def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
     return {"arguments": tuple(arguments)}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda meta: _state(meta, input=0),
-        lambda meta: _state(meta, input=99),
-        lambda meta: _state(meta, output=meta.states[1].output),
-        lambda meta: _state(meta, variable="other"),
-        lambda meta: _state(meta, initial=bytes(4)),
-        lambda meta: {"states": meta.states[1:]},
-        lambda _: {"states": ()},
-        lambda meta: {"states": (*meta.states, meta.states[0])},
-        lambda meta: _argument(meta, meta.states[0].input, partial_shape="[?,?]"),
-        lambda meta: _argument(meta, meta.states[0].output, partial_shape=""),
-        lambda meta: _argument(meta, meta.states[0].input, element_type="i32"),
-        lambda meta: _argument(meta, meta.states[0].input, byte_size=4),
-        lambda meta: _argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
-    ],
-    ids=[
-        "a port", "beyond", "another's", "another name", "begins", "one left out", "all left out", "twice",
-        "other bounds", "static", "other type", "other size", "no companion",
-    ],
-)  # fmt: skip
-def test_a_blob_whose_states_are_not_its_variables_is_refused(
-    context: Context, tmp_path: Path, change: Callable[[GraphMeta], dict[str, object]]
-) -> None:
+_CHANGES: dict[str, Callable[[GraphMeta], dict[str, object]]] = {
+    "a port": lambda meta: _state(meta, input=0),
+    "beyond": lambda meta: _state(meta, input=99),
+    "another's": lambda meta: _state(meta, output=meta.states[1].output),
+    "another name": lambda meta: _state(meta, variable="other"),
+    "begins": lambda meta: _state(meta, initial=bytes(4)),
+    "one left out": lambda meta: {"states": meta.states[1:]},
+    "all left out": lambda _: {"states": ()},
+    "twice": lambda meta: {"states": (*meta.states, meta.states[0])},
+    "other bounds": lambda meta: _argument(meta, meta.states[0].input, partial_shape="[?,?]"),
+    "static": lambda meta: _argument(meta, meta.states[0].output, partial_shape=""),
+    "other type": lambda meta: _argument(meta, meta.states[0].input, element_type="i32"),
+    "other size": lambda meta: _argument(meta, meta.states[0].input, byte_size=4),
+    "no companion": lambda meta: _argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
+}
+
+
+def test_a_blob_whose_states_are_not_its_variables_is_refused(context: Context, tmp_path: Path) -> None:
     content = compiled(context, tmp_path, growing.beside_a_static_one(), **DYNAMIC).get_native_binary()
-    bad = with_meta(content, **change(BlobReader(content).metadata()))
-    refused(lambda: import_blob(context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
+    meta = BlobReader(content).metadata()
+    for change in _CHANGES.values():
+        bad = with_meta(content, **change(meta))
+        refused(partial(import_blob, context, bad), ZeResult.ERROR_INVALID_NATIVE_BINARY)
 
 
 def test_a_blob_without_the_variables_of_its_states_is_refused(context: Context, tmp_path: Path) -> None:
     content = compiled(context, tmp_path, growing.history(), **DYNAMIC).get_native_binary()
     x, rows = stateful.source([-1, 3]), stateful.source([-1, 3], READ)
-    both = stateful.named(stateful.ops.concat([rows, x], 0), ASSIGN)
-    total = stateful.named(stateful.ops.reduce_sum(both, stateful.ops.constant([0]), False), "y")
+    both = stateful.named(ops.concat([rows, x], 0), ASSIGN)
+    total = stateful.named(ops.reduce_sum(both, ops.constant([0]), False), "y")
     path = tmp_path / "plain.xml"
     ov.serialize(stateful.model({"y": total, ASSIGN: both}, [], [x, rows], "history"), path)
     bad = altered(content, IR=path.read_bytes())

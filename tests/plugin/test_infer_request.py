@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 from softnpu.plugin import CompiledModel, Core, InferRequest, InputError
 from tests.support.cases import case
@@ -172,6 +173,18 @@ def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest) ->
             with pytest.raises(InputError, match=says):
                 request_.infer(inputs)
             np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
+
+
+def test_integers_of_another_width_are_taken_if_they_fit(shared_core: Core) -> None:
+    x = ops.parameter([3], ov.Type.i32, name="x")
+    request = shared_core.compile_model(
+        ov.Model([ops.result(ops.add(x, x))], [x], "doubled")
+    ).create_infer_request()
+    for share in (False, True):
+        for kind in (np.int64, np.uint8, np.uint64):
+            assert list(request.infer([np.array([1, 2, 200], kind)], share_inputs=share)[0]) == [2, 4, 400]
+        with pytest.raises(InputError, match=r"'x': int64.*expected int32"):
+            request.infer([np.array([1, 2, 1 << 31])], share_inputs=share)
 
 
 def test_a_tensor_of_the_wrong_shape_or_type_is_refused(request_: InferRequest) -> None:
