@@ -85,6 +85,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("shapeFromIRModel", trait="states", api="native"),
     ),
     Known(
+        "a state that is set, and other numbers of inputs and outputs, by OpenVINO's plugin",
+        "docs/native.md, Limits: it looks for the state's output where the input is",
+        _refused("_M_range_check", trait="states", api="native"),
+    ),
+    Known(
         "open dimensions without a bound, by OpenVINO's plugin",
         "docs/native.md, Limits",
         _refused(

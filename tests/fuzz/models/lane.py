@@ -212,7 +212,8 @@ class Lane:
 
     def _by_its_batch(self, finding: Finding, right: Right) -> list[str]:
         """What excuses a refusal that does not come when the compiler is given the whole batch."""
-        way = replace(finding.way, compiled="compiler", run="one")
+        run = finding.way.run if finding.way.run not in ("twins", "reset") else "many"
+        way = replace(finding.way, compiled="compiler", run=run)
         answer = self._peers["native"].ask(self._job(finding.key, way), _DEADLINE_S)
         good = isinstance(answer, Answer) and right.judge(way, answer)[0].good
         return [ONE_BY_ONE] if good and finding.way.compiled != "compiler" else []
