@@ -164,14 +164,15 @@ def _unique_names(model: ov.Model) -> list[str]:
     """One name for each argument: its first tensor name that is free, else the friendly name, else numbered.
 
     Two outputs share all their tensor names when they show the same tensor. A name that begins as those of
-    companions and states comes last: OpenVINO's plugin takes the argument for one of these.
+    companions and states is for want of any other: OpenVINO's plugin takes the argument for one of these.
     """
     used: dict[str, None] = {}
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name
         # the tensor of a state may be one that the model shows too, which has more right to its names
         names = () if friendly.startswith((READ_VALUE, ASSIGN)) else port.names
-        candidates = sorted([*sorted(names), friendly], key=lambda name: name.startswith(_OF_THE_COMPILER))
+        every = [*sorted(names), friendly]
+        candidates = [name for name in every if not name.startswith(_OF_THE_COMPILER)] or every
         free = next((name for name in candidates if name not in used), None)
         number = 1
         while free is None or free in used:
