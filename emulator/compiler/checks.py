@@ -191,12 +191,12 @@ def _names(model: ov.Model) -> list[list[str]]:
 def _unique(names: Sequence[Sequence[str]]) -> list[str]:
     """For each the first of its names that is free, else its first one, numbered.
 
-    A name that begins as those of companions and states comes last: OpenVINO's plugin takes the argument for
-    one of these.
+    A name that begins as those of companions and states is for want of any other: OpenVINO's plugin takes the
+    argument for one of these.
     """
     used: dict[str, None] = {}
     for choice in names:
-        candidates = sorted(choice, key=lambda name: name.startswith(_OF_THE_COMPILER))
+        candidates = [name for name in choice if not name.startswith(_OF_THE_COMPILER)] or choice
         free = next((name for name in candidates if name not in used), None)
         number = 1
         while free is None or free in used:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import openvino as ov
 from openvino import opset13
 from openvino.passes import ConstantFolding, Manager
@@ -178,7 +179,7 @@ def initial_values(
         _check_source(argument, computed, subject)
     results = []
     for state in computed:
-        result = ov.op.Result(state.value)
+        result = ov.op.Result(_as_begun(state.value))
         result.set_friendly_name(READ_VALUE + state.variable)
         results.append(result)
     outputs = [
@@ -368,12 +369,29 @@ def _repeated(constant: Any) -> bytes:
     if constant.get_element_type().bitwidth % 8 or not data.size:
         return bytes(size)
     if constant.get_element_type() == ov.Type.f32:
-        numbers = data.view(np.uint32)
-        data = np.where(numbers & _F32_EXPONENT, numbers, 0).astype(np.uint32).view(np.uint8)
+        data = _flushed(data)
     elements = data.reshape(-1, size)
     if (elements == elements[0]).all():
         return bytes(elements[0])
     return bytes(data) if data.size <= _INLINE else b""
+
+
+def _flushed(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Numbers of f32, zero for those whose exponent is."""
+    numbers = data.view(np.uint32)
+    return np.where(numbers & _F32_EXPONENT, numbers, 0).astype(np.uint32).view(np.uint8)
+
+
+def _as_begun(value: Any) -> Any:
+    """The value that a state begins as. A constant of f32 is copied if `_flushed` changes it."""
+    node = value.get_node()
+    if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
+        return value
+    data = np.ascontiguousarray(node.tensor_view.data).reshape(-1).view(np.uint8)
+    flushed = _flushed(data)
+    if (data == flushed).all():
+        return value
+    return opset13.constant(flushed.view(np.float32).reshape(node.shape)).output(0)
 
 
 def _parameters(model: ov.Model, values: Sequence[Any]) -> list[Any]:

@@ -62,7 +62,7 @@ def find(model: ov.Model) -> list[Weight]:
     nodes_by_offset: dict[int, list[Any]] = {}
     for number, node in enumerate(op for op in model.get_ordered_ops() if op.get_type_name() == "Constant"):
         offset = _hint(model, "bin_offset", number)
-        if offset is None or not _as_in_the_file(model, node, number) or not _is_weight(node):
+        if offset is None or not _as_in_the_file(model, node, number) or not is_weight(node):
             continue
         nodes = nodes_by_offset.setdefault(int(offset), [])
         # the client knows a constant by its offset only
@@ -111,7 +111,7 @@ def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
     return size == str(node.get_byte_size()) and kind == node.get_element_type().get_type_name()
 
 
-def _is_weight(node: Any) -> bool:
+def is_weight(node: Any) -> bool:
     if node.get_element_type().get_type_name() not in _TYPES or node.get_byte_size() < _SMALLEST:
         return False
     if (

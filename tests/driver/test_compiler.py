@@ -92,6 +92,17 @@ def test_a_name_like_those_of_the_compiler_is_not_the_arguments_if_there_is_anot
         assert made.meta.arguments[0].names == (f"{prefix}x", "x")
 
 
+def test_an_output_that_is_an_input_is_not_named_as_those_of_the_compiler(
+    worker: Worker, tmp_path: Path
+) -> None:
+    tensor = ops.parameter([2], np.float32, name="input")
+    tensor.output(0).set_names({"x"})
+    files = Files(tmp_path, ov.Model([ops.result(tensor, name="vpux_ie_shape_x")], [tensor], "through"))
+    made = worker.blob(files.job(weights=()), [files.xml])
+    assert [argument.name for argument in made.meta.arguments] == ["x", "x:1"]
+    files.close()
+
+
 def test_shapes_are_applied_and_the_dynamic_ones_told(worker: Worker, dynamic: Files) -> None:
     meta = worker.blob(dynamic.job(shapes={"pixels": (2, 3, 10, 12)}), dynamic.fds).meta
     assert [argument.shape for argument in meta.arguments] == [(2, 3, 10, 12), (2, 4, 8, 10)]

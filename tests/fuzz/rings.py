@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -271,19 +272,30 @@ def _flipping(arena: Arena, maker: CommandMaker) -> Iterator[None]:
     """A process that rewrites command buffer, slots, signals and arguments all the time."""
     pairs = [maker.pair() for _ in range(12)]
     noise = arena.dice.randbytes(64)
+
+    def flip() -> None:
+        for right, wrong in pairs:
+            for _ in range(20):
+                arena.buffer.write(wrong)
+                arena.buffer.write(right)
+            arena.signals.write(noise, 64)
+            for room in arena.arguments:
+                room.write(wrong[-8:])
+
+    with _again_and_again(flip):
+        yield
+
+
+@contextmanager
+def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
+    """A process that does this all the time."""
     parent = os.getpid()
     child = os.fork()
     if not child:
         try:
             linux.die_with_parent(parent)
             while True:
-                for right, wrong in pairs:
-                    for _ in range(20):
-                        arena.buffer.write(wrong)
-                        arena.buffer.write(right)
-                    arena.signals.write(noise, 64)
-                    for room in arena.arguments:
-                        room.write(wrong[-8:])
+                work()
         finally:
             os._exit(1)
     try:
@@ -295,35 +307,25 @@ def _flipping(arena: Arena, maker: CommandMaker) -> Iterator[None]:
 
 def restless_tail(target: Target, tally: Tally) -> None:
     """The tail of a lost ring changes all the time: everybody else is served as before."""
-    arena = Arena(target, Dice("restless"))
+    arena, other = Arena(target, Dice("restless")), Arena(target, Dice("honest"))
+    restless, numbers = Queue(arena, 2), itertools.count(5, 0x9E3779B97F4A7C15)
+
+    def change() -> None:
+        number = next(numbers) % 2**64
+        restless.ring.write(struct.pack("=Q", number), records.RING_TAIL)
+        if number % 64 != 5:
+            os.eventfd_write(arena.doorbell, 1)
+
     try:
-        restless = Queue(arena, 2)
-        parent = os.getpid()
-        child = os.fork()
-        if not child:
-            try:
-                linux.die_with_parent(parent)
-                number = 5
-                while True:
-                    number = number * 5 % 2**64
-                    restless.ring.write(struct.pack("=Q", number), records.RING_TAIL)
-                    if number % 64 != 5:
-                        os.eventfd_write(arena.doorbell, 1)
-            finally:
-                os._exit(1)
-        other = Arena(target, Dice("honest"))
-        try:
+        with _again_and_again(change):
             for _ in range(100):
                 start = time.monotonic()
                 other.check_works()
                 took = time.monotonic() - start
                 if took > 2.0:
                     raise Violation(f"an honest submission beside a tail that never rests took {took:.1f} s")
-        finally:
-            other.close()
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
     finally:
+        other.close()
         arena.close()
     tally.accepted["restless tail"] += 1
 

@@ -121,12 +121,20 @@ def test_a_state_of_opset_3_has_the_type_of_the_model(shared_core: Core, kind: o
     assert only(compiled).state.element_type == kind
 
 
-@pytest.mark.parametrize("kind", [Types.f32, Types.f16, Types.bf16])
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        (Types.f32, [1e-42, -0.0, 1.0, -1e-40, 1e-38]),
+        (Types.f16, [1e-42, -0.0, 1.0, -1e-40, 6e-8]),
+        (Types.bf16, [1e-42, -0.0, 1.0, -1e-40, 1e-38]),
+        (Types.f32, [-0.0, *range(300)]),
+    ],
+)
 def test_subnormal_numbers_that_a_state_begins_as_are_those_of_the_cpu_device(
-    shared_core: Core, kind: ov.Type
+    shared_core: Core, kind: ov.Type, numbers: list[float]
 ) -> None:
-    x = stateful.source([5], element_type=kind)
-    first = ops.constant(np.array([1e-42, -0.0, 1.0, -1e-40, 1e-38]), kind)
+    x = stateful.source([len(numbers)], element_type=kind)
+    first = ops.constant(np.array(numbers), kind)
     state = stateful.read(first, "v", x)
     model = stateful.model({"y": state}, [opset6.assign(ops.add(state, x), "v")], [x], "small")
     compiled = shared_core.compile_model(model)

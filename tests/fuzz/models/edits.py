@@ -13,6 +13,7 @@ from tests.fuzz.models.values import SMALL, name_of, tensor
 Edit = tuple[str, int, int]
 """What is done, and two numbers: which output, node, input or step."""
 Steps = list[list[ov.Tensor]]
+Made = tuple[ov.Model, Steps]
 _FIXED = ("Parameter", "Constant", "Result", "Assign", "ReadValue")
 
 
@@ -20,14 +21,13 @@ class CannotEdit(Exception):
     """The edit does not apply to this model."""
 
 
-def apply(edit: Edit, model: ov.Model, steps: Steps, dice: Dice) -> tuple[ov.Model, Steps]:
+def apply(edit: Edit, model: ov.Model, steps: Steps, dice: Dice) -> Made:
     """The changed model and its inputs. Raises `CannotEdit`."""
-    kind, first, second = edit
     try:
-        model = model.clone()
-        return _EDITS[kind](model, steps, first, second, dice)
+        made: Made = getattr(_Edits(model.clone(), steps, edit, dice), edit[0].replace(" ", "_"))()
     except (RuntimeError, IndexError, ValueError) as error:
         raise CannotEdit(f"{edit}: {error}") from error
+    return made
 
 
 def candidates(model: ov.Model, steps: Steps) -> list[Edit]:
@@ -66,189 +66,167 @@ def candidates(model: ov.Model, steps: Steps) -> list[Edit]:
     return found
 
 
-def _rebuilt(model: ov.Model, results: list[Any], sinks: list[Any], steps: Steps) -> tuple[ov.Model, Steps]:
-    """A model of what is left; inputs that nothing reads go, with their tensors."""
-    needed: list[Any] = []
-    waiting, seen = [*results, *sinks], set()
-    while waiting:
-        node = waiting.pop()
-        if node.get_instance_id() not in seen:
-            seen.add(node.get_instance_id())
-            waiting += [port.get_node() for port in node.input_values()]
-    parameters = model.get_parameters()
-    needed = [index for index, one in enumerate(parameters) if one.get_instance_id() in seen]
-    changed = ov.Model(results, sinks, [parameters[index] for index in needed], model.get_friendly_name())
-    return changed, [[step[index] for index in needed] for step in steps]
+class _Edits:
+    """One edit of a clone: `first` and `second` as the edit has them."""
+
+    def __init__(self, model: ov.Model, steps: Steps, edit: Edit, dice: Dice) -> None:
+        self._model = model
+        self._steps = steps
+        _, self._first, self._second = edit
+        self._dice = dice
+
+    # ------------------------------------------------------------ what is left
+
+    def _rebuilt(self, results: list[Any] | None = None, sinks: list[Any] | None = None) -> Made:
+        """A model of these ends, or of all; inputs that nothing reads go, with their tensors."""
+        model = self._model
+        results = model.get_results() if results is None else results
+        sinks = model.get_sinks() if sinks is None else sinks
+        waiting, seen = [*results, *sinks], set()
+        while waiting:
+            node = waiting.pop()
+            if node.get_instance_id() not in seen:
+                seen.add(node.get_instance_id())
+                waiting += [port.get_node() for port in node.input_values()]
+        parameters = model.get_parameters()
+        needed = [index for index, one in enumerate(parameters) if one.get_instance_id() in seen]
+        changed = ov.Model(results, sinks, [parameters[index] for index in needed], model.get_friendly_name())
+        return changed, [[step[index] for index in needed] for step in self._steps]
+
+    def _without(self, values: list[Any]) -> list[Any]:
+        return [one for place, one in enumerate(values) if place != self._first]
+
+    def _node(self) -> Any:
+        return self._model.get_ordered_ops()[self._first]
+
+    # ------------------------------------------------------------ outputs, steps, states
+
+    def only_output(self) -> Made:
+        return self._rebuilt([self._model.get_results()[self._first]])
+
+    def drop_output(self) -> Made:
+        left = self._without(self._model.get_results())
+        if not left:
+            raise CannotEdit("the last output")
+        return self._rebuilt(left)
+
+    def end_before(self) -> Made:
+        """An output shows what the operation that computed it has read."""
+        result = self._model.get_results()[self._first]
+        source = result.input_value(0).get_node().input_value(self._second)
+        if name_of(source.element_type) in SMALL or source.get_node().get_type_name() == "Constant":
+            raise CannotEdit("nothing to show")
+        result.input(0).replace_source_output(source)
+        return self._rebuilt()
+
+    def only_step(self) -> Made:
+        return self._model, [self._steps[self._first]]
+
+    def drop_step(self) -> Made:
+        return self._model, self._without(self._steps)
+
+    def drop_sink(self) -> Made:
+        return self._rebuilt(sinks=self._without(self._model.get_sinks()))
+
+    # ------------------------------------------------------------ operations
+
+    def bypass(self) -> Made:
+        source = self._node().input_values()[self._second]
+        _read_instead(self._node().output(0), source)
+        return self._rebuilt()
+
+    def to_input(self) -> Made:
+        added = []
+        for output in self._node().outputs():
+            kind = name_of(output.element_type)
+            if not output.get_target_inputs():
+                continue
+            if output.partial_shape.is_dynamic or kind in SMALL:
+                raise CannotEdit("no shape, or no type for an input")
+            made = opset13.parameter(list(output.shape), output.element_type)
+            count = len(self._model.get_parameters())
+            made.set_friendly_name(f"cut_{self._first}_{output.get_index()}_{count}")
+            added.append(made)
+            _read_instead(output, made.output(0))
+            self._steps = [[*step, tensor(self._dice, kind, list(output.shape))] for step in self._steps]
+        self._model.add_parameters(added)
+        return self._rebuilt()
+
+    def to_constant(self) -> Made:
+        for output in self._node().outputs():
+            if output.get_target_inputs() and output.partial_shape.is_dynamic:
+                raise CannotEdit("no shape")
+            if output.get_target_inputs():
+                made = ov.op.Constant(tensor(self._dice, name_of(output.element_type), list(output.shape)))
+                made.set_friendly_name(f"fixed_{self._first}_{output.get_index()}")
+                _read_instead(output, made.output(0))
+        return self._rebuilt()
+
+    # ------------------------------------------------------------ inputs
+
+    def input_to_constant(self) -> Made:
+        made = ov.op.Constant(self._steps[0][self._first])
+        made.set_friendly_name(f"was_input_{self._first}")
+        _read_instead(self._model.inputs[self._first], made.output(0))
+        return self._rebuilt()
+
+    def make_static(self) -> Made:
+        if all(port.partial_shape.is_static for port in self._model.inputs):
+            raise CannotEdit("it is static")
+        shapes = [one.shape for one in self._steps[0]]
+        self._model.reshape({index: ov.PartialShape(list(shape)) for index, shape in enumerate(shapes)})
+        return self._model, [step for step in self._steps if [one.shape for one in step] == shapes]
+
+    def plain_names(self) -> Made:
+        plain = True
+        for index, port in enumerate([*self._model.inputs, *self._model.outputs]):
+            plain &= set(port.get_names()) == {f"p{index}"}
+            port.get_tensor().set_names({f"p{index}"})
+        if plain:
+            raise CannotEdit("they are plain")
+        for index, node in enumerate(self._model.get_ordered_ops()):
+            node.set_friendly_name(f"{node.get_type_name()}_{index}")
+        return self._model, self._steps
+
+    def no_layouts(self) -> Made:
+        if all(one.layout.empty for one in self._model.get_parameters()):
+            raise CannotEdit("there are none")
+        for parameter in self._model.get_parameters():
+            parameter.set_layout(ov.Layout())
+        return self._model, self._steps
+
+    def shorten(self) -> Made:
+        """A dimension becomes 1, of all inputs that have the same length."""
+        ports = self._model.inputs
+        if ports[self._first].partial_shape.is_dynamic:
+            raise CannotEdit("it is open")
+        size = list(ports[self._first].shape)[self._second]
+        if size < 2:
+            raise CannotEdit("it is short")
+        shapes = [[1 if one == size else one for one in port.shape] for port in ports]
+        self._model.reshape({place: ov.PartialShape(shape) for place, shape in enumerate(shapes)})
+
+        def fitting(one: ov.Tensor, shape: list[int]) -> ov.Tensor:
+            same = list(one.shape) == shape
+            return one if same else tensor(self._dice, name_of(one.element_type), shape)
+
+        return self._model, [list(map(fitting, step, shapes)) for step in self._steps]
+
+    def zeros(self) -> Made:
+        """An input is 1 everywhere, in every step."""
+        changed, different = [], False
+        for step in self._steps:
+            given = step[self._first]
+            plain = ov.Tensor(given.element_type, given.shape)
+            if plain.size:
+                plain.data.reshape(-1)[:] = 1
+                different |= plain.data.tobytes() != given.data.tobytes()
+            changed.append([plain if place == self._first else one for place, one in enumerate(step)])
+        if not different:
+            raise CannotEdit("they are plain")
+        return self._model, changed
 
 
-def _whole(model: ov.Model, steps: Steps) -> tuple[ov.Model, Steps]:
-    return _rebuilt(model, model.get_results(), model.get_sinks(), steps)
-
-
-def _only_output(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    return _rebuilt(model, [model.get_results()[index]], model.get_sinks(), steps)
-
-
-def _drop_output(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    left = [one for place, one in enumerate(model.get_results()) if place != index]
-    if not left:
-        raise CannotEdit("the last output")
-    return _rebuilt(model, left, model.get_sinks(), steps)
-
-
-def _end_before(model: ov.Model, steps: Steps, index: int, place: int, _: Dice) -> tuple[ov.Model, Steps]:
-    """An output shows what the operation that computed it has read."""
-    result = model.get_results()[index]
-    source = result.input_value(0).get_node().input_value(place)
-    if name_of(source.element_type) in SMALL or source.get_node().get_type_name() == "Constant":
-        raise CannotEdit("nothing to show")
-    result.input(0).replace_source_output(source)
-    return _whole(model, steps)
-
-
-def _only_step(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    return model, [steps[index]]
-
-
-def _drop_step(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    return model, [step for place, step in enumerate(steps) if place != index]
-
-
-def _drop_sink(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    left = [one for place, one in enumerate(model.get_sinks()) if place != index]
-    return _rebuilt(model, model.get_results(), left, steps)
-
-
-def _bypass(model: ov.Model, steps: Steps, index: int, place: int, _: Dice) -> tuple[ov.Model, Steps]:
-    node = model.get_ordered_ops()[index]
-    source = node.input_values()[place]
-    for reader in list(node.output(0).get_target_inputs()):
+def _read_instead(output: Any, source: Any) -> None:
+    for reader in list(output.get_target_inputs()):
         reader.replace_source_output(source)
-    return _whole(model, steps)
-
-
-def _to_input(model: ov.Model, steps: Steps, index: int, _: int, dice: Dice) -> tuple[ov.Model, Steps]:
-    added = []
-    for output in model.get_ordered_ops()[index].outputs():
-        readers = list(output.get_target_inputs())
-        kind = name_of(output.element_type)
-        if not readers:
-            continue
-        if output.partial_shape.is_dynamic or kind in SMALL:
-            raise CannotEdit("no shape, or no type for an input")
-        made = opset13.parameter(list(output.shape), output.element_type)
-        made.set_friendly_name(f"cut_{index}_{output.get_index()}_{len(model.get_parameters())}")
-        added.append(made)
-        for reader in readers:
-            reader.replace_source_output(made.output(0))
-        steps = [[*step, tensor(dice, kind, list(output.shape))] for step in steps]
-    model.add_parameters(added)
-    return _whole(model, steps)
-
-
-def _to_constant(model: ov.Model, steps: Steps, index: int, _: int, dice: Dice) -> tuple[ov.Model, Steps]:
-    for output in model.get_ordered_ops()[index].outputs():
-        readers = list(output.get_target_inputs())
-        if readers and output.partial_shape.is_dynamic:
-            raise CannotEdit("no shape")
-        if readers:
-            made = ov.op.Constant(tensor(dice, name_of(output.element_type), list(output.shape)))
-            made.set_friendly_name(f"fixed_{index}_{output.get_index()}")
-            for reader in readers:
-                reader.replace_source_output(made.output(0))
-    return _whole(model, steps)
-
-
-def _input_to_constant(model: ov.Model, steps: Steps, index: int, _: int, __: Dice) -> tuple[ov.Model, Steps]:
-    port = model.inputs[index]
-    made = ov.op.Constant(steps[0][index])
-    made.set_friendly_name(f"was_input_{index}")
-    for reader in list(port.get_target_inputs()):
-        reader.replace_source_output(made.output(0))
-    return _whole(model, steps)
-
-
-def _make_static(model: ov.Model, steps: Steps, _: int, __: int, ___: Dice) -> tuple[ov.Model, Steps]:
-    if all(port.partial_shape.is_static for port in model.inputs):
-        raise CannotEdit("it is static")
-    model.reshape({index: ov.PartialShape(list(one.shape)) for index, one in enumerate(steps[0])})
-    same = [step for step in steps if [one.shape for one in step] == [one.shape for one in steps[0]]]
-    return model, same
-
-
-def _plain_names(model: ov.Model, steps: Steps, _: int, __: int, ___: Dice) -> tuple[ov.Model, Steps]:
-    plain = True
-    for index, port in enumerate([*model.inputs, *model.outputs]):
-        plain &= set(port.get_names()) == {f"p{index}"}
-        port.get_tensor().set_names({f"p{index}"})
-    if plain:
-        raise CannotEdit("they are plain")
-    for index, node in enumerate(model.get_ordered_ops()):
-        node.set_friendly_name(f"{node.get_type_name()}_{index}")
-    return model, steps
-
-
-def _no_layouts(model: ov.Model, steps: Steps, _: int, __: int, ___: Dice) -> tuple[ov.Model, Steps]:
-    if all(one.layout.empty for one in model.get_parameters()):
-        raise CannotEdit("there are none")
-    for parameter in model.get_parameters():
-        parameter.set_layout(ov.Layout())
-    return model, steps
-
-
-def _shorten(model: ov.Model, steps: Steps, index: int, axis: int, dice: Dice) -> tuple[ov.Model, Steps]:
-    """A dimension becomes 1 or half of what it was, of all inputs that have the same length."""
-    if model.inputs[index].partial_shape.is_dynamic:
-        raise CannotEdit("it is open")
-    size = list(model.inputs[index].shape)[axis]
-    if size < 2:
-        raise CannotEdit("it is short")
-    shapes = {
-        place: [1 if one == size else one for one in port.shape] for place, port in enumerate(model.inputs)
-    }
-    model.reshape({place: ov.PartialShape(shape) for place, shape in shapes.items()})
-    changed = [
-        [
-            one
-            if list(one.shape) == shapes[place]
-            else tensor(dice, name_of(one.element_type), shapes[place])
-            for place, one in enumerate(step)
-        ]
-        for step in steps
-    ]
-    return model, changed
-
-
-def _zeros(model: ov.Model, steps: Steps, index: int, _: int, dice: Dice) -> tuple[ov.Model, Steps]:
-    del dice
-    changed = []
-    different = False
-    for step in steps:
-        plain = ov.Tensor(step[index].element_type, step[index].shape)
-        if plain.size:
-            data = plain.data
-            data.reshape(-1)[:] = 1
-            different |= data.tobytes() != step[index].data.tobytes()
-        changed.append([plain if place == index else one for place, one in enumerate(step)])
-    if not different:
-        raise CannotEdit("they are plain")
-    return model, changed
-
-
-_EDITS = {
-    "only output": _only_output,
-    "drop output": _drop_output,
-    "end before": _end_before,
-    "only step": _only_step,
-    "drop step": _drop_step,
-    "drop sink": _drop_sink,
-    "bypass": _bypass,
-    "to input": _to_input,
-    "to constant": _to_constant,
-    "input to constant": _input_to_constant,
-    "make static": _make_static,
-    "plain names": _plain_names,
-    "no layouts": _no_layouts,
-    "shorten": _shorten,
-    "zeros": _zeros,
-}

@@ -85,6 +85,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("shapeFromIRModel", trait="states", api="native"),
     ),
     Known(
+        "a state that is set, and other numbers of inputs and outputs, by OpenVINO's plugin",
+        "docs/native.md, Limits: it looks for the state's output where the input is",
+        _refused("_M_range_check", trait="states", api="native"),
+    ),
+    Known(
         "open dimensions without a bound, by OpenVINO's plugin",
         "docs/native.md, Limits",
         _refused(
@@ -149,6 +154,8 @@ INHERITED = "OpenVINO's CPU device does the same, used in the same way"
 """Its own request, used again or with tensors that are set, is wrong or refuses."""
 WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
 """With other numbers: it depends on what lay in memory, or on how threads share the work."""
+ONE_BY_ONE = "samples that OpenVINO's plugin computes one by one, and that depend on each other"
+"""docs/native.md, Limits: left to the compiler, the model is computed."""
 DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"
 """States are inputs and outputs then, as in the engine."""
 

@@ -21,7 +21,7 @@ from tests.fuzz.models import case as cases
 from tests.fuzz.models import choice
 from tests.fuzz.models.compare import Verdict, judge, same, verdict_of
 from tests.fuzz.models.findings import Finding
-from tests.fuzz.models.known import DIED_TOO, INHERITED, WRONG_TOO, Seen, unexcused
+from tests.fuzz.models.known import DIED_TOO, INHERITED, ONE_BY_ONE, WRONG_TOO, Seen, unexcused
 from tests.fuzz.models.peer import Peer
 from tests.fuzz.models.records import Answer, Died, Job, Way
 from tests.fuzz.models.reference import EVIDENCE
@@ -164,7 +164,7 @@ class Lane:
         seen = Seen(finding.way, traits, unlike)
         left, names = unexcused(seen, finding.differences)
         if left and finding.way.api == "native" and all(one.kind == "refused alone" for one in left):
-            names += self._by_the_plugin(finding, seen, right)
+            names += self._by_the_plugin(finding, seen, right) or self._by_its_batch(finding, right)
             left = [] if names else left
         if finding.differences and not left:
             finding.known = "; ".join(names)
@@ -209,6 +209,14 @@ class Lane:
         refused = [one for one in differences if one.kind == "refused alone"]
         left, names = unexcused(replace(seen, way=choice.PLAIN), refused)
         return names if refused and not left else []
+
+    def _by_its_batch(self, finding: Finding, right: Right) -> list[str]:
+        """What excuses a refusal that does not come when the compiler is given the whole batch."""
+        run = finding.way.run if finding.way.run not in ("twins", "reset") else "many"
+        way = replace(finding.way, compiled="compiler", run=run)
+        answer = self._peers["native"].ask(self._job(finding.key, way), _DEADLINE_S)
+        good = isinstance(answer, Answer) and right.judge(way, answer)[0].good
+        return [ONE_BY_ONE] if good and finding.way.compiled != "compiler" else []
 
     # ------------------------------------------------------------ parts
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.compiler.weights_separation import is_weight
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
 from tests.fuzz.models.running import Runner, fill, value_of, values_of
@@ -142,6 +144,19 @@ def _one_request(case: Case, job: Job) -> Answer:
     return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run("one"))
 
 
+def _separated(case: Case, _: Job) -> Answer:
+    """With the weights as inputs, and states that begin as zeros."""
+    model = case.model.clone()
+    added, held = [], []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and is_weight(node):
+            added.append(ov.op.Parameter(node.get_element_type(), node.get_output_partial_shape(0)))
+            held.append(_copy(node.tensor_view))
+            node.output(0).replace(added[-1].output(0))
+    model.add_parameters(added)
+    return _steps(replace(case, steps=[[*step, *held] for step in case.steps]), model, zeros=True)
+
+
 def _bound(case: Case, job: Job) -> Answer:
     """With tensors of the user for everything, as the engine does it."""
     return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run("set"))
@@ -204,6 +219,7 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "zeros": _zeros,
     "outside": _outside,
     "split": _split,
+    "separated": _separated,
     "alike": _alike,
     "bound": _bound,
     "written": _written,

@@ -11,6 +11,7 @@ from tests.fuzz.models.traits import Traits
 RIGHT = Way("cpu", "plain", "right")
 BY_SAMPLES = "right as samples one by one, and not as a batch"
 STREAMS = "right as the CPU device with several streams"
+SEPARATED = "right as with the weights as inputs"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -50,6 +51,10 @@ class Right:
             # the threads are shared between inferences: a sum that is split between them has other parts
             less = _less(verdict, answer, self._form("streams"), None)
             used += [STREAMS] if less is not verdict else []
+            verdict = less
+        if not verdict.good and answer.refused is None and native and way.compiled == "weightless":
+            less = _less(verdict, answer, self._form("separated"), None)
+            used += [SEPARATED] if less is not verdict else []
             verdict = less
         if not verdict.good and answer.refused is None and states:
             less = _less(verdict, answer, self._form("outside", {"zeros": native}), self._traits.after_states)
