@@ -91,6 +91,7 @@ def _argument(kind: str, shape: Any, argument: str, name: str, subject: str) -> 
         layout="",
         byte_size=size.byte_size,
         friendly_name=argument,
+        node_name=argument,
         model_shape=tuple(dim.get_length() if dim.is_static else -1 for dim in shape),
         partial_shape=size.partial_shape or ov.PartialShape(bounds).to_string(),
         unbounded=size.unbounded,

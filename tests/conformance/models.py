@@ -84,6 +84,7 @@ def growing_rows(width: int) -> Model:
     x = ops.parameter([-1, width], ov.Type.f32, name="x")
     rows = ops.concat([opset6.read_value("rows", ov.Type.f32, ov.PartialShape([-1, width])), x], 0)
     y = ops.reduce_sum(rows, ops.constant([0]), False)
+    y.set_friendly_name("y")
     for name, node in (("x", x), ("y", y)):
         node.output(0).set_names({name})
     return _serialised(ov.Model([ops.result(y)], [opset6.assign(rows, "rows")], [x], "growing_rows"), "")

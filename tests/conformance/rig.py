@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.enumerations import FenceFlag, GraphFormat
+from tests.conformance.api.enumerations import FenceFlag, GraphFormat, QueuePriority
 from tests.conformance.api.structures import (
     CommandListDesc,
     CommandQueueDesc,
@@ -23,7 +23,7 @@ from tests.conformance.api.structures import (
     HostMemDesc,
     Pointer,
 )
-from tests.conformance.commands import Append, copy, wait
+from tests.conformance.commands import Append, barrier, copy, wait
 from tests.conformance.drivers import LevelZero
 from tests.conformance.models import COUNT, SIZE, Model
 
@@ -138,6 +138,10 @@ class Rig:
         self.close(*lists)
         self.submit(chosen, *lists)
         self.finish(chosen)
+
+    def settle(self) -> None:
+        """Let the device do all that it can do now: what has low priority comes last."""
+        self.execute(barrier(), queue=self.queue(priority=QueuePriority.LOW))
 
     def execute(self, *commands: Append, queue: Handle = None, context: Handle = None) -> None:
         """Execute the commands in one list and wait for the end."""

@@ -46,7 +46,8 @@ def test_device_signals_and_resets_an_event(rig: Rig) -> None:
 def test_device_waits_for_a_host_signal(rig: Rig) -> None:
     gate, target, queue = rig.event(), rig.host(8), rig.queue()
     rig.submit(queue, rig.gated_copy(gate, target, rig.data(b"released"), 8))
-    assert rig.api.ze_command_queue_synchronize(queue, BRIEF) == ZeResult.NOT_READY
+    rig.settle()
+    assert rig.api.ze_command_queue_synchronize(queue, 0) == ZeResult.NOT_READY
     assert rig.api.read(target, 8) == bytes(8)
     rig.signal(gate)
     rig.finish(queue)
@@ -57,7 +58,8 @@ def test_device_waits_for_all_events(rig: Rig) -> None:
     first, second, target, queue = rig.event(), rig.event(), rig.host(8), rig.queue()
     rig.submit(queue, rig.recorded(wait(first, second), fill(target, b"\x01", 8)))
     rig.signal(second)
-    assert rig.api.ze_command_queue_synchronize(queue, BRIEF) == ZeResult.NOT_READY
+    rig.settle()
+    assert rig.api.ze_command_queue_synchronize(queue, 0) == ZeResult.NOT_READY
     rig.signal(first)
     rig.finish(queue)
     assert rig.api.read(target, 8) == b"\x01" * 8

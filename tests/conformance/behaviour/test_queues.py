@@ -105,7 +105,8 @@ def test_device_sync_queue_waits_on_the_device_and_not_in_execute(rig: Rig) -> N
     queue, target = rig.queue(options=QueueOption.DEVICE_SYNC), rig.host(8)
     gate = rig.block(queue)
     rig.submit(queue, rig.copy_list(target, rig.data(b"too soon"), 8))
-    assert rig.api.ze_command_queue_synchronize(queue, BRIEF) == ZeResult.NOT_READY
+    rig.settle()
+    assert rig.api.ze_command_queue_synchronize(queue, 0) == ZeResult.NOT_READY
     assert rig.api.read(target, 8) == bytes(8)
     rig.signal(gate)
     rig.finish(queue)
