@@ -59,43 +59,43 @@ class Driver(Session):
 
     def get_properties(self) -> DriverProperties:
         """`zeDriverGetProperties`."""
-        self.check("zeDriverGetProperties")
+        self._check("zeDriverGetProperties")
         return DriverProperties(uuid=NPU_DRIVER_UUID, driver_version=DRIVER_VERSION)
 
     def get_api_version(self) -> int:
         """`zeDriverGetApiVersion`: major << 16 | minor of the Level Zero specification."""
-        self.check("zeDriverGetApiVersion")
+        self._check("zeDriverGetApiVersion")
         return API_VERSION
 
     def get_ipc_properties(self) -> IpcProperties:
         """`zeDriverGetIpcProperties`."""
-        self.check("zeDriverGetIpcProperties")
+        self._check("zeDriverGetIpcProperties")
         return IpcProperties()
 
     def get_extension_properties(self) -> list[ExtensionProperties]:
         """`zeDriverGetExtensionProperties`."""
-        self.check("zeDriverGetExtensionProperties")
+        self._check("zeDriverGetExtensionProperties")
         return extensions.extension_properties()
 
     def get_extension_function_address(self, name: str) -> extensions.ExtensionTable:
         """`zeDriverGetExtensionFunctionAddress`. Raises INVALID_ARGUMENT for an unknown name."""
-        self.check("zeDriverGetExtensionFunctionAddress")
+        self._check("zeDriverGetExtensionFunctionAddress")
         return extensions.function_address(name)
 
     def get_last_error_description(self) -> str:
         """`zeDriverGetLastErrorDescription`: the last `ZeError` of the calling thread, empty if none."""
-        self.check("zeDriverGetLastErrorDescription")
+        self._check("zeDriverGetLastErrorDescription")
         return last_description()
 
     def get_extension(self, name: str) -> extensions.ExtensionTable:
         """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""
-        self.check("pfnGetExtension")
+        self._check("pfnGetExtension")
         return extensions.function_address(name)
 
     def stop_daemon(self) -> None:
         """Stop the daemon, which ends every session."""
-        self.check("stop")
-        self.connection.request("stop", msg.Stop(), msg.Ok)
+        self._check("stop")
+        self._connection.request("stop", msg.Stop(), msg.Ok)
 
 
 def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:

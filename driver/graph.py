@@ -69,7 +69,7 @@ class Graph(Handle):
 
     def __init__(self, context: ContextBase, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        self._on_device = DeviceGraph(context.connection, context.memory, created.graph)
+        self._on_device = DeviceGraph(context._connection, context._memory, created.graph)
         self.handle = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
@@ -78,7 +78,7 @@ class Graph(Handle):
         self.load_ms = 0.0
         self.shared = False
         self._arguments: dict[int, BoundArgument] = {}
-        self._register(context, context.connection, self._arguments.clear)
+        self._register(context, context._connection, self._arguments.clear)
         self._initialized = False
         self._lock = threading.Lock()
         self._native: memoryview | None = None
@@ -95,13 +95,13 @@ class Graph(Handle):
         return self.meta.config.get("PERF_COUNT") == "YES"
 
     @property
-    def keeps_strides(self) -> bool:
+    def _keeps_strides(self) -> bool:
         """Whether strides outlive an argument value that comes without any (creation flag of 1.18)."""
         return bool(self.flags & GraphFlag.OPTIMIZE_FOR_DYNAMIC_SHAPES)
 
     def get_properties(self) -> GraphProperties3:
         """`pfnGetProperties`, 2 and 3."""
-        self.check("pfnGetProperties3")
+        self._check("pfnGetProperties3")
         flags = _ORIGINS.get(self.origin, GraphPropertyFlag.NONE)
         if self.flags & GraphFlag.INPUT_GRAPH_PERSISTENT:
             # what the program gave was copied all the same: it need not keep it
@@ -140,9 +140,9 @@ class Graph(Handle):
         Raises `ZeError` with the reason, also when the disk is full; what was written by then stays.
         """
         call = "pfnGetNativeBinary2"
-        self.check(call)
+        self._check(call)
         request = msg.GraphExport(graph=self.handle, offset=offset)
-        answer, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
+        answer, _ = self.context._connection.request(call, request, msg.GraphExported, [fd])
         return answer.blob_length
 
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
@@ -151,8 +151,10 @@ class Graph(Handle):
         With the same weights both make the same graph: see `graph_creation.import_blob`.
         """
         call = "pfnGetNativeBinary2"
-        self.check(call)
-        answer, fds = self.context.connection.request(call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs)
+        self._check(call)
+        answer, fds = self.context._connection.request(
+            call, msg.GraphBlob(graph=self.handle), msg.GraphBlobIs
+        )
         try:
             blob = os.pread(fds[0], answer.blob_length, 0)
             if not answer.placement_length:
@@ -163,11 +165,11 @@ class Graph(Handle):
                 os.close(fd)
 
     def _native_binary(self, call: str) -> memoryview:
-        self.check(call)
+        self._check(call)
         with self._lock:
             if self._native is None:
                 request = msg.GraphExport(graph=self.handle)
-                answer, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
+                answer, (fd,) = self.context._connection.request(call, request, msg.GraphExported)
                 try:
                     self._native = memoryview(mmap.mmap(fd, answer.blob_length, prot=mmap.PROT_READ))
                 finally:
@@ -182,10 +184,10 @@ class Graph(Handle):
         Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
         """
         call = "pfnGraphInitialize"
-        self.check(call)
+        self._check(call)
         with self._lock:
             if not self._initialized:
-                answer, _ = self.context.connection.request(
+                answer, _ = self.context._connection.request(
                     call, msg.GraphInitialize(graph=self.handle), msg.GraphInitialized
                 )
                 self.load_ms, self.shared = answer.load_ms, answer.shared
@@ -193,7 +195,7 @@ class Graph(Handle):
 
     def evict(self) -> None:
         """`pfnEvict`: the device keeps what it has room for, so this has no effect today."""
-        self.check("pfnEvict")
+        self._check("pfnEvict")
 
     # ------------------------------------------------------------ arguments
 
@@ -222,7 +224,7 @@ class Graph(Handle):
             )
         now = self._arguments.get(index)
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
-        if chosen is None and now is not None and self.keeps_strides:
+        if chosen is None and now is not None and self._keeps_strides:
             chosen = now.strides
         if memory is not None:
             self._arguments[index] = self._bound(call, index, memory, chosen)
@@ -254,7 +256,7 @@ class Graph(Handle):
         self, call: str, index: int, memory: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.resolve(call, memory)
+        block, offset = self.context._memory.resolve(call, memory)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
@@ -290,7 +292,7 @@ class Graph(Handle):
         return tuple(strides[:rank])
 
     def _argument(self, call: str, index: int) -> ArgumentMeta:
-        self.check(call)
+        self._check(call)
         arguments = self.meta.arguments
         if not 0 <= index < len(arguments):
             raise invalid_argument(

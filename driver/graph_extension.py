@@ -70,7 +70,7 @@ class GraphExtension:
             raise null_pointer(call, "option", found="null pointer", expected="a name")
         if kind == OptionType.COMPILER:
             request = msg.CompilerOptions(device=self.device.info.index, option=name, value=value)
-            answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
+            answer, _ = self.device._connection.request(call, request, msg.CompilerOptionsAre)
             if answer.supported:
                 return
         raise error(
@@ -114,7 +114,7 @@ class GraphExtension:
         """`pfnBuildLogGetString`: of the last failure in this thread; of a graph there is nothing to say."""
         if graph is None:
             return last_failure()
-        graph.check("pfnBuildLogGetString")
+        graph._check("pfnBuildLogGetString")
         return ""
 
     def query_context_memory(self, context: Context, kind: int) -> MemoryUse:
@@ -123,7 +123,7 @@ class GraphExtension:
         The driver's cache is the directory of compiled models; the device has no cache of programs.
         """
         call = "pfnQueryContextMemory"
-        context.check(call)
+        context._check(call)
         if kind == MemoryQuery.DDR:
             total, allocated = context.query_memory()
             return MemoryUse(total=total, allocated=allocated)
@@ -145,15 +145,15 @@ class GraphExtension:
         return compiler.major, compiler.minor
 
     def _options(self, call: str) -> msg.CompilerOptionsAre:
-        self.device.driver.check(call)
+        self.device.driver._check(call)
         with self._lock:
             if self._compiler is None:
                 request = msg.CompilerOptions(device=self.device.info.index)
-                self._compiler, _ = self.device.connection.request(call, request, msg.CompilerOptionsAre)
+                self._compiler, _ = self.device._connection.request(call, request, msg.CompilerOptionsAre)
             return self._compiler
 
     def _check_kind(self, call: str, kind: int) -> None:
-        self.device.driver.check(call)
+        self.device.driver._check(call)
         if kind not in set(OptionType):
             raise invalid_argument(
                 call,

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,13 @@ class Allocation(Handle):
         self.address = block.address
 
     @property
-    def block(self) -> Block:
-        """The memory itself, for commands."""
-        self.check("zeMemGetAllocProperties")
+    def handle(self) -> int:
+        """Its number in the daemon, as messages of errors name it."""
+        return self._block.handle
+
+    @property
+    def _block(self) -> Block:
+        self._check("zeMemGetAllocProperties")
         return self._blocks[0]
 
     def view(
@@ -114,7 +118,7 @@ class Allocation(Handle):
         does not lie inside the allocation.
         """
         kind = np.dtype(dtype)
-        block = self.block
+        block = self._block
         left = block.size - offset
         count = left // kind.itemsize if shape is None else math.prod(shape)
         if offset < 0 or count < 0 or count * kind.itemsize > left:
@@ -292,8 +296,8 @@ class MemoryPool:
         Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of another context.
         """
         if isinstance(memory, Allocation):
-            memory.check(call)
-            return self._own(call, memory.block, unknown), 0
+            memory._check(call)
+            return self._own(call, memory._block, unknown), 0
         if isinstance(memory, np.ndarray):
             if not memory.flags.c_contiguous:
                 raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
@@ -374,3 +378,12 @@ class MemoryPool:
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:
             del self._blocks[at]
+
+
+class _HasMemory(Protocol):
+    _memory: MemoryPool
+
+
+def locate(context: _HasMemory, call: str, memory: object) -> tuple[Block, int]:
+    """The block and offset of memory of a context. Raises `ZeError` as `MemoryPool.resolve`."""
+    return context._memory.resolve(call, memory)

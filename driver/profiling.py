@@ -65,7 +65,7 @@ class ProfilingPool(Handle):
 
     def __init__(self, graph: Graph, count: int) -> None:
         call = "pfnProfilingPoolCreate"
-        graph.check(call)
+        graph._check(call)
         if not graph.profiled:
             raise not_available(
                 call,
@@ -78,15 +78,15 @@ class ProfilingPool(Handle):
         self.graph = graph
         self.count = count
         layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
-        self.query_size = -(-profiling.size_for(layers) // 64) * 64
-        self.block = graph.context.memory.allocate(call, "control", self.query_size * count)
+        self._query_size = -(-profiling.size_for(layers) // 64) * 64
+        self._block = graph.context._memory.allocate(call, "control", self._query_size * count)
         self._used: set[int] = set()
-        self._register(graph.context, graph.context.connection, self._used.clear)
+        self._register(graph.context, graph.context._connection, self._used.clear)
 
     def create_query(self, index: int) -> ProfilingQuery:
         """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE for a used one."""
         call = "pfnProfilingQueryCreate"
-        self.check(call)
+        self._check(call)
         if not 0 <= index < self.count:
             raise invalid_argument(
                 call, "profiling pool", found=f"index {index}", expected=f"0 to {self.count - 1}"
@@ -104,7 +104,7 @@ class ProfilingPool(Handle):
         return ProfilingQuery(self, index, self._used)
 
     def _drop_references(self) -> None:
-        del self.block
+        del self._block
 
     def destroy(self) -> None:
         """`pfnProfilingPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
@@ -125,14 +125,14 @@ class ProfilingQuery(Handle):
 
     def __init__(self, pool: ProfilingPool, index: int, used: set[int]) -> None:
         self._pool = pool
-        self._offset = index * pool.query_size
-        start = pool.block.offset + self._offset
-        pool.block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
-        self._register(pool, pool.graph.context.connection, used.discard, index)
+        self._offset = index * pool._query_size
+        start = pool._block.offset + self._offset
+        pool._block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
+        self._register(pool, pool.graph.context._connection, used.discard, index)
 
     def _location(self, call: str, graph: Graph) -> tuple[Block, int]:
         """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
-        self.check(call)
+        self._check(call)
         if graph is not self._pool.graph:
             raise invalid_argument(
                 call,
@@ -140,7 +140,7 @@ class ProfilingQuery(Handle):
                 found=f"of graph '{self._pool.graph.meta.name}'",
                 expected=f"a query of graph '{graph.meta.name}'",
             )
-        return self._pool.block, self._offset
+        return self._pool._block, self._offset
 
     def layers(self) -> list[LayerInfo]:
         """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
@@ -169,7 +169,7 @@ class ProfilingQuery(Handle):
     def tasks(self) -> list[TaskInfo]:
         """One record for every layer that was executed: OpenVINO does not split layers further."""
         profile = self._profile()
-        clock = self._pool.graph.context.device_info.core_clock_mhz
+        clock = self._pool.graph.context._device_info.core_clock_mhz
         return [
             TaskInfo(
                 name=layer.name,
@@ -204,18 +204,18 @@ class ProfilingQuery(Handle):
 
     def log_get_string(self) -> str:
         """`pfnProfilingLogGetString`: what the last decoding had to say; decoding here leaves no log."""
-        self.check("pfnProfilingLogGetString")
+        self._check("pfnProfilingLogGetString")
         return ""
 
     def _raw(self) -> bytes:
-        start = self._pool.block.offset + self._offset
-        data = self._pool.block.mapping.buffer[start : start + self._pool.query_size]
+        start = self._pool._block.offset + self._offset
+        data = self._pool._block.mapping.buffer[start : start + self._pool._query_size]
         count = profiling.HEADER.unpack_from(data)[2]
         return data[: profiling.size_for(count)]
 
     def _profile(self) -> Profile:
         call = "pfnProfilingQueryGetData"
-        self.check(call)
+        self._check(call)
         profile = profiling.decode(self._raw())
         if profile is None:
             raise not_available(

@@ -18,7 +18,7 @@ class CopyRegion(NamedTuple):
     height: int
     depth: int = 1
 
-    def start(self, pitch: int) -> int:
+    def _start(self, pitch: int) -> int:
         """Bytes from the start of the memory to the first byte of the region."""
         return self.origin_y * pitch + self.origin_x
 

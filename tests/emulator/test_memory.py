@@ -118,7 +118,7 @@ def test_allocations_lie_apart_share_descriptors_and_use_freed_memory_again(
     assert context.query_memory() == (total, before)
     for _ in range(200):
         context.alloc_host(100_000).destroy()
-    assert len(context.memory._segments) < 4
+    assert len(context._memory._segments) < 4
 
 
 @pytest.mark.quick
