@@ -56,7 +56,7 @@ def failure_text(failure: ZeError) -> str:
 
 
 def note_failure(text: str) -> None:
-    """Keeps the log of a failed creation for the calling thread."""
+    """Keep the log of a failed creation for the calling thread."""
     _thread.text = text
 
 

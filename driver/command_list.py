@@ -272,7 +272,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------
 
     def _encode(self, call: str) -> None:
-        """Writes the command buffer; the buffer of a submission in flight is left alone."""
+        """Write the command buffer; the buffer of a submission in flight is left alone."""
         if not self._commands:
             return
         data = cmd.encode_buffer([cmd.encode_command(command) for command in self._commands])

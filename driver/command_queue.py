@@ -182,13 +182,13 @@ class CommandQueue(Handle):
     # ------------------------------------------------------------
 
     def _check_alive(self, call: str, sequence: int) -> None:
-        """Raises `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
+        """Raise `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
         self._check(call)
         if self.lost:
             raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
     def _raise_failure(self, call: str, execution: FencedExecution) -> None:
-        """Raises `ZeError` for the first submission of an ended execution that failed, if one did."""
+        """Raise `ZeError` for the first submission of an ended execution that failed, if one did."""
         with self._lock:
             if not self._results.was_read(execution.last):
                 self._check(call)  # the ring of a destroyed queue may be another's memory by now
@@ -277,6 +277,6 @@ def _destroy(
 
 
 def check_ordinal(call: str, ordinal: int) -> None:
-    """Refuses every queue group but the one that there is."""
+    """Refuse every queue group but the one that there is."""
     if ordinal:
         raise invalid_argument(call, "command queue group", found=f"ordinal {ordinal}", expected="0")

@@ -214,7 +214,7 @@ class Context(ContextBase):
         shapes: Mapping[str, Sequence[int]] | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> Graph:
-        """Compiles `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
+        """Compile `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
 
         `config` holds OpenVINO property names and values, `shapes` static shapes by input name.
         `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled.

@@ -12,10 +12,8 @@ from softnpu.driver.properties import (
     DeviceProperties,
     DevicePropertyFlag,
     DeviceType,
-    ExternalMemoryFlag,
     ExternalMemoryProperties,
     ImageProperties,
-    MemoryAccessFlag,
     MemoryAccessProperties,
     MemoryProperties,
     P2PProperties,
@@ -97,26 +95,14 @@ class Device:
         return [MemoryProperties()]
 
     def get_external_memory_properties(self) -> ExternalMemoryProperties:
-        """`zeDeviceGetExternalMemoryProperties`: memory travels as a descriptor, as DMA-BUF does."""
+        """`zeDeviceGetExternalMemoryProperties`."""
         self.driver._check("zeDeviceGetExternalMemoryProperties")
-        return ExternalMemoryProperties(
-            memory_allocation_import_types=ExternalMemoryFlag.DMA_BUF,
-            memory_allocation_export_types=ExternalMemoryFlag.DMA_BUF,
-            image_import_types=ExternalMemoryFlag.NONE,
-            image_export_types=ExternalMemoryFlag.NONE,
-        )
+        return ExternalMemoryProperties()
 
     def get_memory_access_properties(self) -> MemoryAccessProperties:
         """`zeDeviceGetMemoryAccessProperties`."""
         self.driver._check("zeDeviceGetMemoryAccessProperties")
-        both = MemoryAccessFlag.RW | MemoryAccessFlag.ATOMIC
-        return MemoryAccessProperties(
-            host_alloc_capabilities=both,
-            device_alloc_capabilities=both,
-            shared_single_device_alloc_capabilities=MemoryAccessFlag.NONE,
-            shared_cross_device_alloc_capabilities=MemoryAccessFlag.NONE,
-            shared_system_alloc_capabilities=MemoryAccessFlag.NONE,
-        )
+        return MemoryAccessProperties()
 
     def get_p2p_properties(self, peer: Device) -> P2PProperties:
         """`zeDeviceGetP2PProperties`: devices have no way to each other."""

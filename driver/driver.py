@@ -36,7 +36,7 @@ class Driver(Session):
     def open(
         cls, path: Path | str | None = None, autostart: bool | None = None, role: str = "session"
     ) -> Driver:
-        """Connects to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
+        """Connect to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
 
         Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS when it is that of a
         user who is not to be trusted, ERROR_UNSUPPORTED_VERSION when it speaks another interface,

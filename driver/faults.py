@@ -82,7 +82,7 @@ def status_of(driver: Driver) -> list[InjectionState]:
 
 
 def clear(ids: Iterable[int] | None = None, socket: Path | str | None = None) -> int:
-    """Ends injections, None for all; how many were removed. An id that does not exist: refused, no effect."""
+    """End injections, None for all; how many were removed. An id that does not exist: refused, no effect."""
     request = InjectClear(ids=None if ids is None else tuple(ids))
     with _daemon(socket) as driver:
         answer, _ = driver._connection.request(_CALL, request, Cleared)

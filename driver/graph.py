@@ -134,7 +134,7 @@ class Graph(Handle):
         return self._native_binary("pfnGetNativeBinary2")
 
     def write_native_binary(self, fd: int, offset: int = 0) -> int:
-        """Writes what `get_native_binary2` returns into a file, from byte `offset` on, and keeps nothing.
+        """Write what `get_native_binary2` returns into a file, from byte `offset` on, and keep nothing.
 
         The compiler writes: no weights come into this process, and none twice into memory. Returns the size.
         Raises `ZeError` with the reason, also when the disk is full; what was written by then stays.

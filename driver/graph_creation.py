@@ -62,7 +62,7 @@ def compile_source(
     progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
-    """Compiles `source`, whose descriptors stay the caller's.
+    """Compile `source`, whose descriptors stay the caller's.
 
     `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled. Raises `ZeError`
     with the reason when the model cannot be compiled.

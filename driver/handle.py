@@ -57,7 +57,7 @@ class Handle:
         return not self._finalizer.alive
 
     def _check(self, call: str) -> None:
-        """Raises `ZeError`: INVALID_NULL_HANDLE after `destroy`, UNINITIALIZED in a forked child."""
+        """Raise `ZeError`: INVALID_NULL_HANDLE after `destroy`, UNINITIALIZED in a forked child."""
         if not self._finalizer.alive:
             raise self._unusable(call)
 

@@ -157,7 +157,7 @@ class MemoryPool:
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        """Asks the daemon for memory, maps it and reserves its pages."""
+        """Ask the daemon for memory, map it and reserve its pages."""
         # answers with memory are mapped in the order in which the daemon gave them
         with self._connection.deferred_section(), self._lock:
             self.flush()
@@ -195,7 +195,7 @@ class MemoryPool:
         return os.dup(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
-        """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
+        """Ask for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
         with self._connection.deferred_section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(

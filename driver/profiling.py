@@ -6,6 +6,8 @@ import enum
 import struct
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from softnpu.driver.errors import error, invalid_argument, invalid_size, not_available
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _LAYERS_PER_OPERATION = 2
 _LAYERS_MORE = 64
+_CYCLES = 0xFFFFFFFF  # a counter of 32 bits
 _LAYER = struct.Struct("<256s50s2xIQQI4xQQQQ")
 _TASK = struct.Struct("<256s50s2xIQQIIII")
 
@@ -145,7 +148,6 @@ class ProfilingQuery(Handle):
     def layers(self) -> list[LayerInfo]:
         """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
         profile = self._profile()
-        units = (TaskType.DPU, TaskType.SW, TaskType.DMA)
         return [
             LayerInfo(
                 name=layer.name,
@@ -155,13 +157,9 @@ class ProfilingQuery(Handle):
                 duration_ns=layer.duration,
                 layer_id=layer.layer,
                 fused_layer_id=0,
-                **dict(
-                    zip(
-                        ("dpu_ns", "sw_ns", "dma_ns"),
-                        (layer.duration if layer.unit is unit else 0 for unit in units),
-                        strict=True,
-                    )
-                ),
+                dpu_ns=layer.duration if layer.unit is TaskType.DPU else 0,
+                sw_ns=layer.duration if layer.unit is TaskType.SW else 0,
+                dma_ns=layer.duration if layer.unit is TaskType.DMA else 0,
             )
             for layer in profile.layers
         ]
@@ -177,8 +175,8 @@ class ProfilingQuery(Handle):
                 exec_type=layer.unit,
                 start_time_ns=profile.start + layer.start,
                 duration_ns=layer.duration,
-                active_cycles=layer.cpu * clock // 1000,
-                stall_cycles=max(0, layer.duration - layer.cpu) * clock // 1000,
+                active_cycles=layer.cpu * clock // 1000 & _CYCLES,
+                stall_cycles=max(0, layer.duration - layer.cpu) * clock // 1000 & _CYCLES,
                 task_id=number,
                 parent_layer_id=layer.layer,
             )
@@ -192,9 +190,9 @@ class ProfilingQuery(Handle):
             self._profile()
             return self._raw()
         if kind == ProfilingType.LAYER_LEVEL:
-            return b"".join(_pack_layer(layer) for layer in self.layers())
+            return b"".join(_pack(_LAYER, layer) for layer in self.layers())
         if kind == ProfilingType.TASK_LEVEL:
-            return b"".join(_pack_task(task) for task in self.tasks())
+            return b"".join(_pack(_TASK, task) for task in self.tasks())
         raise invalid_argument(
             "pfnProfilingQueryGetData",
             "profiling type",
@@ -227,30 +225,7 @@ class ProfilingQuery(Handle):
         return profile
 
 
-def _pack_layer(layer: LayerInfo) -> bytes:
-    return _LAYER.pack(
-        layer.name.encode()[:255],
-        layer.layer_type.encode()[:49],
-        layer.status,
-        layer.start_time_ns,
-        layer.duration_ns,
-        layer.layer_id,
-        layer.fused_layer_id,
-        layer.dpu_ns,
-        layer.sw_ns,
-        layer.dma_ns,
-    )
-
-
-def _pack_task(task: TaskInfo) -> bytes:
-    return _TASK.pack(
-        task.name.encode()[:255],
-        task.layer_type.encode()[:49],
-        task.exec_type,
-        task.start_time_ns,
-        task.duration_ns,
-        task.active_cycles & 0xFFFFFFFF,
-        task.stall_cycles & 0xFFFFFFFF,
-        task.task_id,
-        task.parent_layer_id,
-    )
+def _pack(record: struct.Struct, info: LayerInfo | TaskInfo) -> bytes:
+    """A record as the C structure lies in memory; the numbers behind the texts have its order and sizes."""
+    name, kind, *numbers = msgspec.structs.astuple(info)
+    return record.pack(name.encode()[:255], kind.encode()[:49], *numbers)

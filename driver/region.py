@@ -24,7 +24,7 @@ class CopyRegion(NamedTuple):
 
 
 def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitches: tuple[int, int]) -> None:
-    """Refuses regions that the device cannot copy, or that do not fit each other."""
+    """Refuse regions that the device cannot copy, or that do not fit each other."""
     for region in (target, source):
         if region.depth != 1 or region.origin_z or any(slice_pitches):
             raise error(

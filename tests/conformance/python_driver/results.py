@@ -138,7 +138,7 @@ class Keeper:
         return thing
 
     def destroy(self, call: str, handle: object, kind: type[Handle]) -> None:
-        """Destroys; the driver's own check refuses what was destroyed before."""
+        """Destroy; the driver's own check refuses what was destroyed before."""
         thing = live(handle, kind)
         thing._check(call)
         thing.destroy()
