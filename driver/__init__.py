@@ -5,6 +5,9 @@
 ...     device = driver.devices[0]
 ...     with device.create_context() as context:
 ...         memory = context.alloc_host(4096)
+
+These names are for programs; the modules below are internal. `Driver.open` is where everything begins, and
+docs/level-zero.md has the method of each function of the C headers.
 """
 
 from importlib import import_module
@@ -13,34 +16,58 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from softnpu.driver.build_log import BuildLog
     from softnpu.driver.command_list import CommandList
-    from softnpu.driver.command_queue import CommandQueue
+    from softnpu.driver.command_list_immediate import CommandListImmediate
+    from softnpu.driver.command_list_mutable import CommandListMutable, Mutation, MutationKind
+    from softnpu.driver.command_queue import CommandQueue, QueueMode
     from softnpu.driver.context import Context
     from softnpu.driver.device import Device
     from softnpu.driver.driver import Driver
     from softnpu.driver.errors import ZeError
-    from softnpu.driver.event import Event
+    from softnpu.driver.event import Event, EventPool
     from softnpu.driver.fence import Fence
     from softnpu.driver.graph import Graph
     from softnpu.driver.graph_creation import GraphDesc
     from softnpu.driver.graph_extension import GraphExtension
+    from softnpu.driver.graph_properties import GraphFormat, MemoryQuery, OptionType
     from softnpu.driver.graph_source import GraphSource, WeightFile
     from softnpu.driver.memory import Allocation
+    from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
+    from softnpu.driver.query_network import QueryNetwork
+    from softnpu.driver.region import CopyRegion
+    from softnpu.driver.sysman import Sysman
+    from softnpu.emulator.interface.messages import GraphFlag
     from softnpu.emulator.interface.result import ZeResult
 
 _MODULES = {
     "Allocation": "driver.memory",
     "BuildLog": "driver.build_log",
     "CommandList": "driver.command_list",
+    "CommandListImmediate": "driver.command_list_immediate",
+    "CommandListMutable": "driver.command_list_mutable",
     "CommandQueue": "driver.command_queue",
     "Context": "driver.context",
+    "CopyRegion": "driver.region",
     "Device": "driver.device",
     "Driver": "driver.driver",
     "Event": "driver.event",
+    "EventPool": "driver.event",
     "Fence": "driver.fence",
     "Graph": "driver.graph",
     "GraphDesc": "driver.graph_creation",
     "GraphExtension": "driver.graph_extension",
+    "GraphFlag": "emulator.interface.messages",
+    "GraphFormat": "driver.graph_properties",
     "GraphSource": "driver.graph_source",
+    "MemoryQuery": "driver.graph_properties",
+    "Mutation": "driver.command_list_mutable",
+    "MutationKind": "driver.command_list_mutable",
+    "OptionType": "driver.graph_properties",
+    "ProfilingPool": "driver.profiling",
+    "ProfilingQuery": "driver.profiling",
+    "ProfilingType": "driver.profiling",
+    "QueryNetwork": "driver.query_network",
+    "QueueMode": "driver.command_queue",
+    "Sysman": "driver.sysman",
     "WeightFile": "driver.graph_source",
     "ZeError": "driver.errors",
     "ZeResult": "emulator.interface.result",
@@ -50,16 +77,32 @@ __all__ = [
     "Allocation",
     "BuildLog",
     "CommandList",
+    "CommandListImmediate",
+    "CommandListMutable",
     "CommandQueue",
     "Context",
+    "CopyRegion",
     "Device",
     "Driver",
     "Event",
+    "EventPool",
     "Fence",
     "Graph",
     "GraphDesc",
     "GraphExtension",
+    "GraphFlag",
+    "GraphFormat",
     "GraphSource",
+    "MemoryQuery",
+    "Mutation",
+    "MutationKind",
+    "OptionType",
+    "ProfilingPool",
+    "ProfilingQuery",
+    "ProfilingType",
+    "QueryNetwork",
+    "QueueMode",
+    "Sysman",
     "WeightFile",
     "ZeError",
     "ZeResult",

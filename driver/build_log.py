@@ -36,7 +36,7 @@ class BuildLog:
         """`pfnBuildLogDestroy`; harmless when repeated."""
         self._alive = False
 
-    def set(self, text: str) -> None:
+    def _set(self, text: str) -> None:
         """Filled by the creation that it belongs to."""
         self._text = text
 

@@ -43,7 +43,7 @@ class CommandList(Handle):
         self._last_queue: Handle | None = None
         self._closed = False
         # the buffer, and memory in use, are freed with the last reference to them
-        self._register(context, context.connection, self._commands.clear)
+        self._register(context, context._connection, self._commands.clear)
 
     # ------------------------------------------------------------ recording
 
@@ -92,9 +92,9 @@ class CommandList(Handle):
         target_at, source_at = self._resolve(call, target), self._resolve(call, source)
         check_region(call, target_region, source_region, (target_slice_pitch, source_slice_pitch))
         command = cmd.CopyRegion(
-            MemoryAt(target_at.memory, target_at.offset + target_region.start(target_pitch)),
+            MemoryAt(target_at.memory, target_at.offset + target_region._start(target_pitch)),
             target_pitch,
-            MemoryAt(source_at.memory, source_at.offset + source_region.start(source_pitch)),
+            MemoryAt(source_at.memory, source_at.offset + source_region._start(source_pitch)),
             source_pitch,
             target_region.width,
             target_region.height,
@@ -122,7 +122,7 @@ class CommandList(Handle):
             raise invalid_size(
                 call, "fill pattern", found=f"{len(pattern)} bytes", expected="1, 2 or 4 bytes"
             )
-        block, offset = self.context.memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        block, offset = self.context._memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         if size > block.size - offset:
             raise uninitialized(
                 call,
@@ -158,7 +158,7 @@ class CommandList(Handle):
         """`zeCommandListAppendSignalEvent`."""
         call = "zeCommandListAppendSignalEvent"
         self._check_open(call)
-        event.check(call)
+        event._check(call)
         self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
@@ -203,7 +203,7 @@ class CommandList(Handle):
         """
         call = "pfnAppendGraphExecute"
         self._check_open(call)
-        graph.check(call)
+        graph._check(call)
         addresses, strides = [], []
         for index, bound in enumerate(graph._bound_arguments(call)):
             self._used.append(bound.block)
@@ -235,7 +235,7 @@ class CommandList(Handle):
     def close(self) -> None:
         """`zeCommandListClose`: ends recording; harmless when repeated."""
         call = "zeCommandListClose"
-        self.check(call)
+        self._check(call)
         if not self._closed:
             if failpoints.active is not None:
                 failpoints.hit("client.record")
@@ -244,7 +244,7 @@ class CommandList(Handle):
 
     def reset(self) -> None:
         """`zeCommandListReset`: empties the list and opens it; submissions in flight are not changed."""
-        self.check("zeCommandListReset")
+        self._check("zeCommandListReset")
         self._commands.clear()
         self._submission = None
         # submissions in flight hold the old list of what they use, and the old recording
@@ -257,14 +257,14 @@ class CommandList(Handle):
 
     def is_immediate(self) -> bool:
         """`zeCommandListIsImmediate`."""
-        self.check("zeCommandListIsImmediate")
+        self._check("zeCommandListIsImmediate")
         return False
 
     def host_synchronize(self, timeout_ns: int = 0) -> bool:
         """`zeCommandListHostSynchronize`: for immediate lists only; UNINITIALIZED for this one."""
         del timeout_ns
         call = "zeCommandListHostSynchronize"
-        self.check(call)
+        self._check(call)
         raise uninitialized(call, "command list", found="a regular one", expected="an immediate command list")
 
     # ------------------------------------------------------------ for queues and events
@@ -274,7 +274,7 @@ class CommandList(Handle):
 
         Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
         """
-        self.check(call)
+        self._check(call)
         if not self._closed:
             raise uninitialized(
                 call, "command list", found="still open", expected="a closed list", hint="close it"
@@ -293,20 +293,20 @@ class CommandList(Handle):
         self._append(call, cmd.MetricSnapshot(MemoryAt(block.handle, offset)), signal, waits)
 
     def _encode(self, call: str) -> None:
-        """Writes the command buffer; the buffer of a submission in flight is left alone."""
+        """Write the command buffer; the buffer of a submission in flight is left alone."""
         if not self._commands:
             return
         data = cmd.encode_buffer([cmd.encode_command(command) for command in self._commands])
         buffer = self._buffer
         if buffer is None or buffer.size < len(data) or self._recording.in_flight():
-            buffer = self.context.memory.allocate(call, "control", len(data))
+            buffer = self.context._memory.allocate(call, "control", len(data))
         start = buffer.offset
         buffer.mapping.buffer[start : start + len(data)] = data
         self._buffer = buffer
         self._submission = Submission(buffer, len(data), self._used, self._recording)
 
     def _check_open(self, call: str) -> None:
-        self.check(call)
+        self._check(call)
         if self._closed:
             raise not_available(
                 call, "command list", found="closed", expected="an open list", hint="reset it first"
@@ -330,12 +330,12 @@ class CommandList(Handle):
     def _resolve(
         self, call: str, memory: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
     ) -> MemoryAt:
-        block, offset = self.context.memory.resolve(call, memory, unknown)
+        block, offset = self.context._memory.resolve(call, memory, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 
     def _event(self, call: str, event: Event) -> MemoryAt:
-        event.check(call)
+        event._check(call)
         block, offset = event._location()
         # the event too: its index must not be used again meanwhile
         self._used += (block, event)

@@ -34,12 +34,12 @@ class CommandListImmediate(CommandList):
     def close(self) -> None:
         """`zeCommandListClose`: UNINITIALIZED, an immediate list is never closed."""
         call = "zeCommandListClose"
-        self.check(call)
+        self._check(call)
         raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
 
     def is_immediate(self) -> bool:
         """`zeCommandListIsImmediate`."""
-        self.check("zeCommandListIsImmediate")
+        self._check("zeCommandListIsImmediate")
         return True
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
@@ -47,7 +47,7 @@ class CommandListImmediate(CommandList):
 
         Raises `ZeError` with the failure of a command, DEVICE_LOST when the daemon is gone.
         """
-        self.check("zeCommandListHostSynchronize")
+        self._check("zeCommandListHostSynchronize")
         done = self._queue.synchronize(timeout_ns)
         if done:
             super().reset()
@@ -56,7 +56,7 @@ class CommandListImmediate(CommandList):
     def _prepare(self, call: str, queue: Handle) -> None:
         """A queue cannot execute an immediate list: UNINITIALIZED."""
         del queue
-        self.check(call)
+        self._check(call)
         raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:

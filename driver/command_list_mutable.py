@@ -55,7 +55,7 @@ class CommandListMutable(CommandList):
     def get_next_command_id(self, flags: int = MUTABLE_GRAPH_ARGUMENTS) -> int:
         """`zeCommandListGetNextCommandIdExp`: the id of the command that is appended next."""
         call = "zeCommandListGetNextCommandIdExp"
-        self.check(call)
+        self._check(call)
         if self._closed or flags not in (MUTABLE_GRAPH_ARGUMENTS, _OLD_GRAPH_ARGUMENTS):
             raise invalid_argument(
                 call,
@@ -74,7 +74,7 @@ class CommandListMutable(CommandList):
         chain, strides that do not follow their argument; then nothing is changed.
         """
         call = "zeCommandListUpdateMutableCommandsExp"
-        self.check(call)
+        self._check(call)
         if flags or not mutations or not self._closed:
             raise invalid_argument(
                 call,
@@ -89,7 +89,7 @@ class CommandListMutable(CommandList):
             position, before = self._find(call, mutation)
             command = changed.get(position, before)
             if mutation.kind is MutationKind.GRAPH_ARGUMENT:
-                block, offset = self.context.memory.resolve(call, mutation.memory)
+                block, offset = self.context._memory.resolve(call, mutation.memory)
                 used.append(block)
                 placed.add((position, mutation.argument))
                 changed[position] = _with_place(command, mutation.argument, MemoryAt(block.handle, offset))

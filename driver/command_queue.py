@@ -45,7 +45,7 @@ class CommandQueue(Handle):
         self.mode = mode
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
         self.handle: int
-        self.handle, block = context.memory.create_queue(
+        self.handle, block = context._memory.create_queue(
             "zeCommandQueueCreate", request, records.ring_size(slots)
         )
         self.spin = TurboBudget() if turbo else new_budget()
@@ -58,7 +58,7 @@ class CommandQueue(Handle):
         self._results = SubmissionResults(self._ring)
         self._register(
             context,
-            context.connection,
+            context._connection,
             _destroy,
             context,
             self.handle,
@@ -79,13 +79,13 @@ class CommandQueue(Handle):
         INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the daemon is gone.
         """
         call = "zeCommandQueueExecuteCommandLists"
-        self.check(call)
-        self.context.connection.check(call)
+        self._check(call)
+        self.context._connection.check(call)
         if not lists:
             raise invalid_size(call, "command lists", found="none", expected="at least one")
         own = fence
         if fence is not None:
-            fence.check(call)
+            fence._check(call)
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None
         filled = [recorded for entry in lists if (recorded := entry._prepare(call, self)) is not None]
@@ -113,12 +113,12 @@ class CommandQueue(Handle):
     def set_workload_type(self, background: bool) -> None:
         """`pfnSetWorkloadType`: later submissions run below every priority, or as before."""
         call = "pfnSetWorkloadType"
-        self.check(call)
+        self._check(call)
         request = msg.QueueWorkload(queue=self.handle, background=background)
-        self.context.connection.request(call, request, msg.Ok)
+        self.context._connection.request(call, request, msg.Ok)
 
     def _submit(self, call: str, filled: list[Submission], fence: Fence | None) -> None:
-        execution = None if fence is None else fence._begin(next(self.context.tickets))
+        execution = None if fence is None else fence._begin(next(self.context._tickets))
         slots = self._ring.slots
         while len(filled) > slots:
             self._submit_part(call, filled[:slots], None, execution)
@@ -136,7 +136,7 @@ class CommandQueue(Handle):
                     self._fill_slots(filled, fence, execution)
                     break
             self._wait_until_over(call, self._tail + needed, FOREVER)
-            self.check(call)
+            self._check(call)
         if failpoints.active is not None:
             failpoints.hit("client.submit")
         if self._ring.needs_doorbell():
@@ -149,7 +149,7 @@ class CommandQueue(Handle):
         with DEVICE_LOST when the daemon is gone. Each failure is reported once.
         """
         call = "zeCommandQueueSynchronize"
-        self.check(call)
+        self._check(call)
         tail = self._tail
         done = self._wait_until_over(call, tail, timeout_ns)
         if done:
@@ -164,7 +164,7 @@ class CommandQueue(Handle):
 
     def create_fence(self, signalled: bool = False) -> Fence:
         """`zeFenceCreate`."""
-        self.check("zeFenceCreate")
+        self._check("zeFenceCreate")
         return Fence(self, signalled)
 
     def _owner_destroyed(self) -> None:
@@ -180,22 +180,22 @@ class CommandQueue(Handle):
 
         Not a call of Level Zero.
         """
-        self.check("CommandQueue.describe")
+        self._check("CommandQueue.describe")
         return describe_ring(self.handle, self._tail, self._ring)
 
     # ------------------------------------------------------------
 
     def _check_alive(self, call: str, sequence: int) -> None:
-        """Raises `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
-        self.check(call)
+        """Raise `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""
+        self._check(call)
         if self.lost:
             raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
     def _raise_failure(self, call: str, execution: FencedExecution) -> None:
-        """Raises `ZeError` for the first submission of an ended execution that failed, if one did."""
+        """Raise `ZeError` for the first submission of an ended execution that failed, if one did."""
         with self._lock:
             if not self._results.was_read(execution.last):
-                self.check(call)  # the ring of a destroyed queue may be another's memory by now
+                self._check(call)  # the ring of a destroyed queue may be another's memory by now
                 # the fence is signalled a moment before the ring counts its submission as ended
                 self._results.read(execution.last)
             failure = execution.failure
@@ -222,7 +222,7 @@ class CommandQueue(Handle):
             lambda: self._progress.is_over(sequence),
             lambda slice_ns: self._ring.sleep(sequence, slice_ns),
             timeout_ns,
-            self.context.connection,
+            self.context._connection,
             self.spin,
         )
 
@@ -242,7 +242,12 @@ class CommandQueue(Handle):
             sequence += 1
             if fence is not None and sequence == last:
                 ring.fill(
-                    sequence, recorded.buffer.handle, recorded.size, fence.block.handle, fence.offset, ticket
+                    sequence,
+                    recorded.buffer.handle,
+                    recorded.size,
+                    fence._block.handle,
+                    fence._offset,
+                    ticket,
                 )
             else:
                 ring.fill(sequence, recorded.buffer.handle, recorded.size)
@@ -270,7 +275,7 @@ def _destroy(
     block: Block,
 ) -> None:
     progress.destroyed = True
-    connection = context.connection
+    connection = context._connection
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may go
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
@@ -281,6 +286,6 @@ def _destroy(
 
 
 def check_ordinal(call: str, ordinal: int) -> None:
-    """Refuses every queue group but the one that there is."""
+    """Refuse every queue group but the one that there is."""
     if ordinal:
         raise invalid_argument(call, "command queue group", found=f"ordinal {ordinal}", expected="0")

@@ -123,7 +123,7 @@ class Connection:
         progress: Callable[[msg.Progress], None] | None = None,
         on_orphaned: OnOrphaned | None = None,
     ) -> tuple[A, list[int]]:
-        """Sends a request and waits for its answer; the descriptors of the answer become the caller's.
+        """Send a request and wait for its answer; the descriptors of the answer become the caller's.
 
         Raises `ZeError`: what the daemon refused, or ERROR_DEVICE_LOST when it is gone or silent.
         If `progress` raises, the request is cancelled and the exception goes on. When something else ends
@@ -173,7 +173,7 @@ class Connection:
                 self._send("", self._next_number(), message, ())
 
     def check(self, call: str) -> None:
-        """Raises `ZeError` unless the connection can be used from here."""
+        """Raise `ZeError` unless the connection can be used from here."""
         if self._generation != _generation:
             raise uninitialized(
                 call,
@@ -214,7 +214,7 @@ class Connection:
         return self._mark_lost(call, reason)
 
     def close(self) -> None:
-        """Ends the session: the daemon gives back everything that it owned. Harmless when repeated."""
+        """End the session: the daemon gives back everything that it owned. Harmless when repeated."""
         if not self._closed:
             if failpoints.active is not None:
                 failpoints.hit("client.close")
@@ -302,7 +302,7 @@ class Connection:
         )
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
-        """Returns when something happened to `pending`, or at `end`. `_changed` is locked."""
+        """Return when something happened to `pending`, or at `end`. `_changed` is locked."""
         while pending.packet is None and not pending.events and self._lost is None and not self._closed:
             left = end - time.monotonic()
             if left <= 0:

@@ -34,7 +34,7 @@ class Context(ContextBase):
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        super().__init__(device.driver, device.connection, device.info)
+        super().__init__(device.driver, device._connection, device.info)
         self._ids = itertools.count(1)
         self.idle_optimizations = True
         self.idle_pruning_timeout_ms = 30_000
@@ -65,7 +65,7 @@ class Context(ContextBase):
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
         """
         call = "zeMemFree"
-        self.check(call)
+        self._check(call)
         address = memory_ref.address if isinstance(memory_ref, Allocation) else memory_ref
         allocation = self._allocations.get(address) if isinstance(address, int) else None
         if allocation is None or allocation.destroyed:
@@ -80,8 +80,8 @@ class Context(ContextBase):
     def get_alloc_properties(self, memory_ref: MemoryRef) -> MemoryAllocationProperties:
         """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of no context."""
         call = "zeMemGetAllocProperties"
-        self.check(call)
-        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
+        self._check(call)
+        block, _ = self._memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         allocation = self._allocations.get(block.address)
         if allocation is None:
             return MemoryAllocationProperties(type=MemoryType.UNKNOWN, id=0, page_size=PAGE)
@@ -94,8 +94,8 @@ class Context(ContextBase):
         Raises `ZeError` with NOT_AVAILABLE for memory of no context.
         """
         call = "zeMemGetAddressRange"
-        self.check(call)
-        block, _ = self.memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
+        self._check(call)
+        block, _ = self._memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)
         return block.device_address, block.size
 
     def export_memory(self, allocation: Allocation) -> int:
@@ -104,9 +104,9 @@ class Context(ContextBase):
         The caller owns it. Raises `ZeError` with INVALID_ENUMERATION for memory that is not exportable.
         """
         call = "zeMemGetAllocProperties"
-        self.check(call)
-        allocation.check(call)
-        return self.memory.export_segment(call, allocation.block)
+        self._check(call)
+        allocation._check(call)
+        return self._memory.export_segment(call, allocation._block)
 
     def import_memory(self, fd: int, kind: str = "host") -> Allocation:
         """Memory that another process has exported, page-rounded; the descriptor stays the caller's.
@@ -114,22 +114,22 @@ class Context(ContextBase):
         Raises `ZeError` with INVALID_ARGUMENT for any other descriptor.
         """
         call = "zeMemAllocHost"
-        self.check(call)
-        return self._wrap(self.memory.import_segment(call, fd, kind), kind)
+        self._check(call)
+        return self._wrap(self._memory.import_segment(call, fd, kind), kind)
 
     def query_memory(self) -> tuple[int, int]:
         """Bytes of device memory in all, and bytes that this context has allocated."""
-        answer = self._memory()
+        answer = self._ask_memory()
         return answer.total, answer.allocated
 
     def query_graph_memory(self) -> int:
         """Bytes of the graphs that are initialised in this context, blobs and weights, equal ones once."""
-        return self._memory().graphs
+        return self._ask_memory().graphs
 
-    def _memory(self) -> msg.ContextMemoryAnswer:
-        self.check("pfnQueryContextMemory")
-        self.memory.flush()
-        answer, _ = self.connection.request(
+    def _ask_memory(self) -> msg.ContextMemoryAnswer:
+        self._check("pfnQueryContextMemory")
+        self._memory.flush()
+        answer, _ = self._connection.request(
             "pfnQueryContextMemory", msg.ContextMemory(context=self.handle), msg.ContextMemoryAnswer
         )
         return answer
@@ -139,18 +139,18 @@ class Context(ContextBase):
 
         Nothing idle is pruned behind a program's back here, so the choice is only remembered.
         """
-        self.check("pfnSetProperties")
+        self._check("pfnSetProperties")
         self.idle_optimizations = not disable_idle_optimizations
 
     def set_idle_pruning_timeout(self, timeout_ms: int) -> None:
         """`zexContextSetIdlePruningTimeout`: the idle time after which memory is pruned; remembered only."""
-        self.check("zexContextSetIdlePruningTimeout")
+        self._check("zexContextSetIdlePruningTimeout")
         self.idle_pruning_timeout_ms = timeout_ms
 
     def release_memory(self) -> None:
         """`pfnReleaseMemory` of the context extension: gives back at once what nothing refers to any more."""
-        self.check("pfnReleaseMemory")
-        self.memory.flush()
+        self._check("pfnReleaseMemory")
+        self._memory.flush()
 
     # ------------------------------------------------------------ objects
 
@@ -171,7 +171,7 @@ class Context(ContextBase):
         with the synchronous mode.
         """
         call = "zeCommandQueueCreate"
-        self.check(call)
+        self._check(call)
         check_ordinal(call, ordinal)
         if device_sync and mode is QueueMode.SYNCHRONOUS:
             raise error(
@@ -188,7 +188,7 @@ class Context(ContextBase):
     ) -> CommandList:
         """`zeCommandListCreate`: an empty, open list. Commands of a list always run in order."""
         del in_order
-        self.check("zeCommandListCreate")
+        self._check("zeCommandListCreate")
         check_ordinal("zeCommandListCreate", ordinal)
         return CommandListMutable(self) if mutable else CommandList(self)
 
@@ -197,13 +197,13 @@ class Context(ContextBase):
     ) -> CommandListImmediate:
         """`zeCommandListCreateImmediate`: every append runs at once."""
         call = "zeCommandListCreateImmediate"
-        self.check(call)
+        self._check(call)
         check_ordinal(call, ordinal)
         return CommandListImmediate(self, CommandQueue(self, priority, False, _IMMEDIATE_SLOTS, mode))
 
     def create_event_pool(self, count: int) -> EventPool:
         """`zeEventPoolCreate`: room for `count` events. INVALID_SIZE for none."""
-        self.check("zeEventPoolCreate")
+        self._check("zeEventPoolCreate")
         return EventPool(self, count)
 
     def create_event(self) -> Event:
@@ -220,7 +220,7 @@ class Context(ContextBase):
         Raises `ZeError`: UNINITIALIZED unless metrics are enabled, INVALID_SIZE for none, NOT_READY if the
         group is not active.
         """
-        self.check("zetMetricQueryPoolCreate")
+        self._check("zetMetricQueryPoolCreate")
         return MetricQueryPool(self, group, count)
 
     def open_metric_streamer(
@@ -235,7 +235,7 @@ class Context(ContextBase):
         `notification_event` is signalled once so many reports can be read, when the host looks at it.
         Raises `ZeError`: NOT_READY if the group is not active, INVALID_ARGUMENT for another period.
         """
-        self.check("zetMetricStreamerOpen")
+        self._check("zetMetricStreamerOpen")
         streamer = MetricStreamer(self, group, sampling_period_ns)
         if notification_event is not None and notify_every_n_reports:
             notification_event._track(streamer, notify_every_n_reports)
@@ -243,7 +243,7 @@ class Context(ContextBase):
 
     def get_status(self) -> None:
         """`zeContextGetStatus`: returns when the device can be used, raises DEVICE_LOST when it is gone."""
-        self.check("zeContextGetStatus")
+        self._check("zeContextGetStatus")
         self.device.driver.status("zeContextGetStatus")
 
     def create_graph(
@@ -253,7 +253,7 @@ class Context(ContextBase):
         shapes: Mapping[str, Sequence[int]] | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> Graph:
-        """Compiles `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
+        """Compile `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
 
         `config` holds OpenVINO property names and values, `shapes` static shapes by input name.
         `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled.
@@ -264,10 +264,10 @@ class Context(ContextBase):
         return compile_source(self, source, config=config, shapes=shapes, progress=progress)
 
     def _alloc(self, call: str, kind: str, size: int, alignment: int, export: bool) -> Allocation:
-        self.check(call)
-        return self._wrap(self.memory.allocate(call, kind, size, alignment, export), kind)
+        self._check(call)
+        return self._wrap(self._memory.allocate(call, kind, size, alignment, export), kind)
 
     def _wrap(self, block: Block, kind: str) -> Allocation:
-        allocation = Allocation(self, block, kind, next(self._ids), self.connection)
+        allocation = Allocation(self, block, kind, next(self._ids), self._connection)
         self._allocations[allocation.address] = allocation
         return allocation

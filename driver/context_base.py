@@ -21,23 +21,28 @@ class ContextBase(Handle):
     """A context of the daemon. `Context` adds the calls that create objects in it."""
 
     def __init__(self, driver: Handle, connection: Connection, device_info: DeviceInfo) -> None:
-        self.connection = connection
-        self.device_info = device_info
+        self._connection = connection
+        self._device_info = device_info
         created, fds = connection.request(
             "zeContextCreate", msg.ContextCreate(device=device_info.index), msg.ContextCreated
         )
         self.handle: int = created.context
-        (self.doorbell,) = fds
-        self.memory = MemoryPool(connection, self.handle)
+        (self._doorbell,) = fds
+        self._memory = MemoryPool(connection, self.handle)
         self._free_fences: deque[tuple[Block, int]] = deque()
-        self.tickets = itertools.count(1)
+        self._tickets = itertools.count(1)
         """Numbers of calls with a fence: each is used once in this context."""
-        resources = (self.doorbell, self.memory, self._free_fences)
+        resources = (self._doorbell, self._memory, self._free_fences)
         self._register(driver, connection, _destroy, connection, self.handle, *resources)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the daemon is gone, and the memory of this context with it."""
+        return self._connection.is_lost()
 
     def _ring_doorbell(self) -> None:
         """Wake the engine."""
-        os.eventfd_write(self.doorbell, 1)
+        os.eventfd_write(self._doorbell, 1)
 
     def _allocate_fence(self, call: str) -> tuple[Block, int]:
         """64 bytes for a fence; many share one allocation. They may hold an old ticket."""
@@ -46,7 +51,7 @@ class ContextBase(Handle):
                 return self._free_fences.pop()
             except IndexError:
                 size = _FENCES * SIGNAL_SIZE
-                block = self.memory.allocate(call, "control", size)
+                block = self._memory.allocate(call, "control", size)
                 # old content must not be taken for a ticket
                 block.mapping.buffer[block.offset : block.offset + size] = bytes(size)
                 self._free_fences.extend((block, index * SIGNAL_SIZE) for index in range(_FENCES))
@@ -57,7 +62,7 @@ class ContextBase(Handle):
         self._free_fences.append((block, offset))
 
     def _owner_destroyed(self) -> None:
-        _release(self.doorbell, self.memory, self._free_fences)
+        _release(self._doorbell, self._memory, self._free_fences)
 
 
 def _destroy(

@@ -13,10 +13,8 @@ from softnpu.driver.properties import (
     DeviceProperties,
     DevicePropertyFlag,
     DeviceType,
-    ExternalMemoryFlag,
     ExternalMemoryProperties,
     ImageProperties,
-    MemoryAccessFlag,
     MemoryAccessProperties,
     MemoryProperties,
     P2PProperties,
@@ -42,20 +40,20 @@ class Device:
 
     def __init__(self, driver: Session, info: DeviceInfo) -> None:
         self.driver = driver
-        self.connection = driver.connection
+        self._connection = driver._connection
         self.info = info
         self._metric_groups = [MetricGroup(index) for index in range(len(GROUPS))]
 
     def create_context(self) -> Context:
         """`zeContextCreate` on this device."""
-        self.driver.check("zeContextCreate")
+        self.driver._check("zeContextCreate")
         return Context(self)
 
     # ------------------------------------------------------------ properties
 
     def get_properties(self) -> DeviceProperties:
         """`zeDeviceGetProperties`."""
-        self.driver.check("zeDeviceGetProperties")
+        self.driver._check("zeDeviceGetProperties")
         info = self.info
         return DeviceProperties(
             type=DeviceType.VPU,
@@ -81,71 +79,59 @@ class Device:
 
     def get_sub_devices(self) -> list[Device]:
         """`zeDeviceGetSubDevices`: an NPU has none."""
-        self.driver.check("zeDeviceGetSubDevices")
+        self.driver._check("zeDeviceGetSubDevices")
         return []
 
     def get_compute_properties(self) -> ComputeProperties:
         """`zeDeviceGetComputeProperties`."""
-        self.driver.check("zeDeviceGetComputeProperties")
+        self.driver._check("zeDeviceGetComputeProperties")
         return ComputeProperties()
 
     def get_image_properties(self) -> ImageProperties:
         """`zeDeviceGetImageProperties`."""
-        self.driver.check("zeDeviceGetImageProperties")
+        self.driver._check("zeDeviceGetImageProperties")
         return ImageProperties()
 
     def get_memory_properties(self) -> list[MemoryProperties]:
         """`zeDeviceGetMemoryProperties`: one memory, DDR; sizes are asked for by context memory queries."""
-        self.driver.check("zeDeviceGetMemoryProperties")
+        self.driver._check("zeDeviceGetMemoryProperties")
         return [MemoryProperties()]
 
     def get_external_memory_properties(self) -> ExternalMemoryProperties:
-        """`zeDeviceGetExternalMemoryProperties`: memory travels as a descriptor, as DMA-BUF does."""
-        self.driver.check("zeDeviceGetExternalMemoryProperties")
-        return ExternalMemoryProperties(
-            memory_allocation_import_types=ExternalMemoryFlag.DMA_BUF,
-            memory_allocation_export_types=ExternalMemoryFlag.DMA_BUF,
-            image_import_types=ExternalMemoryFlag.NONE,
-            image_export_types=ExternalMemoryFlag.NONE,
-        )
+        """`zeDeviceGetExternalMemoryProperties`."""
+        self.driver._check("zeDeviceGetExternalMemoryProperties")
+        return ExternalMemoryProperties()
 
     def get_memory_access_properties(self) -> MemoryAccessProperties:
         """`zeDeviceGetMemoryAccessProperties`."""
-        self.driver.check("zeDeviceGetMemoryAccessProperties")
-        both = MemoryAccessFlag.RW | MemoryAccessFlag.ATOMIC
-        return MemoryAccessProperties(
-            host_alloc_capabilities=both,
-            device_alloc_capabilities=both,
-            shared_single_device_alloc_capabilities=MemoryAccessFlag.NONE,
-            shared_cross_device_alloc_capabilities=MemoryAccessFlag.NONE,
-            shared_system_alloc_capabilities=MemoryAccessFlag.NONE,
-        )
+        self.driver._check("zeDeviceGetMemoryAccessProperties")
+        return MemoryAccessProperties()
 
     def get_p2p_properties(self, peer: Device) -> P2PProperties:
         """`zeDeviceGetP2PProperties`: devices have no way to each other."""
-        self.driver.check("zeDeviceGetP2PProperties")
+        self.driver._check("zeDeviceGetP2PProperties")
         del peer
         return P2PProperties()
 
     def get_command_queue_group_properties(self) -> list[QueueGroupProperties]:
         """`zeDeviceGetCommandQueueGroupProperties`: one group that computes and copies."""
-        self.driver.check("zeDeviceGetCommandQueueGroupProperties")
+        self.driver._check("zeDeviceGetCommandQueueGroupProperties")
         flags = QueueGroupFlag.COMPUTE | QueueGroupFlag.COPY
         return [QueueGroupProperties(flags=flags, max_memory_fill_pattern_size=_FILL_PATTERN, num_queues=1)]
 
     def pci_get_properties_ext(self) -> PciProperties:
         """`zeDevicePciGetPropertiesExt`: where the NPU sits on the real platforms, 0000:00:0b.0."""
-        self.driver.check("zeDevicePciGetPropertiesExt")
+        self.driver._check("zeDevicePciGetPropertiesExt")
         return PciProperties(domain=0, bus=self.info.index, device=0x0B, function=0)
 
     def get_profiling_data_properties(self) -> int:
         """`pfnDeviceGetProfilingDataProperties`: the version of the profiling extension."""
-        self.driver.check("pfnDeviceGetProfilingDataProperties")
+        self.driver._check("pfnDeviceGetProfilingDataProperties")
         return PROFILING_VERSION
 
     def get_metric_groups(self) -> list[MetricGroup]:
         """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` is 1."""
-        self.driver.check("zetMetricGroupGet")
+        self.driver._check("zetMetricGroupGet")
         check_enabled()
         return list(self._metric_groups)
 
@@ -166,7 +152,7 @@ class Device:
 
     def sysman(self) -> Sysman:
         """The sysman view of the device: properties and engine activity."""
-        self.driver.check("zesDeviceGet")
+        self.driver._check("zesDeviceGet")
         return Sysman(self.info.name, self.get_properties, lambda: self.get_status().busy_ns)
 
     def __repr__(self) -> str:

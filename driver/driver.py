@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from softnpu.driver import extensions, launch
-from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.connection import ANSWER_S, Connection
+from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, invalid_argument, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
@@ -67,37 +67,37 @@ class Driver(Session):
 
     def get_properties(self) -> DriverProperties:
         """`zeDriverGetProperties`."""
-        self.check("zeDriverGetProperties")
+        self._check("zeDriverGetProperties")
         return DriverProperties(uuid=NPU_DRIVER_UUID, driver_version=DRIVER_VERSION)
 
     def get_api_version(self) -> int:
         """`zeDriverGetApiVersion`: major << 16 | minor of the Level Zero specification."""
-        self.check("zeDriverGetApiVersion")
+        self._check("zeDriverGetApiVersion")
         return API_VERSION
 
     def get_ipc_properties(self) -> IpcProperties:
         """`zeDriverGetIpcProperties`."""
-        self.check("zeDriverGetIpcProperties")
+        self._check("zeDriverGetIpcProperties")
         return IpcProperties()
 
     def get_extension_properties(self) -> list[ExtensionProperties]:
         """`zeDriverGetExtensionProperties`."""
-        self.check("zeDriverGetExtensionProperties")
+        self._check("zeDriverGetExtensionProperties")
         return extensions.extension_properties()
 
     def get_extension_function_address(self, name: str) -> extensions.ExtensionTable:
         """`zeDriverGetExtensionFunctionAddress`. Raises INVALID_ARGUMENT for an unknown name."""
-        self.check("zeDriverGetExtensionFunctionAddress")
+        self._check("zeDriverGetExtensionFunctionAddress")
         return extensions.function_address(name)
 
     def get_last_error_description(self) -> str:
         """`zeDriverGetLastErrorDescription`: the last `ZeError` of the calling thread, empty if none."""
-        self.check("zeDriverGetLastErrorDescription")
+        self._check("zeDriverGetLastErrorDescription")
         return last_description()
 
     def get_extension(self, name: str) -> extensions.ExtensionTable:
         """`pfnGetExtension` of the driver extension: as `get_extension_function_address`."""
-        self.check("pfnGetExtension")
+        self._check("pfnGetExtension")
         return extensions.function_address(name)
 
     def set_disk_cache_size(self, size: int) -> None:
@@ -106,26 +106,26 @@ class Driver(Session):
         It counts in place of `ZE_INTEL_NPU_CACHE_SIZE` until that variable changes.
         """
         call = "zexDiskCacheSetSize"
-        self.check(call)
+        self._check(call)
         if not 0 <= size < 2**64:
             raise invalid_argument(call, "disk cache", found=f"{size} bytes", expected="0 to 2^64 - 1")
         set_cache_limit(os.environ, size)
 
     def get_disk_cache_size(self) -> int:
         """`zexDiskCacheGetSize`: bytes that the cache of compiled models may take."""
-        self.check("zexDiskCacheGetSize")
+        self._check("zexDiskCacheGetSize")
         return cache_limit(os.environ)
 
     def get_disk_cache_directory(self) -> str:
         """`zexDiskCacheGetDirectory`: where compiled models are cached; empty without a cache."""
-        self.check("zexDiskCacheGetDirectory")
+        self._check("zexDiskCacheGetDirectory")
         options = cache_options_from_environment(os.environ)
         return "" if options is None else options.directory
 
     def stop_daemon(self) -> None:
         """Stop the daemon, which ends every session."""
-        self.check("stop")
-        self.connection.request("stop", msg.Stop(), msg.Ok)
+        self._check("stop")
+        self._connection.request("stop", msg.Stop(), msg.Ok)
 
 
 def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:

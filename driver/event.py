@@ -31,14 +31,14 @@ class EventPool(Handle):
             raise invalid_size(call, "event pool", found=f"{count} events", expected="at least 1")
         self.context = context
         self.count = count
-        self._block = context.memory.allocate(call, "control", count * SIGNAL_SIZE)
+        self._block = context._memory.allocate(call, "control", count * SIGNAL_SIZE)
         self._used: set[int] = set()
-        self._register(context, context.connection, self._used.clear)
+        self._register(context, context._connection, self._used.clear)
 
     def create_event(self, index: int = 0) -> Event:
         """`zeEventCreate`. Raises `ZeError` with INVALID_ARGUMENT for an index out of range or in use."""
         call = "zeEventCreate"
-        self.check(call)
+        self._check(call)
         if not 0 <= index < self.count or index in self._used:
             raise invalid_argument(
                 call,
@@ -68,11 +68,11 @@ class Event(Handle):
             weakref.ref[Recording], ...
         ] = ()  # replaced, never changed: other threads read it
         self._tracked: Callable[[], bool] | None = None
-        self._register(pool, pool.context.connection, used.discard, index)
+        self._register(pool, pool.context._connection, used.discard, index)
 
     def host_signal(self) -> None:
         """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
-        self.check("zeEventHostSignal")
+        self._check("zeEventHostSignal")
         if failpoints.active is not None:
             failpoints.hit("client.signal")
         self._record.host_signal()
@@ -80,12 +80,12 @@ class Event(Handle):
 
     def host_reset(self) -> None:
         """`zeEventHostReset`: not signalled from now on."""
-        self.check("zeEventHostReset")
+        self._check("zeEventHostReset")
         self._record.host_reset()
 
     def query_status(self) -> bool:
         """`zeEventQueryStatus`: True for SUCCESS, False for NOT_READY."""
-        self.check("zeEventQueryStatus")
+        self._check("zeEventQueryStatus")
         self._look_at_streamer()
         return self._record.signalled
 
@@ -96,14 +96,14 @@ class Event(Handle):
         Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone.
         """
         call = "zeEventHostSynchronize"
-        self.check(call)
+        self._check(call)
         record = self._record
 
         def is_over() -> bool:
             self._look_at_streamer()
             return record.signalled or not (self._tracked or self._will_be_signalled())
 
-        wait(call, is_over, record.sleep, timeout_ns, self._context.connection, self._spin)
+        wait(call, is_over, record.sleep, timeout_ns, self._context._connection, self._spin)
         return record.signalled
 
     # ------------------------------------------------------------ for metric streamers
@@ -129,7 +129,7 @@ class Event(Handle):
 
     def _location(self) -> tuple[Block, int]:
         """Where the event lies, for commands."""
-        self.check("zeCommandListAppendSignalEvent")
+        self._check("zeCommandListAppendSignalEvent")
         return self._block, self._offset
 
     def _drop_references(self) -> None:

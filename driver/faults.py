@@ -65,7 +65,7 @@ def inject(
         seed=seed,
     )
     with _daemon(socket) as driver:
-        answer, _ = driver.connection.request(_CALL, request, Injected)
+        answer, _ = driver._connection.request(_CALL, request, Injected)
     return answer.id
 
 
@@ -77,15 +77,15 @@ def status(socket: Path | str | None = None) -> list[InjectionState]:
 
 def status_of(driver: Driver) -> list[InjectionState]:
     """`status` over an existing connection."""
-    answer, _ = driver.connection.request(_CALL, InjectStatus(), InjectStatusAnswer)
+    answer, _ = driver._connection.request(_CALL, InjectStatus(), InjectStatusAnswer)
     return list(answer.faults)
 
 
 def clear(ids: Iterable[int] | None = None, socket: Path | str | None = None) -> int:
-    """Ends injections, None for all; how many were removed. An id that does not exist: refused, no effect."""
+    """End injections, None for all; how many were removed. An id that does not exist: refused, no effect."""
     request = InjectClear(ids=None if ids is None else tuple(ids))
     with _daemon(socket) as driver:
-        answer, _ = driver.connection.request(_CALL, request, Cleared)
+        answer, _ = driver._connection.request(_CALL, request, Cleared)
     return answer.count
 
 

@@ -19,12 +19,17 @@ class Fence(Handle):
 
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
-        self.block, self.offset = queue.context._allocate_fence("zeFenceCreate")
-        self._record = self.block.fence(self.offset)
+        self._block, self._offset = queue.context._allocate_fence("zeFenceCreate")
+        self._record = self._block.fence(self._offset)
         self._execution = FencedExecution(self._record, queue._progress)  # of the last call with this fence
         self._signalled = signalled  # by the host: created so, or submitted with lists without commands
         self._register(
-            queue, queue.context.connection, queue.context._free_fence, self.block, self.offset, self._record
+            queue,
+            queue.context._connection,
+            queue.context._free_fence,
+            self._block,
+            self._offset,
+            self._record,
         )
 
     @property
@@ -51,14 +56,14 @@ class Fence(Handle):
         wait for an event ends, a list ends behind the inference that runs, a long inference at the border of
         a layer. The fence is signalled with ERROR_NOT_AVAILABLE then.
         """
-        self.check("cancel")
+        self._check("cancel")
         if self._execution.ticket:
             self._record.cancel(self._execution.ticket)
             self._queue.context._ring_doorbell()
 
     def reset(self) -> None:
         """`zeFenceReset`: not signalled from now on. Work in flight stays attached."""
-        self.check("zeFenceReset")
+        self._check("zeFenceReset")
         self._signalled = False
         execution = self._execution
         if execution.is_over():
@@ -69,14 +74,14 @@ class Fence(Handle):
 
     def describe(self) -> FenceState:
         """Its record as it is now, and the submissions of the last call with it. Not a call of Level Zero."""
-        self.check("Fence.describe")
-        execution, block = self._execution, self.block
+        self._check("Fence.describe")
+        execution, block = self._execution, self._block
         return describe_fence(
             self._queue.handle,
             block.handle,
-            self.offset,
+            self._offset,
             block.mapping.buffer,
-            block.offset + self.offset,
+            block.offset + self._offset,
             (execution.ticket, execution.first, execution.last),
         )
 
@@ -97,17 +102,17 @@ class Fence(Handle):
         self._signalled = True
 
     def _owner_destroyed(self) -> None:
-        self._queue.context._free_fence(self.block, self.offset, self._record)
+        self._queue.context._free_fence(self._block, self._offset, self._record)
 
     def _wait(self, call: str, timeout_ns: int) -> bool:
-        self.check(call)
+        self._check(call)
         record, queue, execution = self._record, self._queue, self._execution
         last = execution.last
         if not execution.ticket:
             if last and not self._signalled:
                 queue._check_alive(call, last)  # reset since it ended
             return self._signalled
-        connection = queue.context.connection
+        connection = queue.context._connection
         if not wait(call, execution.is_over, execution.sleep, timeout_ns, connection, queue.spin):
             return False
         if failpoints.active is not None:

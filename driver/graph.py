@@ -70,7 +70,7 @@ class Graph(Handle):
 
     def __init__(self, context: ContextBase, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
         self.context = context
-        self._on_device = DeviceGraph(context.connection, context.memory, created.graph)
+        self._on_device = DeviceGraph(context._connection, context._memory, created.graph)
         self.handle = created.graph
         self.compile_ms = created.compile_ms
         self.build_log = created.log
@@ -79,12 +79,12 @@ class Graph(Handle):
         self.load_ms = 0.0
         self.shared = False
         self._arguments: dict[int, BoundArgument] = {}
-        self._register(context, context.connection, self._arguments.clear)
+        self._register(context, context._connection, self._arguments.clear)
         self._initialized = False
         self._lock = threading.Lock()
         self._native: memoryview | None = None
         self.meta: GraphMeta = _read_meta(blob, created.blob_length)
-        context.memory.sparse_sizes |= sparse_sizes(self.meta.arguments, self.meta.config)
+        context._memory.sparse_sizes |= sparse_sizes(self.meta.arguments, self.meta.config)
 
     def _drop_references(self) -> None:
         del self._on_device
@@ -97,13 +97,13 @@ class Graph(Handle):
         return self.meta.config.get("PERF_COUNT") == "YES"
 
     @property
-    def keeps_strides(self) -> bool:
+    def _keeps_strides(self) -> bool:
         """Whether strides outlive an argument value that comes without any (creation flag of 1.18)."""
         return bool(self.flags & GraphFlag.OPTIMIZE_FOR_DYNAMIC_SHAPES)
 
     def get_properties(self) -> GraphProperties3:
         """`pfnGetProperties`, 2 and 3."""
-        self.check("pfnGetProperties3")
+        self._check("pfnGetProperties3")
         flags = _ORIGINS.get(self.origin, GraphPropertyFlag.NONE)
         if self.flags & GraphFlag.INPUT_GRAPH_PERSISTENT:
             # what the program gave was copied all the same: it need not keep it
@@ -136,15 +136,15 @@ class Graph(Handle):
         return self._native_binary("pfnGetNativeBinary2")
 
     def write_native_binary(self, fd: int, offset: int = 0) -> int:
-        """Writes what `get_native_binary2` returns into a file, from byte `offset` on, and keeps nothing.
+        """Write what `get_native_binary2` returns into a file, from byte `offset` on, and keep nothing.
 
         The compiler writes: no weights come into this process, and none twice into memory. Returns the size.
         Raises `ZeError` with the reason, also when the disk is full; what was written by then stays.
         """
         call = "pfnGetNativeBinary2"
-        self.check(call)
+        self._check(call)
         request = msg.GraphExport(graph=self.handle, offset=offset)
-        answer, _ = self.context.connection.request(call, request, msg.GraphExported, [fd])
+        answer, _ = self.context._connection.request(call, request, msg.GraphExported, [fd])
         return answer.blob_length
 
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
@@ -153,8 +153,8 @@ class Graph(Handle):
         With the same weights both make the same graph: see `graph_creation.import_blob`.
         """
         call = "pfnGetNativeBinary2"
-        self.check(call)
-        answer, fds = self.context.connection.request(
+        self._check(call)
+        answer, fds = self.context._connection.request(
             call, msg.GraphBlob(graph=self.handle), msg.GraphBlobAnswer
         )
         try:
@@ -167,11 +167,11 @@ class Graph(Handle):
                 os.close(fd)
 
     def _native_binary(self, call: str) -> memoryview:
-        self.check(call)
+        self._check(call)
         with self._lock:
             if self._native is None:
                 request = msg.GraphExport(graph=self.handle)
-                answer, (fd,) = self.context.connection.request(call, request, msg.GraphExported)
+                answer, (fd,) = self.context._connection.request(call, request, msg.GraphExported)
                 try:
                     self._native = memoryview(mmap.mmap(fd, answer.blob_length, prot=mmap.PROT_READ))
                 finally:
@@ -189,12 +189,12 @@ class Graph(Handle):
 
     def _load(self, call: str) -> None:
         """Load the graph onto the device, if nobody has."""
-        self.check(call)
+        self._check(call)
         if self._initialized:
             return
         with self._lock:
             if not self._initialized:
-                answer, _ = self.context.connection.request(
+                answer, _ = self.context._connection.request(
                     call, msg.GraphInitialize(graph=self.handle), msg.GraphInitialized
                 )
                 self.load_ms, self.shared = answer.load_ms, answer.shared
@@ -202,7 +202,7 @@ class Graph(Handle):
 
     def evict(self) -> None:
         """`pfnEvict`: the device keeps what it has room for, so this has no effect today."""
-        self.check("pfnEvict")
+        self._check("pfnEvict")
 
     # ------------------------------------------------------------ arguments
 
@@ -231,7 +231,7 @@ class Graph(Handle):
             )
         now = self._arguments.get(index)
         chosen = None if strides is None else self._checked_strides(call, index, argument, strides)
-        if chosen is None and now is not None and self.keeps_strides:
+        if chosen is None and now is not None and self._keeps_strides:
             chosen = now.strides
         if memory is not None:
             self._arguments[index] = self._bound(call, index, memory, chosen)
@@ -263,7 +263,7 @@ class Graph(Handle):
         self, call: str, index: int, memory: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
         self._argument(call, index)
-        block, offset = self.context.memory.resolve(call, memory)
+        block, offset = self.context._memory.resolve(call, memory)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 
@@ -299,7 +299,7 @@ class Graph(Handle):
         return tuple(strides[:rank])
 
     def _argument(self, call: str, index: int) -> ArgumentMeta:
-        self.check(call)
+        self._check(call)
         arguments = self.meta.arguments
         if not 0 <= index < len(arguments):
             raise invalid_argument(

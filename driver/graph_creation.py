@@ -39,7 +39,7 @@ class GraphDesc:
     flags: int = 0
     input_hash: int | None = None
 
-    def view(self, call: str) -> memoryview:
+    def _view(self, call: str) -> memoryview:
         """The input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
         if self.input is None:
             raise null_pointer(call, "graph", found="pInput is null", expected="a model")
@@ -62,12 +62,12 @@ def compile_source(
     progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
-    """Compiles `source`, whose descriptors stay the caller's.
+    """Compile `source`, whose descriptors stay the caller's.
 
     `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled. Raises `ZeError`
     with the reason when the model cannot be compiled.
     """
-    context.check(call)
+    context._check(call)
     request = msg.GraphCreate(
         context=context.handle,
         name=source.name,
@@ -103,7 +103,7 @@ def import_blob(
     device, INVALID_ARGUMENT for other weights, by the first that differs (`deferred`: when it is
     initialised).
     """
-    context.check(call)
+    context._check(call)
     if isinstance(placement, Mapping):
         placement = _placement(blob, placement, call)
     encoded = b"" if placement is None else placement.encode()
@@ -145,11 +145,11 @@ def create(
         text = failure_text(failure)
         note_log(text)
         if log is not None:
-            log.set(text)
+            log._set(text)
         raise
     note_log(cache_status(graph.build_log))
     if log is not None:
-        log.set(graph.build_log)
+        log._set(graph.build_log)
     return graph
 
 
@@ -162,7 +162,7 @@ def _create(
 ) -> Graph:
     if desc is None:
         raise null_pointer(call, "graph", found="desc is null", expected="a description")
-    view = desc.view(call)
+    view = desc._view(call)
     if desc.flags < 0 or desc.flags & ~_ALL_FLAGS:
         raise error(
             call,
@@ -202,7 +202,7 @@ def _request(
     call: str,
 ) -> Graph:
     report = None if progress is None else lambda event: progress(event.stage, event.done)
-    connection = context.connection
+    connection = context._connection
 
     def on_orphaned(answer: msg.Answer, blobs: list[int]) -> None:
         """Destroy the graph: its caller has gone."""

@@ -70,7 +70,7 @@ class GraphExtension:
             raise null_pointer(call, "option", found="null pointer", expected="a name")
         if kind == OptionType.COMPILER:
             request = msg.CompilerOptions(device=self.device.info.index, option=name, value=value)
-            answer, _ = self.device.connection.request(call, request, msg.CompilerOptionsAnswer)
+            answer, _ = self.device._connection.request(call, request, msg.CompilerOptionsAnswer)
             if answer.supported:
                 return
         raise error(
@@ -117,7 +117,7 @@ class GraphExtension:
         """
         if graph is None:
             return last_log()
-        graph.check("pfnBuildLogGetString")
+        graph._check("pfnBuildLogGetString")
         return ""
 
     def query_context_memory(self, context: Context, kind: int) -> MemoryUse:
@@ -126,7 +126,7 @@ class GraphExtension:
         Both caches are the directory of compiled models, as in the real driver.
         """
         call = "pfnQueryContextMemory"
-        context.check(call)
+        context._check(call)
         if kind == MemoryQuery.DDR:
             total, allocated = context.query_memory()
             return MemoryUse(total=total, allocated=allocated)
@@ -146,15 +146,15 @@ class GraphExtension:
         return compiler.major, compiler.minor
 
     def _options(self, call: str) -> msg.CompilerOptionsAnswer:
-        self.device.driver.check(call)
+        self.device.driver._check(call)
         with self._lock:
             if self._compiler is None:
                 request = msg.CompilerOptions(device=self.device.info.index)
-                self._compiler, _ = self.device.connection.request(call, request, msg.CompilerOptionsAnswer)
+                self._compiler, _ = self.device._connection.request(call, request, msg.CompilerOptionsAnswer)
             return self._compiler
 
     def _check_kind(self, call: str, kind: int) -> None:
-        self.device.driver.check(call)
+        self.device.driver._check(call)
         if kind not in set(OptionType):
             raise invalid_argument(
                 call,

@@ -86,7 +86,7 @@ class GraphSource:
         return tuple(WeightSource(offset=file.offset, length=file.length) for file in self.weights)
 
     def close(self) -> None:
-        """Closes the descriptors; harmless when repeated."""
+        """Close the descriptors; harmless when repeated."""
         if self._open:
             self._open = False
             for fd in self.fds:

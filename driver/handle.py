@@ -56,8 +56,8 @@ class Handle:
         """Whether `destroy` was called."""
         return not self._finalizer.alive
 
-    def check(self, call: str) -> None:
-        """Raises `ZeError`: INVALID_NULL_HANDLE after `destroy`, UNINITIALIZED in a forked child."""
+    def _check(self, call: str) -> None:
+        """Raise `ZeError`: INVALID_NULL_HANDLE after `destroy`, UNINITIALIZED in a forked child."""
         if not self._finalizer.alive:
             raise self._unusable(call)
 

@@ -115,7 +115,7 @@ class DaemonLauncher:
         return reason
 
     def _check_peer(self, sock: socket.socket) -> None:
-        """Refuses a daemon of neither this user nor root, unless its socket was named and is its own."""
+        """Refuse a daemon of neither this user nor root, unless its socket was named and is its own."""
         peer = linux.peer_of(sock)
         self._same_peer = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid

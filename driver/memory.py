@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,13 @@ class Allocation(Handle):
         self.address = block.address
 
     @property
-    def block(self) -> Block:
-        """The memory itself, for commands."""
-        self.check("zeMemGetAllocProperties")
+    def handle(self) -> int:
+        """Its number in the daemon, as messages of errors name it."""
+        return self._block.handle
+
+    @property
+    def _block(self) -> Block:
+        self._check("zeMemGetAllocProperties")
         return self._blocks[0]
 
     def view(
@@ -114,7 +118,7 @@ class Allocation(Handle):
         does not lie inside the allocation.
         """
         kind = np.dtype(dtype)
-        block = self.block
+        block = self._block
         left = block.size - offset
         count = left // kind.itemsize if shape is None else math.prod(shape)
         if offset < 0 or count < 0 or count * kind.itemsize > left:
@@ -155,7 +159,7 @@ class MemoryPool:
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        """Asks the daemon for memory, maps it and reserves its pages."""
+        """Ask the daemon for memory, map it and reserve its pages."""
         # answers with memory are mapped in the order in which the daemon gave them
         with self._connection.deferred_section(), self._lock:
             self.flush()
@@ -198,7 +202,7 @@ class MemoryPool:
         return linux.duplicate(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
-        """Asks for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
+        """Ask for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
         with self._connection.deferred_section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(
@@ -301,8 +305,8 @@ class MemoryPool:
         Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of another context.
         """
         if isinstance(memory, Allocation):
-            memory.check(call)
-            return self._own(call, memory.block, unknown), 0
+            memory._check(call)
+            return self._own(call, memory._block, unknown), 0
         if isinstance(memory, np.ndarray):
             if not memory.flags.c_contiguous:
                 raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
@@ -386,3 +390,12 @@ class MemoryPool:
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:
             del self._blocks[at]
+
+
+class _HasMemory(Protocol):
+    _memory: MemoryPool
+
+
+def locate(context: _HasMemory, call: str, memory: object) -> tuple[Block, int]:
+    """The block and offset of memory of a context. Raises `ZeError` as `MemoryPool.resolve`."""
+    return context._memory.resolve(call, memory)

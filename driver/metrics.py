@@ -161,7 +161,7 @@ def activate(context: Handle, known: Sequence[MetricGroup], groups: Sequence[Met
     or that another context has activated. The others are active all the same, as with the real driver.
     """
     call = "zetContextActivateMetricGroups"
-    context.check(call)
+    context._check(call)
     if not enabled():
         raise uninitialized(call, "metrics", found="not enabled", expected=f"{ENV_ENABLE}=1")
     for group in known:
@@ -192,10 +192,10 @@ class MetricQueryPool(Handle):
             raise _not_ready(call)
         self.group = group
         self.count = count
-        self.block = context.memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
+        self.block = context._memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
         self._used: set[int] = set()
-        self._connection = context.connection
-        self._register(context, context.connection, self._used.clear)
+        self._connection = context._connection
+        self._register(context, context._connection, self._used.clear)
 
     def create_query(self, index: int) -> MetricQuery:
         """`zetMetricQueryCreate`.
@@ -204,7 +204,7 @@ class MetricQueryPool(Handle):
         of range, HANDLE_OBJECT_IN_USE for a used one.
         """
         call = "zetMetricQueryCreate"
-        self.check(call)
+        self._check(call)
         if not self.group.active:
             raise error(
                 call,
@@ -257,14 +257,14 @@ class MetricQuery(Handle):
 
     def reset(self) -> None:
         """`zetMetricQueryReset`: all values are 0."""
-        self.check("zetMetricQueryReset")
+        self._check("zetMetricQueryReset")
         block = self._pool.block
         start = block.offset + self._offset
         block.mapping.buffer[start : start + 2 * SNAPSHOT.size] = bytes(2 * SNAPSHOT.size)
 
     def get_data(self) -> bytes:
         """`zetMetricQueryGetData`: one report; zeros before the end has run."""
-        self.check("zetMetricQueryGetData")
+        self._check("zetMetricQueryGetData")
         block = self._pool.block
         start = block.offset + self._offset
         before = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start)
@@ -273,7 +273,7 @@ class MetricQuery(Handle):
 
     def _location(self, call: str, end: bool) -> tuple[Block, int]:
         """Where the snapshot at its begin, or its end, goes."""
-        self.check(call)
+        self._check(call)
         return self._pool.block, self._offset + end * SNAPSHOT.size
 
 
@@ -285,7 +285,7 @@ class MetricStreamer(Handle):
         if not group.active:
             raise _not_ready(call)
         self.group = group
-        connection = context.connection
+        connection = context._connection
         opened, (fd,) = connection.request(
             call, msg.MetricStreamOpen(context=context.handle, period=period_ns), msg.MetricStreamOpened
         )
@@ -299,7 +299,7 @@ class MetricStreamer(Handle):
     @property
     def available(self) -> int:
         """Reports that can be read now. Older ones than the stream holds are lost."""
-        self.check("zetMetricStreamerReadData")
+        self._check("zetMetricStreamerReadData")
         samples = self._samples()
         self._next = max(self._next, samples - metrics.STREAM_CAPACITY + 2)
         return samples - self._next

@@ -6,6 +6,8 @@ import enum
 import struct
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from softnpu.driver.errors import error, invalid_argument, invalid_size, not_available
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _LAYERS_PER_OPERATION = 2
 _LAYERS_MORE = 64
+_CYCLES = 0xFFFFFFFF  # a counter of 32 bits
 _LAYER = struct.Struct("<256s50s2xIQQI4xQQQQ")
 _TASK = struct.Struct("<256s50s2xIQQIIII")
 
@@ -65,7 +68,7 @@ class ProfilingPool(Handle):
 
     def __init__(self, graph: Graph, count: int) -> None:
         call = "pfnProfilingPoolCreate"
-        graph.check(call)
+        graph._check(call)
         if not graph.profiled:
             raise not_available(
                 call,
@@ -78,15 +81,15 @@ class ProfilingPool(Handle):
         self.graph = graph
         self.count = count
         layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
-        self.query_size = -(-profiling.size_for(layers) // 64) * 64
-        self.block = graph.context.memory.allocate(call, "control", self.query_size * count)
+        self._query_size = -(-profiling.size_for(layers) // 64) * 64
+        self._block = graph.context._memory.allocate(call, "control", self._query_size * count)
         self._used: set[int] = set()
-        self._register(graph.context, graph.context.connection, self._used.clear)
+        self._register(graph.context, graph.context._connection, self._used.clear)
 
     def create_query(self, index: int) -> ProfilingQuery:
         """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE for a used one."""
         call = "pfnProfilingQueryCreate"
-        self.check(call)
+        self._check(call)
         if not 0 <= index < self.count:
             raise invalid_argument(
                 call, "profiling pool", found=f"index {index}", expected=f"0 to {self.count - 1}"
@@ -104,7 +107,7 @@ class ProfilingPool(Handle):
         return ProfilingQuery(self, index, self._used)
 
     def _drop_references(self) -> None:
-        del self.block
+        del self._block
 
     def destroy(self) -> None:
         """`pfnProfilingPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
@@ -125,14 +128,14 @@ class ProfilingQuery(Handle):
 
     def __init__(self, pool: ProfilingPool, index: int, used: set[int]) -> None:
         self._pool = pool
-        self._offset = index * pool.query_size
-        start = pool.block.offset + self._offset
-        pool.block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
-        self._register(pool, pool.graph.context.connection, used.discard, index)
+        self._offset = index * pool._query_size
+        start = pool._block.offset + self._offset
+        pool._block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
+        self._register(pool, pool.graph.context._connection, used.discard, index)
 
     def _location(self, call: str, graph: Graph) -> tuple[Block, int]:
         """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
-        self.check(call)
+        self._check(call)
         if graph is not self._pool.graph:
             raise invalid_argument(
                 call,
@@ -140,12 +143,11 @@ class ProfilingQuery(Handle):
                 found=f"of graph '{self._pool.graph.meta.name}'",
                 expected=f"a query of graph '{graph.meta.name}'",
             )
-        return self._pool.block, self._offset
+        return self._pool._block, self._offset
 
     def layers(self) -> list[LayerInfo]:
         """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
         profile = self._profile()
-        units = (TaskType.DPU, TaskType.SW, TaskType.DMA)
         return [
             LayerInfo(
                 name=layer.name,
@@ -155,13 +157,9 @@ class ProfilingQuery(Handle):
                 duration_ns=layer.duration,
                 layer_id=layer.layer,
                 fused_layer_id=0,
-                **dict(
-                    zip(
-                        ("dpu_ns", "sw_ns", "dma_ns"),
-                        (layer.duration if layer.unit is unit else 0 for unit in units),
-                        strict=True,
-                    )
-                ),
+                dpu_ns=layer.duration if layer.unit is TaskType.DPU else 0,
+                sw_ns=layer.duration if layer.unit is TaskType.SW else 0,
+                dma_ns=layer.duration if layer.unit is TaskType.DMA else 0,
             )
             for layer in profile.layers
         ]
@@ -169,7 +167,7 @@ class ProfilingQuery(Handle):
     def tasks(self) -> list[TaskInfo]:
         """One record for every layer that was executed: OpenVINO does not split layers further."""
         profile = self._profile()
-        clock = self._pool.graph.context.device_info.core_clock_mhz
+        clock = self._pool.graph.context._device_info.core_clock_mhz
         return [
             TaskInfo(
                 name=layer.name,
@@ -177,8 +175,8 @@ class ProfilingQuery(Handle):
                 exec_type=layer.unit,
                 start_time_ns=profile.start + layer.start,
                 duration_ns=layer.duration,
-                active_cycles=layer.cpu * clock // 1000,
-                stall_cycles=max(0, layer.duration - layer.cpu) * clock // 1000,
+                active_cycles=layer.cpu * clock // 1000 & _CYCLES,
+                stall_cycles=max(0, layer.duration - layer.cpu) * clock // 1000 & _CYCLES,
                 task_id=number,
                 parent_layer_id=layer.layer,
             )
@@ -192,9 +190,9 @@ class ProfilingQuery(Handle):
             self._profile()
             return self._raw()
         if kind == ProfilingType.LAYER_LEVEL:
-            return b"".join(_pack_layer(layer) for layer in self.layers())
+            return b"".join(_pack(_LAYER, layer) for layer in self.layers())
         if kind == ProfilingType.TASK_LEVEL:
-            return b"".join(_pack_task(task) for task in self.tasks())
+            return b"".join(_pack(_TASK, task) for task in self.tasks())
         raise invalid_argument(
             "pfnProfilingQueryGetData",
             "profiling type",
@@ -204,18 +202,18 @@ class ProfilingQuery(Handle):
 
     def log_get_string(self) -> str:
         """`pfnProfilingLogGetString`: what the last decoding had to say; decoding here leaves no log."""
-        self.check("pfnProfilingLogGetString")
+        self._check("pfnProfilingLogGetString")
         return ""
 
     def _raw(self) -> bytes:
-        start = self._pool.block.offset + self._offset
-        data = self._pool.block.mapping.buffer[start : start + self._pool.query_size]
+        start = self._pool._block.offset + self._offset
+        data = self._pool._block.mapping.buffer[start : start + self._pool._query_size]
         count = profiling.HEADER.unpack_from(data)[2]
         return data[: profiling.size_for(count)]
 
     def _profile(self) -> Profile:
         call = "pfnProfilingQueryGetData"
-        self.check(call)
+        self._check(call)
         profile = profiling.decode(self._raw())
         if profile is None:
             raise not_available(
@@ -227,30 +225,7 @@ class ProfilingQuery(Handle):
         return profile
 
 
-def _pack_layer(layer: LayerInfo) -> bytes:
-    return _LAYER.pack(
-        layer.name.encode()[:255],
-        layer.layer_type.encode()[:49],
-        layer.status,
-        layer.start_time_ns,
-        layer.duration_ns,
-        layer.layer_id,
-        layer.fused_layer_id,
-        layer.dpu_ns,
-        layer.sw_ns,
-        layer.dma_ns,
-    )
-
-
-def _pack_task(task: TaskInfo) -> bytes:
-    return _TASK.pack(
-        task.name.encode()[:255],
-        task.layer_type.encode()[:49],
-        task.exec_type,
-        task.start_time_ns,
-        task.duration_ns,
-        task.active_cycles & 0xFFFFFFFF,
-        task.stall_cycles & 0xFFFFFFFF,
-        task.task_id,
-        task.parent_layer_id,
-    )
+def _pack(record: struct.Struct, info: LayerInfo | TaskInfo) -> bytes:
+    """A record as the C structure lies in memory; the numbers behind the texts have its order and sizes."""
+    name, kind, *numbers = msgspec.structs.astuple(info)
+    return record.pack(name.encode()[:255], kind.encode()[:49], *numbers)

@@ -131,20 +131,20 @@ class MemoryProperties(Record, frozen=True, kw_only=True):
 class MemoryAccessProperties(Record, frozen=True, kw_only=True):
     """`ze_device_memory_access_properties_t`."""
 
-    host_alloc_capabilities: MemoryAccessFlag
-    device_alloc_capabilities: MemoryAccessFlag
-    shared_single_device_alloc_capabilities: MemoryAccessFlag
-    shared_cross_device_alloc_capabilities: MemoryAccessFlag
-    shared_system_alloc_capabilities: MemoryAccessFlag
+    host_alloc_capabilities: MemoryAccessFlag = MemoryAccessFlag.RW | MemoryAccessFlag.ATOMIC
+    device_alloc_capabilities: MemoryAccessFlag = MemoryAccessFlag.RW | MemoryAccessFlag.ATOMIC
+    shared_single_device_alloc_capabilities: MemoryAccessFlag = MemoryAccessFlag.NONE
+    shared_cross_device_alloc_capabilities: MemoryAccessFlag = MemoryAccessFlag.NONE
+    shared_system_alloc_capabilities: MemoryAccessFlag = MemoryAccessFlag.NONE
 
 
 class ExternalMemoryProperties(Record, frozen=True, kw_only=True):
-    """`ze_device_external_memory_properties_t`."""
+    """`ze_device_external_memory_properties_t`: memory travels as a descriptor, as DMA-BUF does."""
 
-    memory_allocation_import_types: ExternalMemoryFlag
-    memory_allocation_export_types: ExternalMemoryFlag
-    image_import_types: ExternalMemoryFlag
-    image_export_types: ExternalMemoryFlag
+    memory_allocation_import_types: ExternalMemoryFlag = ExternalMemoryFlag.DMA_BUF
+    memory_allocation_export_types: ExternalMemoryFlag = ExternalMemoryFlag.DMA_BUF
+    image_import_types: ExternalMemoryFlag = ExternalMemoryFlag.NONE
+    image_export_types: ExternalMemoryFlag = ExternalMemoryFlag.NONE
 
 
 class P2PProperties(Record, frozen=True, kw_only=True):

@@ -19,10 +19,10 @@ class QueryNetwork(Handle):
 
     def __init__(self, context: ContextBase, desc: GraphDesc | None, compiler: tuple[int, int]) -> None:
         call = "pfnQueryNetworkCreate2"
-        context.check(call)
+        context._check(call)
         if desc is None:
             raise null_pointer(call, "graph", found="desc is null", expected="a description")
-        view = desc.view(call)
+        view = desc._view(call)
         if desc.format != GraphFormat.NGRAPH_LITE:
             raise error(
                 call,
@@ -39,14 +39,14 @@ class QueryNetwork(Handle):
                 weights=source.sources,
                 build_flags=desc.build_flags or "",
             )
-            answer, (fd,) = context.connection.request(call, request, msg.GraphQueried, source.fds)
+            answer, (fd,) = context._connection.request(call, request, msg.GraphQueried, source.fds)
         try:
             self._layers = [os.pread(fd, answer.length, 0).decode()]
         finally:
             os.close(fd)
-        self._register(context, context.connection, self._layers.clear)
+        self._register(context, context._connection, self._layers.clear)
 
     def get_supported_layers(self) -> str:
         """`pfnQueryNetworkGetSupportedLayers`: `<name><name>...`."""
-        self.check("pfnQueryNetworkGetSupportedLayers")
+        self._check("pfnQueryNetworkGetSupportedLayers")
         return self._layers[0]

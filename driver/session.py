@@ -11,13 +11,18 @@ class Session(Handle):
     """Everything created through it ends with it."""
 
     def __init__(self, connection: Connection, session: int) -> None:
-        self.connection = connection
+        self._connection = connection
         self.session = session
         """Its number, as `softnpu status` shows it."""
         self._register(None, connection, connection.close)
 
+    @property
+    def lost(self) -> bool:
+        """Whether the daemon is gone: every call raises DEVICE_LOST then."""
+        return self._connection.is_lost()
+
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusAnswer:
         """The state of the whole daemon."""
-        self.check(call)
-        answer, _ = self.connection.request(call, msg.Status(), msg.StatusAnswer)
+        self._check(call)
+        answer, _ = self._connection.request(call, msg.Status(), msg.StatusAnswer)
         return answer

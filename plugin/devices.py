@@ -72,7 +72,7 @@ class Devices:
         if self._pid != os.getpid():
             # a forked child must not speak on its parent's connection
             self._pid, self._driver, self._contexts = os.getpid(), None, {}
-        if self._driver is not None and self._driver.connection.is_lost():
+        if self._driver is not None and self._driver.lost:
             self._driver.destroy()
             self._driver, self._contexts = None, {}
         if self._driver is None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import Context, ZeError
+from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InferError, InputError
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Shape, Slot, max_elements, reshape, shape_of
@@ -140,7 +141,7 @@ class DynamicSlot(Slot):
         if self._kind == "input":
             return super()._in_device_memory(tensor)
         try:
-            block, offset = self._context.memory.resolve("set_tensor", tensor.data)
+            block, offset = locate(self._context, "set_tensor", tensor.data)
         except ZeError:
             return False
         room = block.size - offset

@@ -29,7 +29,7 @@ def fall_back(module: str, source: ModuleType) -> tuple[Callable[[str], Any], Ca
             ) from None
 
     def names() -> list[str]:
-        own = set(vars(sys.modules[module]))
+        own = set(sys.modules[module].__all__)
         return sorted(own | {name for name in dir(source) if _is_public(name)})
 
     return find, names

@@ -101,7 +101,7 @@ class RemoteContext:
                 "context of this process. Start the process with the method 'spawn': it gets the tensor as "
                 "an argument"
             )
-        if self._context.destroyed or self._context.connection.is_lost():
+        if self._context.destroyed or self._context.lost:
             raise DeviceLostError(
                 f"{subject}: its session has ended (unload_plugin, or the daemon is gone); expected a "
                 "context of the session that is open. Make a new one with create_context"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import Allocation, Context
-from softnpu.driver.memory import view_of
+from softnpu.driver.memory import locate, view_of
 from softnpu.plugin.errors import InputError, NpuError, PropertyError, translated
 from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorType
 
@@ -115,7 +115,7 @@ def _at_address(subject: str, context: Context, properties: RemoteProperties, si
     address = properties.mem_handle
     assert address is not None
     with translated(f"{subject}, MEM_TYPE CPU_VA", InputError):
-        block, offset = context.memory.resolve("create_tensor", address)
+        block, offset = locate(context, "create_tensor", address)
     left = block.size - offset
     if left < size:
         raise InputError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import Allocation, Context, ZeError
+from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.ports import element_type
 from softnpu.plugin.remote_tensor import RemoteTensor
@@ -172,7 +173,7 @@ class Slot:
 
     def _in_device_memory(self, tensor: Any) -> bool:
         try:
-            block, offset = self._context.memory.resolve("set_tensor", tensor.data)
+            block, offset = locate(self._context, "set_tensor", tensor.data)
         except ZeError:
             return False
         return bool(block.size - offset >= tensor.byte_size)

@@ -230,6 +230,8 @@ def effective(
     values = {name: option.default for name, option in OPTIONS.items()}
     named = (flags or {}).get(PRECISION, "")
     hint = named if named in _HINTS else ""
+    if hint:
+        values[PRECISION] = hint  # until the host's precisions are known; the key of the cache has it so
     for name, text in config.items():
         option = OPTIONS.get(name)
         if option is None:

@@ -24,7 +24,7 @@ from softnpu.plugin.torch.compiled_module import CompiledModule
 from softnpu.plugin.torch.module_signature import KEY, ModuleSignature
 from softnpu.plugin.torch.tracing import Dynamic, torch_or_refuse, trace
 
-__all__ = ["CompiledModule", "compile", "load"]
+__all__ = ["CompiledModule", "compile", "load", "save"]
 
 
 def compile(  # noqa: A001 - as torch calls it
@@ -79,6 +79,15 @@ def load(
         )
     signature = ModuleSignature.decode(text, str(path))
     return CompiledModule(compiled, signature, {kind.__qualname__: kind for kind in classes})
+
+
+def save(module: CompiledModule, path: str | Path) -> None:
+    """Write a compiled module to one file, for `load`: as `CompiledModule.save`."""
+    module.save(path)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
 
 
 def _arguments(examples: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

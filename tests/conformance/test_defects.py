@@ -17,7 +17,7 @@ DEADLINE_S = 240.0
 
 
 def outcomes(place: Path, report: Path) -> dict[str, str]:
-    """Runs the expected test of each defect on its driver, in one process."""
+    """Run the expected test of each defect on its driver, in one process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
     options = ["--driver=defects", f"--daemon={place}", f"--junitxml={report}", str(BEHAVIOUR)]
     done = subprocess.run(

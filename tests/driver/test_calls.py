@@ -13,7 +13,6 @@ import softnpu.driver
 from softnpu.driver import extensions
 from tests.conformance.call_tables import CALLS, DOCUMENT, Status
 
-_SUPPORTED = [call for call in CALLS if call.status is Status.SUPPORTED]
 _NAMED_FIRST = re.compile(r"`((?:ze|zes|zet|zex|pfn)[A-Z]\w+)`")
 
 
@@ -51,15 +50,6 @@ def test_the_document_counts_what_it_lists() -> None:
 
 def test_no_function_is_listed_twice() -> None:
     assert [name for name, count in Counter(call.name for call in CALLS).items() if count > 1] == []
-
-
-def test_what_is_supported_is_there() -> None:
-    for call in _SUPPORTED:
-        class_name, _, attribute = call.python.partition(".")
-        kind = _CLASSES[class_name]
-        # an attribute may be one of the instance
-        names = kind.__init__.__code__.co_names  # type: ignore[misc]
-        assert not attribute or hasattr(kind, attribute) or attribute in names, call.name
 
 
 def test_what_is_refused_or_absent_names_no_method() -> None:

@@ -43,6 +43,11 @@ ENGINE_CONFIG = {
 pytestmark = pytest.mark.quick
 
 
+@pytest.fixture
+def cache(tmp_path: Path) -> CacheOptions:
+    return CacheOptions(directory=str(tmp_path / "cache"), limit=1 << 30)
+
+
 def test_a_blob_describes_the_model_and_every_stage_is_told(worker: Worker, static: Files) -> None:
     made = worker.blob(static.job(), static.fds)
     stages = list(dict.fromkeys(progress.stage for progress in worker.progress))
@@ -146,10 +151,12 @@ def test_a_precision_is_honoured_or_refused(
 
 @pytest.mark.parametrize("hint", ["f16", "i8"])
 def test_a_precision_in_build_flags_is_the_arithmetic_of_the_device(
-    worker: Worker, static: Files, hint: str
+    worker: Worker, static: Files, cache: CacheOptions, hint: str
 ) -> None:
-    job = static.job(build_flags=f'--config INFERENCE_PRECISION_HINT="{hint}"')
+    worker.blob(static.job(cache=cache), static.fds)
+    job = static.job(build_flags=f'--config INFERENCE_PRECISION_HINT="{hint}"', cache=cache)
     made = worker.blob(job, static.fds)
+    assert made.answer.origin == "compiled", "it has a key of its own"
     in_f16 = hint == "f16" and "FP16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     assert made.meta.precision == made.meta.config["INFERENCE_PRECISION_HINT"] == ("f16" if in_f16 else "f32")
     assert ("computed in f32" in made.answer.log) is not in_f16
@@ -276,11 +283,6 @@ def test_a_fault_fits_a_frame_however_long_the_names_are(worker: Worker, static:
 
 
 # ---------------------------------------------------------------- the cache
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> CacheOptions:
-    return CacheOptions(directory=str(tmp_path / "cache"), limit=1 << 30)
 
 
 def test_a_hit_does_without_openvino(worker: Worker, static: Files, cache: CacheOptions) -> None:

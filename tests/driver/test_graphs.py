@@ -156,8 +156,8 @@ def test_memory_of_an_argument_that_is_freed_fails_the_submission_only(
     context: Context, queue: CommandQueue, digits: Path
 ) -> None:
     loaded = Loaded(context, digits)
-    handle = loaded.memory[0].block.handle
-    context.connection.request("zeMemFree", msg.MemFree(memory=(handle,)), msg.Ok)
+    handle = loaded.memory[0].handle
+    context._connection.request("zeMemFree", msg.MemFree(memory=(handle,)), msg.Ok)
     fence = execute(queue, loaded.commands)
     error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
     assert f"{handle:#018x}" in str(error)

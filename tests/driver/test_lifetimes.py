@@ -108,7 +108,7 @@ def test_a_forgotten_queue_finishes_nothing_and_frees_nothing_too_early(context:
 def test_a_queue_may_be_forgotten_inside_of_a_request(context: Context) -> None:
     """Python may collect it there; it is destroyed later, and the daemon has its ring until then."""
     queue = context.create_command_queue()
-    with context.connection.deferred_section():
+    with context._connection.deferred_section():
         del queue
         gc.collect()
         context.create_event()

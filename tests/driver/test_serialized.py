@@ -241,7 +241,7 @@ def test_mutated_models_are_refused_or_parsed_and_nothing_else(changes: list[tup
 
 
 def _protect(address: int, size: int) -> None:
-    """Makes pages read-only."""
+    """Make pages read-only."""
     import ctypes
 
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ) == 0

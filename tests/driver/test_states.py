@@ -29,7 +29,7 @@ Compile = Callable[..., Graph]
 
 @pytest.fixture
 def compiled(context: Context, tmp_path: Path) -> Compile:
-    """Compiles a model as a program does that has it in memory."""
+    """Compile a model as a program does that has it in memory."""
 
     def make(model: ov.Model, renamed: tuple[str, str] = ("", ""), **config: str) -> Graph:
         path = tmp_path / f"{model.get_friendly_name()}.xml"

@@ -66,7 +66,7 @@ def test_it_ends_in_order_and_the_path_is_free_again(
             case _:
                 daemon.process.send_signal(getattr(signal, how))
         assert daemon.process.wait(30) == 0
-        wait_until(driver.connection.is_lost)
+        wait_until(lambda: driver.lost)
     daemon.stop()  # its files are gone
     wait_gone(engine)
     assert start_daemon().pid != daemon.pid

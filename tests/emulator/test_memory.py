@@ -161,7 +161,7 @@ def test_allocations_lie_apart_share_descriptors_and_use_freed_memory_again(
     assert context.query_memory() == (total, before)
     for _ in range(200):
         context.alloc_host(100_000).destroy()
-    assert len(context.memory._segments) < 4
+    assert len(context._memory._segments) < 4
 
 
 def test_a_segment_cannot_change_its_size_and_is_no_other_sessions(wire: Wire, other_wire: Wire) -> None:

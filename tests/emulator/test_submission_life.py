@@ -67,10 +67,12 @@ def test_a_fence_is_not_signalled_for_another_submission_by_the_next_engine(
     was_reset, ended = execute(first, barrier(context)), execute(first, barrier(context))
     assert ended.host_synchronize(LONG)
     was_reset.reset()
-    record_at = (ended.block.handle, ended.offset)
+    record_at = (ended._block.handle, ended._offset)
     ended.destroy()
     waiting = second.create_fence()
-    assert (waiting.block.handle, waiting.offset) == record_at, "the memory of the first fence is used again"
+    assert (waiting._block.handle, waiting._offset) == record_at, (
+        "the memory of the first fence is used again"
+    )
     second.execute_command_lists([waits(context, gate)], waiting)
 
     daemon.kill_engine()

@@ -102,7 +102,7 @@ def test_a_request_that_grew_goes_without_the_cycle_collector(core: Core, shared
         del request
         assert gone() is None
         del compiled  # its graph has the arguments that were recorded last
-        context.memory.flush()
+        context._memory.flush()
         assert shared_daemon.memory_used() < before
     finally:
         gc.enable()

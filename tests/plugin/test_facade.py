@@ -184,7 +184,7 @@ def test_a_tensor_without_an_index_is_that_of_the_only_port(
 ) -> None:
     data = ov.opset13.parameter([2, 3], ov.Type.f32, name="data")
     model = ov.Model([ov.opset13.relu(data)], [data], "relu")
-    request = ov.Core(shared_core.driver.connection.name).compile_model(model).create_infer_request()
+    request = ov.Core(shared_core.driver._connection.name).compile_model(model).create_infer_request()
     outcome = ov.Tensor(np.zeros((2, 3), np.float32))
     request.set_input_tensor(ov.Tensor(LEFT))
     request.set_output_tensor(outcome)

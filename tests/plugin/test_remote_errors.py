@@ -73,7 +73,7 @@ def test_a_context_refuses_wrong_properties_and_foreign_level_zero_contexts(shar
         shared_core.create_context("NPU", {"COLOUR": 1})
     with pytest.raises(PropertyError, match=r"device 'GPU': not an NPU"):
         shared_core.create_context("GPU", {})
-    with Driver.open(shared_core.driver.connection.name, autostart=False) as driver:
+    with Driver.open(shared_core.driver._connection.name, autostart=False) as driver:
         own = driver.devices[0].create_context()
         with pytest.raises(
             PropertyError, match=r"L0_CONTEXT: a context that the plugin has not made.*SHARED_BUF"

@@ -57,7 +57,7 @@ def test_two_processes_work_on_one_memory_by_its_descriptor(core: Core, start_py
     Core(given["socket"]).unload_plugin()
     say("unloaded")
     """,
-        socket=str(core.driver.connection.name),
+        socket=str(core.driver._connection.name),
         pid=os.getpid(),
         fds=descriptors,
     )

@@ -187,7 +187,7 @@ class LoadedModel:
     def _argument_memory(self, memory: Sequence[Allocation]) -> list[ArgumentMemory]:
         """The memory of all arguments: exactly their bytes."""
         return [
-            ArgumentMemory(argument.name, one.view()[: argument.byte_size], one.block.handle)
+            ArgumentMemory(argument.name, one.view()[: argument.byte_size], one.handle)
             for argument, one in zip(self.graph.meta.arguments, memory, strict=True)
         ]
 

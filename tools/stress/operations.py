@@ -176,7 +176,7 @@ def batch(client: Client, step: Step) -> int:
             start, end = at * room, at * room + argument.byte_size
             view = memory[index].view()
             pattern.fill(view[start : start + room])
-            blocks.append(ArgumentMemory(argument.name, view[start:end], memory[index].block.handle, start))
+            blocks.append(ArgumentMemory(argument.name, view[start:end], memory[index].handle, start))
             rest.append((view[end : start + room], view[end : start + room].tobytes()))
         inputs, outputs = blocks[: loaded.workload.inputs], blocks[loaded.first_output :]
         for block, array in zip(inputs, loaded.samples.inputs(sample), strict=True):

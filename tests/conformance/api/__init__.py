@@ -26,5 +26,5 @@ class HostMemory:
 
     @staticmethod
     def write(pointer: Pointer, data: bytes) -> None:
-        """Stores bytes into an allocation."""
+        """Store bytes into an allocation."""
         ctypes.memmove(pointer, data, len(data))

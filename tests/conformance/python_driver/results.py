@@ -138,8 +138,8 @@ class Keeper:
         return thing
 
     def destroy(self, call: str, handle: object, kind: type[Handle]) -> None:
-        """Destroys; the driver's own check refuses what was destroyed before."""
+        """Destroy; the driver's own check refuses what was destroyed before."""
         thing = live(handle, kind)
-        thing.check(call)
+        thing._check(call)
         thing.destroy()
         self._kept.pop(id(thing), None)
