@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -57,12 +58,13 @@ def test_the_base_serializer_copies_and_the_other_does_not(
 
 
 def test_the_numbers_and_the_blob_are_the_same(shared_core: Core) -> None:
-    for config in [
+    configs: list[dict[str, Any]] = [
         {"NPU_USE_BASE_MODEL_SERIALIZER": True},
         {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
         {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 1 << 30},
         {"NPU_USE_BASE_MODEL_SERIALIZER": True, "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
-    ]:
+    ]
+    for config in configs:
         with case(config):
             model = dense_model()
             expected = shared_core.compile_model(model)
