@@ -12,7 +12,15 @@ import openvino as ov
 import pytest
 
 from softnpu.driver import Fence
-from softnpu.plugin import AsyncInferQueue, CompiledModel, Core, InferCancelled, InferError, InferRequest
+from softnpu.plugin import (
+    AsyncInferQueue,
+    CompiledModel,
+    Core,
+    InferCancelled,
+    InferError,
+    InferRequest,
+    completions,
+)
 from tests.support.waiting import DEADLINE_S, wait_until
 from tests.support.work import waits
 
@@ -28,7 +36,8 @@ def compiled(shared_core: Core, two_by_two: ov.Model) -> CompiledModel:
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Any:
+def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(completions, "_IDLE_S", 0.05)  # each test waits for the end of the thread
     yield
     wait_until(
         lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("callbacks of")],

@@ -26,7 +26,15 @@ def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
     return arrays
 
 
-@pytest.mark.parametrize(("name", "batch"), [("yolov8n", 4), ("magika", -1), ("minilm", -1), ("minilm", 4)])
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("yolov8n", 4),
+        ("minilm", -1),
+        ("minilm", 4),
+        pytest.param("magika", -1, marks=pytest.mark.soak),
+    ],
+)
 def test_the_numbers_are_those_of_the_real_batch(shared_core: Core, name: str, batch: int) -> None:
     one = {port: list(shape) for port, shape in lookup(name).shapes.items()}
     model = ov.Core().read_model(get(name))

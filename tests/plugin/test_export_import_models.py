@@ -53,7 +53,14 @@ say(all(np.array_equal(found[index], expected[f"arr_{index}"]) for index in rang
 """
 
 
-@pytest.mark.parametrize(("name", "weightless"), [("yolov8n", False), ("magika", True), ("minilm", True)])
+@pytest.mark.parametrize(
+    ("name", "weightless"),
+    [
+        ("yolov8n", False),
+        ("magika", True),
+        pytest.param("minilm", True, marks=pytest.mark.soak),
+    ],
+)
 def test_other_processes_import_it_and_share_one_image(
     core: Core,
     daemon: Daemon,

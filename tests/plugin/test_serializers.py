@@ -12,6 +12,7 @@ import pytest
 from softnpu.plugin import Core, PropertyError
 from softnpu.plugin.model_source import SourceOptions, from_model
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
+from tests.support.cases import case
 from tests.support.daemon import Daemon
 
 WEIGHTS = 2 * SIZE * SIZE * 4
@@ -35,14 +36,15 @@ def _in_files(model: ov.Model, options: SourceOptions) -> tuple[int, int]:
     return from_file, copied
 
 
-@pytest.mark.parametrize(
-    ("below", "expected"),
-    [(1, (WEIGHTS, 0)), (SIZE * SIZE * 4, (WEIGHTS, 0)), (SIZE * SIZE * 4 + 1, (0, WEIGHTS))],
-)
-def test_small_constants_are_copied_below_the_threshold(
-    mapped: ov.Model, below: int, expected: tuple[int, int]
-) -> None:
-    assert _in_files(mapped, SourceOptions(copy_below=below)) == expected
+def test_small_constants_are_copied_below_the_threshold(mapped: ov.Model) -> None:
+    cases: list[tuple[int, tuple[int, int]]] = [
+        (1, (WEIGHTS, 0)),
+        (SIZE * SIZE * 4, (WEIGHTS, 0)),
+        (SIZE * SIZE * 4 + 1, (0, WEIGHTS)),
+    ]
+    for below, expected in cases:
+        with case(below, expected):
+            assert _in_files(mapped, SourceOptions(copy_below=below)) == expected
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -55,23 +57,22 @@ def test_the_base_serializer_copies_and_the_other_does_not(
     assert compiled.get_property("NPU_USE_BASE_MODEL_SERIALIZER") is value
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_the_numbers_and_the_blob_are_the_same(shared_core: Core) -> None:
+    configs: list[dict[str, Any]] = [
         {"NPU_USE_BASE_MODEL_SERIALIZER": True},
         {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
         {"NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 1 << 30},
         {"NPU_USE_BASE_MODEL_SERIALIZER": True, "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": 100},
-    ],
-)
-def test_the_numbers_and_the_blob_are_the_same(shared_core: Core, config: dict[str, Any]) -> None:
-    model = dense_model()
-    expected = shared_core.compile_model(model)
-    found = shared_core.compile_model(model, "NPU", config)
-    np.testing.assert_array_equal(found(INPUT)[0], expected(INPUT)[0])
-    assert found.meta.name == "dense"
-    blobs = [each._executable.graph.get_weightless_blob()[0] for each in (expected, found)]
-    assert blobs[0] == blobs[1]
+    ]
+    for config in configs:
+        with case(config):
+            model = dense_model()
+            expected = shared_core.compile_model(model)
+            found = shared_core.compile_model(model, "NPU", config)
+            np.testing.assert_array_equal(found(INPUT)[0], expected(INPUT)[0])
+            assert found.meta.name == "dense"
+            blobs = [each._executable.graph.get_weightless_blob()[0] for each in (expected, found)]
+            assert blobs[0] == blobs[1]
 
 
 def test_copies_and_a_file_of_weights_exclude_each_other(shared_core: Core) -> None:
