@@ -52,11 +52,11 @@ for name, case in json.loads(sys.argv[-1]).items():
         failed[name] = traceback.format_exc()
 assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
 """
-"""Runs every case with names and a `Core` of its own, and says which ones failed."""
+"""Run every case with names and a `Core` of its own, and say which ones failed."""
 
 
 class Run(Protocol):
-    """Runs Python code in a process of its own, with the native driver in its environment."""
+    """Run Python code in a process of its own, with the native driver in its environment."""
 
     def __call__(
         self, code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
@@ -99,7 +99,7 @@ def run(surroundings: dict[str, str]) -> Run:
 
 
 class RunCases(Protocol):
-    """Runs cases of code with unmodified OpenVINO; `helpers` are for all of them."""
+    """Run cases of code with unmodified OpenVINO; `helpers` are for all of them."""
 
     def __call__(self, cases: Mapping[str, str], helpers: str = "") -> None: ...
 
@@ -140,7 +140,7 @@ def client(
 
 @pytest.fixture
 def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path) -> RunProgram:
-    """Builds a C++ program against the drop-in loader and runs it; its output."""
+    """Build a C++ program against the drop-in loader and run it; its output."""
 
     def start(name: str, *arguments: str) -> str:
         path = compile_program(name, native, tmp_path)
@@ -159,6 +159,6 @@ def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path)
 
 
 class RunProgram(Protocol):
-    """Runs one of the C++ programs in `programs/`."""
+    """Run one of the C++ programs in `programs/`."""
 
     def __call__(self, name: str, *arguments: str) -> str: ...

@@ -50,7 +50,7 @@ Benchmark = Callable[..., str]
 
 @pytest.fixture
 def benchmark_app(shared_daemon: Daemon, surroundings: dict[str, str]) -> Benchmark:
-    """Runs the tool to its end; what it says."""
+    """Run the tool to its end; what it says."""
 
     def start(model: Path, *words: str, code: str = TOOL) -> str:
         command = [sys.executable, "-P", "-c", code]
