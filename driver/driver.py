@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from softnpu.driver import extensions, launch
-from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
+from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, invalid_argument, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties

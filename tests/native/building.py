@@ -1,4 +1,4 @@
-"""Builds the native driver for tests: once for each state of its sources, outside of the repository."""
+"""Build the native driver for tests: once for each state of its sources, outside of the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUILD_S = 900
 
 
 def build(*options: str) -> NativeLibrary:
-    """The libraries, with these CMake options. Skips the test where there is no compiler.
+    """The libraries, with these CMake options; skip the test where there is no compiler.
 
     `SOFTNPU_NATIVE_DIR` names a directory with libraries to test in place of them.
     """

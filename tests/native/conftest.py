@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from tests.native.building import build, compile_program
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 120.0
+DEADLINE_S = 220.0
 
 OPENVINO = """
 import io, os, sys, threading
@@ -52,11 +52,26 @@ for name, case in json.loads(sys.argv[-1]).items():
         failed[name] = traceback.format_exc()
 assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
 """
-"""Runs every case with names and a `Core` of its own, and says which ones failed."""
+"""Run every case with names and a `Core` of its own, and say which ones failed."""
+
+
+def finished(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    check: bool = True,
+    deadline_s: float = DEADLINE_S,
+) -> subprocess.CompletedProcess[str]:
+    """The output and exit code of a program; with `check` it has to succeed."""
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+    )
+    if check:
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
 
 
 class Run(Protocol):
-    """Runs Python code in a process of its own, with the native driver in its environment."""
+    """Run Python code in a process of its own, with the native driver in its environment."""
 
     def __call__(
         self, code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
@@ -83,23 +98,14 @@ def run(surroundings: dict[str, str]) -> Run:
     def start(
         code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments],
-            env={**surroundings, **(environment or {})},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        if check:
-            assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        command = [sys.executable, "-P", "-c", code, *arguments]
+        return finished(command, {**surroundings, **(environment or {})}, check)
 
     return start
 
 
 class RunCases(Protocol):
-    """Runs cases of code with unmodified OpenVINO; `helpers` are for all of them."""
+    """Run cases of code with unmodified OpenVINO; `helpers` are for all of them."""
 
     def __call__(self, cases: Mapping[str, str], helpers: str = "") -> None: ...
 
@@ -140,25 +146,15 @@ def client(
 
 @pytest.fixture
 def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path) -> RunProgram:
-    """Builds a C++ program against the drop-in loader and runs it; its output."""
+    """Build a C++ program against the drop-in loader and run it; its output."""
 
     def start(name: str, *arguments: str) -> str:
-        path = compile_program(name, native, tmp_path)
-        done = subprocess.run(
-            [path, *arguments],
-            env=surroundings,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return finished([compile_program(name, native, tmp_path), *arguments], surroundings).stdout
 
     return start
 
 
 class RunProgram(Protocol):
-    """Runs one of the C++ programs in `programs/`."""
+    """Run one of the C++ programs in `programs/`."""
 
     def __call__(self, name: str, *arguments: str) -> str: ...

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.native.conftest import DEADLINE_S, OPENVINO, Run
+from tests.native.conftest import OPENVINO, Run, finished
 from tests.support.daemon import Daemon
 
 SHAPE = ("-shape", "[1,1,8,8]")
@@ -50,20 +49,12 @@ Benchmark = Callable[..., str]
 
 @pytest.fixture
 def benchmark_app(shared_daemon: Daemon, surroundings: dict[str, str]) -> Benchmark:
-    """Runs the tool to its end; what it says."""
+    """Run the tool to its end; what it says."""
 
     def start(model: Path, *words: str, code: str = TOOL) -> str:
         command = [sys.executable, "-P", "-c", code]
-        done = subprocess.run(
-            [*command, "-d", "NPU", "-m", str(model), *words],
-            env={**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        environment = {**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)}
+        return finished([*command, "-d", "NPU", "-m", str(model), *words], environment).stdout
 
     return start
 

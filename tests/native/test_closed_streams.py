@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.native.conftest import DEADLINE_S, Run
+from tests.native.conftest import Run, finished
 from tests.support.waiting import wait_until
 
 CLOSED = """
@@ -68,6 +67,5 @@ def test_program_of_a_private_daemon_finds_its_streams_closed_as_they_were(
     program = [sys.executable, "-c", SHOW, str(tmp_path / "said")]
     command = [sys.executable, "-P", "-m", "softnpu.tools.cli", "run", "--private", "--", *program]
     shell = ["sh", "-c", WITHOUT_STREAMS, "sh", *command]
-    done = subprocess.run(shell, env=surroundings, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0
+    finished(shell, surroundings)
     assert (tmp_path / "said").read_text() == "[False, False, False]"

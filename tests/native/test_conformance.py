@@ -17,7 +17,16 @@ from tests.conftest import StartDaemon
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
-MODULES = ("identity", "arguments", "errors", "fences", "events", "graph_arguments", "execution")
+MODULES = (
+    "identity",
+    "arguments",
+    "errors",
+    "fences",
+    "events",
+    "graph_arguments",
+    "dynamic_shapes",
+    "execution",
+)
 
 
 def test_native_driver_behaves_as_the_suite_says(native: NativeLibrary, start_daemon: StartDaemon) -> None:

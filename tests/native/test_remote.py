@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import openvino
@@ -10,7 +9,7 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from tests.native.building import compile_program
-from tests.native.conftest import DEADLINE_S
+from tests.native.conftest import finished
 from tests.support.daemon import Daemon
 
 
@@ -23,13 +22,6 @@ def test_memory_of_every_origin_is_a_tensor(
         pytest.skip("this openvino package has no C++ headers")
     flags = (f"-I{package / 'include'}", str(library), f"-Wl,-rpath,{library.parent}")
     made = compile_program("remote_tensors", native, tmp_path, *flags)
-    done = subprocess.run(
-        [made, str(digits), str(tmp_path / "input.bin")],
-        env={**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    environment = {**surroundings, "SOFTNPU_SOCKET": str(shared_daemon.socket)}
+    done = finished([made, str(digits), str(tmp_path / "input.bin")], environment)
     assert done.stdout.splitlines() == ["refused", "done"]

@@ -6,7 +6,6 @@ pytest -m soak tests/native/test_verification.py
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from tests.conftest import StartDaemon
 from tests.native.building import build, compile_program
-from tests.native.conftest import RunProgram
+from tests.native.conftest import RunProgram, finished
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 1800.0
@@ -74,15 +73,9 @@ def test_driver_is_clean(
     library = build(*watched.options)
     made = compile_program(program, library, tmp_path, *watched.flags)
     daemon = start_daemon(devices=("4000", "3720"))
-    done = subprocess.run(
-        [*watched.under, made, *words(program, digits)],
-        env={**library.environment(private_dir / "npu.sock", surroundings), **STRICT},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    environment = {**library.environment(private_dir / "npu.sock", surroundings), **STRICT}
+    command: list[str | Path] = [*watched.under, made, *words(program, digits)]
+    done = finished(command, environment, deadline_s=DEADLINE_S)
     assert done.stderr == ""
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 

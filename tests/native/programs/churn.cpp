@@ -80,7 +80,7 @@ private:
     void with_list(ze_graph_handle_t graph, ze_command_queue_handle_t queue, int rounds) {
         use_event();
         misuse();
-        const Buffers buffers(npu_, value_), others(npu_, 0.5f);
+        const Buffers buffers(npu_, value_), others(npu_, 2.0f);
         ze_mutable_exp_desc_t changeable{0x20016, nullptr, 0};
         ze_command_list_desc_t desc{0xf, &changeable, 0, 0};
         ze_command_list_handle_t list;
@@ -116,7 +116,7 @@ private:
     void compare(const float* output, std::vector<float>& expected) {
         const std::vector<float> found(output, output + OUT);
         if (expected.empty()) expected = found;
-        if (found == expected) return;
+        if (found == expected && expected_[0] != expected_[1]) return;
         std::fputs("another result\n", stderr);
         std::abort();
     }

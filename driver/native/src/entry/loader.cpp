@@ -1,5 +1,4 @@
 // Functions of the loader, which this library replaces.
-#include <cstring>
 
 #include "base/guard.hpp"
 #include "base/output.hpp"

@@ -15,7 +15,7 @@ struct Span {
     size_t end = 0;
 };
 
-// A `Const` layer. `data` keep_alive the attributes of its <data>; `pointer` those of its
+// A `Const` layer. `data` has the attributes of its <data>; `pointer` those of its
 // WeightsPointerAttribute, and `pointer_tag` the whole tag with the blanks before it.
 struct ConstLayer {
     std::string name;

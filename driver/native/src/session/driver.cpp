@@ -2,8 +2,6 @@
 
 #include <errno.h>
 
-#include <cstdlib>
-
 #include "base/environment.hpp"
 #include "base/log.hpp"
 #include "session/launch.hpp"

@@ -24,7 +24,7 @@ private:
     uint8_t* at_;
 };
 
-// It is signalled for a submission when it keep_alive the ticket of that submission, which is never used
+// It is signalled for a submission when it holds the ticket of that submission, which is never used
 // twice: a late signal for an earlier one, of whatever queue, means nothing to a later one.
 class FenceRecord {
 public:
