@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,8 @@ def extract(model: ov.Model, subject: str) -> list[State]:
         return []
     names = sorted(readers)
     values = {name: _initial_value(readers[name], name, subject) for name in names}
-    with openvino_errors(ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, states", "states of fixed shapes"):
+    may_change = any(readers[name][0].output(0).partial_shape.is_dynamic for name in names)
+    with _static_shapes(subject, may_change):
         parameters = [_as_parameter(readers[name], values[name], name, subject) for name in names]
         pairs = zip(names, parameters, strict=True)
         results = [_as_result(writers.get(name, []), parameter, name, subject) for name, parameter in pairs]
@@ -102,6 +104,20 @@ def extract(model: ov.Model, subject: str) -> list[State]:
         State(name, values[name], zero[name] if values[name] is None else constants.get(name, b""))
         for name in names
     ]
+
+
+@contextmanager
+def _static_shapes(subject: str, may_change: bool) -> Iterator[None]:
+    """Refuse what OpenVINO does not take, by the property for states whose shape changes if one may."""
+    try:
+        with openvino_errors(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE, f"{subject}, states", "states of fixed shapes"
+        ):
+            yield
+    except Refused as error:
+        if not may_change or error.info.property:
+            raise
+        raise Refused(msgspec.structs.replace(error.info, property=STATES_DYNAMIC)) from error
 
 
 def originals(before: Sequence[Original], model: ov.Model, states: Sequence[State]) -> list[Original]:

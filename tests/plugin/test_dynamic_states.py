@@ -178,6 +178,39 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(summing: InferRequest,
     assert list(summing.infer(rows(1))["y"]) == [3, 3, 3]
 
 
+def _played(request: Any, seed: int, count: int) -> list[list[bytes]]:
+    """What random steps, resets, and states that are saved and set again give."""
+    dice = np.random.default_rng(seed)
+    saved: list[dict[str, Any]] = []
+    found: list[list[bytes]] = []
+    has_begun = False  # the CPU device takes no caches of nothing
+    for number in range(count):
+        what = dice.integers(0, 10)
+        if what == 0:
+            request.reset_state()
+            has_begun = False
+        elif what == 1 and has_begun:
+            saved.append({state.name: state.state.data.copy() for state in request.query_state()})
+        elif what == 2 and saved:
+            values = saved[dice.integers(0, len(saved))]
+            for state in request.query_state():
+                state.state = ov.Tensor(values[state.name])
+            has_begun = True
+        else:
+            has_begun = True
+            length = int(dice.choice([1, 1, 1, 2, 7, 250]))
+            found += stateful.run(request, growing.steps((length,), seed=number))
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+def test_random_sequences(shared_core: Core, seed: int) -> None:
+    model = growing.attention(1 + seed % 2, fused=seed % 3 != 0)
+    ours = shared_core.compile_model(model).create_infer_request()
+    theirs = ov.Core().compile_model(model, "CPU", stateful.CPU).create_infer_request()
+    assert _played(ours, seed, 60) == _played(theirs, seed, 60)
+
+
 # ---------------------------------------------------------------- failures
 
 
