@@ -13,6 +13,7 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.daemon import saved_environment
+from softnpu.tools import private_daemon
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
@@ -78,6 +79,26 @@ def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, 
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+
+
+def test_ctrl_c_does_not_interrupt_the_end_of_a_private_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    class Daemon:
+        def __init__(self, folder: Path) -> None:
+            self.pid = 0
+
+        def stop(self) -> list[private_daemon.Problem]:
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.append("in order")
+            return []
+
+    monkeypatch.setattr(private_daemon, "PrivateDaemon", Daemon)
+    before = signal.getsignal(signal.SIGINT)
+    with private_daemon.private_daemon():
+        pass
+    assert ended == ["in order"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_devices_that_the_daemon_does_not_have_are_refused(
