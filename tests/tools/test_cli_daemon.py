@@ -139,6 +139,21 @@ def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
     assert not socket.exists()
 
 
+def test_a_user_who_may_not_connect_is_told_the_way_out(cli_daemon: Daemon) -> None:
+    # another user, who may read what this one may, but is not root
+    command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
+    cli_daemon.socket.chmod(0)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        cli_daemon.socket.chmod(0o600)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no user namespaces: {done.stderr}")
+    assert done.returncode == 1
+    assert "Permission denied; expected the socket of a softnpu daemon. Ask its owner" in done.stderr
+    assert "--allow-user 12345, or choose its place with SOFTNPU_SOCKET" in done.stderr
+
+
 def test_status_shows_the_daemon_its_devices_and_who_uses_them(
     start_daemon: StartDaemon, start_python: StartPython
 ) -> None:

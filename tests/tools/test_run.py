@@ -85,7 +85,7 @@ def test_ctrl_c_does_not_interrupt_the_end_of_a_private_daemon(monkeypatch: pyte
     ended: list[str] = []
 
     class Daemon:
-        def __init__(self, folder: Path) -> None:
+        def __init__(self, _: Path) -> None:
             self.pid = 0
 
         def stop(self) -> list[private_daemon.Problem]:
