@@ -70,6 +70,21 @@ def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_
     assert "no such file" in softnpu("logs").complaint
 
 
+def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private_dir: Path) -> None:
+    names = ("private-old", "private-new", "stress-reports")
+    folders = {name: private_dir / f"softnpu-{name}" for name in names}
+    for name, folder in folders.items():
+        (folder / "reports").mkdir(parents=True) if name == "stress-reports" else folder.mkdir()
+        (folder / "npu.sock.log").touch()
+        if name != "private-new":
+            os.utime(folder, (0, 0))
+    softnpu("clean", TMPDIR=str(private_dir))
+    assert [name for name, folder in folders.items() if folder.exists()] == ["private-new", "stress-reports"]
+    variables = {"ZE_INTEL_NPU_CACHE_DIR": "", "SOFTNPU_MODELS_DIR": str(private_dir / "models")}
+    softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
+    assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
+
+
 def test_a_long_log_is_moved_aside_by_the_daemon_that_goes_on_with_it(socket: Path) -> None:
     log = endpoint.log_path(socket)
     log.write_bytes(b"old\n" * (MAX_BYTES // 4))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
 DEADLINE_S = 60.0
+WITHOUT_NATIVE = "SOFTNPU_WITHOUT_NATIVE"
 LIST_DEVICES = "import openvino as ov; print(ov.Core().available_devices)"
 SHOW = "import sys; print(sys.argv[1:])"
 # a daemon that is started from inside, and the environment that it got
@@ -143,7 +146,14 @@ def test_without_a_daemon_and_without_leave_to_start_one_it_says_so(native_dir: 
 
 
 def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
-    assert "g++" in softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
+    complaint = softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
+    assert re.search(r"nstall g\+\+, .*pip install --force-reinstall --no-deps [\w/]+", complaint), complaint
+    # pip itself fails without a compiler, and says how to do without
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    build = project["tool"]["scikit-build"]
+    (override,) = build["overrides"]
+    assert (override["if"], override["wheel"]) == ({"env": {WITHOUT_NATIVE: True}}, {"cmake": False})
+    assert all(word in build["messages"]["after-failure"] for word in ("g++", WITHOUT_NATIVE))
 
 
 def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: dict[str, str]) -> None:
