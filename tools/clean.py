@@ -16,6 +16,7 @@ from softnpu.tools.console import format_bytes, format_count, print_line
 from softnpu.tools.status import SocketOption, socket_path
 
 _FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
+_STARTING_S: Final = 60.0
 _UNUSED_S: Final = 86400.0
 
 
@@ -84,9 +85,10 @@ def _is_in_use(folder: Path, everything: bool) -> bool:
     socket = folder / "npu.sock"
     if reports_folder(folder).is_dir() and not everything:
         return True
+    age_s = time.time() - folder.lstat().st_mtime
     if any(folder.glob("npu.sock.*")):
-        return _is_served(socket)
-    return time.time() - folder.lstat().st_mtime < _UNUSED_S
+        return age_s < _STARTING_S or _is_served(socket)
+    return age_s < _UNUSED_S
 
 
 def _fetched_models() -> Iterator[Path]:

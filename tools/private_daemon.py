@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -79,6 +81,19 @@ class PrivateDaemon:
 
 
 @contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C has no effect inside: it would leave the daemon behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
 def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
     """A daemon with these settings of `DaemonSettings`, gone with its folder when the block ends.
 
@@ -89,7 +104,8 @@ def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
         try:
             yield daemon
         finally:
-            problems = daemon.stop()
+            with _uninterrupted():
+                problems = daemon.stop()
         if problems:
             raise ToolError(f"daemon {daemon.pid}", found=problems[0].text, expected="an end in order")
 

@@ -73,10 +73,10 @@ def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
         try:
             library = native_library.find()
             daemon = stack.enter_context(private_daemon(**settings))
+            environment = Environment(library.environment(daemon.socket, os.environ))
         except expected() as error:
             pytest.fail(f"softnpu_device: {describe(error)}", pytrace=False)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        environment = Environment(library.environment(daemon.socket, os.environ))
         for name, value in environment.items():
             if os.environ.get(name) != value:
                 patch.setenv(name, value)

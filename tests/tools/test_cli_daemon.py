@@ -70,6 +70,21 @@ def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_
     assert "no such file" in softnpu("logs").complaint
 
 
+def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private_dir: Path) -> None:
+    names = ("private-old", "private-new", "stress-reports")
+    folders = {name: private_dir / f"softnpu-{name}" for name in names}
+    for name, folder in folders.items():
+        (folder / "reports").mkdir(parents=True) if name == "stress-reports" else folder.mkdir()
+        (folder / "npu.sock.log").touch()
+        if name != "private-new":
+            os.utime(folder, (0, 0))
+    softnpu("clean", TMPDIR=str(private_dir))
+    assert [name for name, folder in folders.items() if folder.exists()] == ["private-new", "stress-reports"]
+    variables = {"ZE_INTEL_NPU_CACHE_DIR": "", "SOFTNPU_MODELS_DIR": str(private_dir / "models")}
+    softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
+    assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
+
+
 def test_a_long_log_is_moved_aside_by_the_daemon_that_goes_on_with_it(socket: Path) -> None:
     log = endpoint.log_path(socket)
     log.write_bytes(b"old\n" * (MAX_BYTES // 4))
@@ -137,6 +152,21 @@ def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
             f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
         )
     assert not socket.exists()
+
+
+def test_a_user_who_may_not_connect_is_told_the_way_out(cli_daemon: Daemon) -> None:
+    # another user, who may read what this one may, but is not root
+    command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
+    cli_daemon.socket.chmod(0)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        cli_daemon.socket.chmod(0o600)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no user namespaces: {done.stderr}")
+    assert done.returncode == 1
+    assert "Permission denied; expected the socket of a softnpu daemon. Ask its owner" in done.stderr
+    assert "--allow-user 12345, or choose its place with SOFTNPU_SOCKET" in done.stderr
 
 
 def test_status_shows_the_daemon_its_devices_and_who_uses_them(

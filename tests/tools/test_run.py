@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.daemon import saved_environment
+from softnpu.tools import private_daemon
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
 DEADLINE_S = 60.0
+WITHOUT_NATIVE = "SOFTNPU_WITHOUT_NATIVE"
 LIST_DEVICES = "import openvino as ov; print(ov.Core().available_devices)"
 SHOW = "import sys; print(sys.argv[1:])"
 # a daemon that is started from inside, and the environment that it got
@@ -80,6 +84,26 @@ def test_a_signal_reaches_the_program_of_a_private_daemon(native_dir: dict[str, 
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
 
 
+def test_ctrl_c_does_not_interrupt_the_end_of_a_private_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    class Daemon:
+        def __init__(self, _: Path) -> None:
+            self.pid = 0
+
+        def stop(self) -> list[private_daemon.Problem]:
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.append("in order")
+            return []
+
+    monkeypatch.setattr(private_daemon, "PrivateDaemon", Daemon)
+    before = signal.getsignal(signal.SIGINT)
+    with private_daemon.private_daemon():
+        pass
+    assert ended == ["in order"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_devices_that_the_daemon_does_not_have_are_refused(
     cli_daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
@@ -122,7 +146,14 @@ def test_without_a_daemon_and_without_leave_to_start_one_it_says_so(native_dir: 
 
 
 def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
-    assert "g++" in softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
+    complaint = softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
+    assert re.search(r"nstall g\+\+, .*pip install --force-reinstall --no-deps [\w/]+", complaint), complaint
+    # pip itself fails without a compiler, and says how to do without
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    build = project["tool"]["scikit-build"]
+    (override,) = build["overrides"]
+    assert (override["if"], override["wheel"]) == ({"env": {WITHOUT_NATIVE: True}}, {"cmake": False})
+    assert all(word in build["messages"]["after-failure"] for word in ("g++", WITHOUT_NATIVE))
 
 
 def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: dict[str, str]) -> None:

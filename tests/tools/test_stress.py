@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 def test_eight_clients_that_die_on_a_device_with_faults() -> None:
     told = softnpu(
-        "stress", "--clients", "8", "--seconds", "6", "--kill", "--faults", "--seed", "3", "--json"
+        "stress", "--clients", "8", "--seconds", "10", "--kill", "--faults", "--seed", "3", "--json"
     )
     result = msgspec.json.decode(told.words, type=StressResult)
     assert result.passed
@@ -44,7 +44,7 @@ def test_eight_clients_that_die_on_a_device_with_faults() -> None:
     assert result.processes >= result.clients + result.client_deaths - 1
     assert sum(result.operations.values()) > 0
     assert "passed: seed 3" in told.err, "what a person reads goes to stderr, beside the document"
-    assert result.repeat == "softnpu stress --clients 8 --seconds 6 --kill --faults --seed 3"
+    assert result.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
 
 
 def test_a_daemon_that_is_there_is_used_by_a_model_of_the_users_own_and_left_as_it_was(
