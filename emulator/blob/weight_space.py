@@ -7,6 +7,7 @@ import stat
 from collections.abc import Sequence
 
 from softnpu.emulator.blob.weights import SpaceLayout, check_sources, page_up
+from softnpu.emulator.common import linux
 from softnpu.emulator.common.address_range import AddressRange
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.records import PAGE
@@ -50,6 +51,11 @@ class WeightSpace:
         if section is not None and self.embedded:
             fd, offset, length = section
             memory.map(self.layout.size, fd, offset, length)
+        if not size:
+            # OpenVINO reads a byte of a constant without elements when it converts it
+            fd = linux.sealed_copy("no weights", bytes(PAGE))
+            memory.map(0, fd, 0, PAGE)
+            os.close(fd)
         self.address = memory.address
         self._memory = memory
         end = self.layout.size + self.embedded if self.embedded else self.layout.end

@@ -41,6 +41,12 @@ def several() -> ov.Model:
     return ov.Model([ops.result(joined), ops.result(choice.output(0))], [x, flag], "several")
 
 
+def narrow() -> ov.Model:
+    """Of 16 bits, without any other constant: OpenVINO converts it to 32."""
+    x = ops.parameter([2, 0, 3], ov.Type.i16, name="x")
+    return ov.Model([ops.add(x, ops.constant(np.zeros((2, 0, 3), np.int16)))], [x], "narrow")
+
+
 MODELS: dict[str, Callable[[], ov.Model]] = {
-    each.__name__: each for each in (only_constant, sum_to_scalar, several)
+    each.__name__: each for each in (only_constant, sum_to_scalar, several, narrow)
 }

@@ -134,6 +134,12 @@ class Graph:
             return self._empty(list(data.shape), kind)
         return self._name(opset13.constant(data)).output(0)
 
+    def equal_bytes(self, shape: Sequence[int], kind: str) -> ov.Output:
+        """A constant all of whose bytes are equal."""
+        made = ov.Tensor(getattr(ov.Type, kind), ov.Shape(list(shape)))
+        made.data.reshape(-1).view(np.uint8)[:] = 1 if kind == "boolean" else 0x3F
+        return self._name(ov.op.Constant(made)).output(0)
+
     def _empty(self, shape: list[int], kind: str) -> ov.Output:
         """A constant of no elements in one of the two forms, which OpenVINO writes with 0 bytes or with 1."""
         element_type = getattr(ov.Type, kind)

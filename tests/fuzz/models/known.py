@@ -157,7 +157,7 @@ WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same o
 ONE_BY_ONE = "samples that OpenVINO's plugin computes one by one, and that depend on each other"
 """docs/native.md, Limits: left to the compiler, the model is computed."""
 DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"
-"""States are inputs and outputs then, as in the engine."""
+"""States are inputs and outputs then, and a batch is split, as in the engine."""
 
 
 def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:

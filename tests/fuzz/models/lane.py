@@ -175,11 +175,13 @@ class Lane:
             return
         engine_died = finding.kind == "engine died"
         forms = EVIDENCE if isinstance(answer, Answer) else _OF_A_DEATH
-        for form in ("outside", *forms) if engine_died and "states" in traits else forms:
+        notes = {"run": finding.way.run, **(answer.notes if isinstance(answer, Answer) else {})}
+        if engine_died:
+            forms = (*(["outside"] if "states" in traits else []), *forms)
+            forms = (*(["split"] if "inputs" in notes else []), *forms)
+        for form in forms:
             peer = "other" if form == "again" else "cpu"
-            found = self._cpu(
-                finding.key, Way("cpu", "plain", form), {"run": finding.way.run}, _EVIDENCE_S, peer
-            )
+            found = self._cpu(finding.key, Way("cpu", "plain", form), notes, _EVIDENCE_S, peer)
             finding.evidence[form] = _said(found, plain, answer)
             if engine_died and isinstance(found, Died) and not found.hung:
                 finding.known = DIED_TOO

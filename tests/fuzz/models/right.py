@@ -42,9 +42,11 @@ class Right:
         if isinstance(first, Died):
             return Verdict("died", str(first)), []
         verdict, used = judge(answer, first), []
-        if not verdict.good and answer.refused is None and answer.notes:
+        by_rows = self._traits.rows if native and way.compiled != "compiler" else {}
+        notes = answer.notes or by_rows
+        if not verdict.good and answer.refused is None and notes:
             # computed sample by sample: the CPU has other kernels at batch 1
-            less = _less(verdict, answer, self._form("split", answer.notes), None)
+            less = _less(verdict, answer, self._form("split", notes), None)
             used += [BY_SAMPLES] if less is not verdict else []
             verdict = less
         if not verdict.good and answer.refused is None and way.compiled == "throughput":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,20 @@ _REFUSED_STATES = ("f64", "i64", "i16", "u16", "u32", "u64")
 
 @dataclass(frozen=True)
 class Traits:
-    """What a case has. `after_states`: the outputs that depend on a state. `beside_batch`: those that do not
-    depend on the inputs whose layouts name a batch. `outside`: the steps with a shape that the model does not
-    allow. `after_pads`: the outputs that depend on a Pad whose value OpenVINO reads beyond its end."""
+    """What a case has.
+
+    `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
+    whose layouts name a batch. `after_pads`: those that depend on a Pad whose value OpenVINO reads beyond its
+    end. `outside`: the steps with a shape that the model does not allow. `rows`: axis and length of samples
+    in all inputs and outputs, if OpenVINO's plugin takes their first dimensions for a batch.
+    """
 
     words: frozenset[str]
     after_states: frozenset[int]
     beside_batch: frozenset[int]
     outside: frozenset[int]
     after_pads: frozenset[int]
+    rows: Mapping[str, object]
 
     def __contains__(self, word: object) -> bool:
         return word in self.words
@@ -64,9 +69,8 @@ def traits_of(case: Case) -> Traits:
     outputs = frozenset(range(len(case.model.outputs)))
     beside = outputs - _after(case, nodes, batched) if batched else frozenset()
     pads = {node.get_instance_id() for node in nodes if _reads_beyond(node)}
-    return Traits(
-        frozenset(found), _after(case, nodes, reads), beside, _outside(case), _after(case, nodes, pads)
-    )
+    after_states, after_pads = _after(case, nodes, reads), _after(case, nodes, pads)
+    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, _rows(case))
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -80,6 +84,15 @@ def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
         if isinstance(step, list)
         and any(not _allowed(shape, one.shape) for shape, one in zip(declared, step, strict=True))
     )
+
+
+def _rows(case: Case) -> dict[str, object]:
+    shapes = [port.partial_shape for port in (*case.model.inputs, *case.model.outputs)]
+    if case.stateful or not case.model.inputs or any(shape.is_dynamic or not len(shape) for shape in shapes):
+        return {}
+    if len({shape[0].get_length() for shape in shapes}) > 1 or shapes[0][0].get_length() < 2:
+        return {}
+    return {"inputs": [(0, 1)] * len(case.model.inputs), "outputs": [(0, 1)] * len(case.model.outputs)}
 
 
 def _reads_beyond(node: Any) -> bool:

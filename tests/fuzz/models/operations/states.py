@@ -48,6 +48,8 @@ def _state(graph: Graph) -> object:
         None
         if way < 2
         else graph.constant(shape, kind)
+        if way < 5
+        else graph.equal_bytes(shape, kind)
         if way < 7
         else graph.source(shape, kind, constant=0.0)
     )
