@@ -19,8 +19,8 @@ struct Failure {
     ze_result_t result;
 };
 
-// The submissions of one call with a fence, `first` and `last` of them, and the ticket that signals it; 0: none
-// does. Those of other calls may lie between the parts of a long one.
+// The submissions of one call with a fence, `first` and `last` of them, and the ticket that signals it; 0:
+// none does. Those of other calls may lie between the parts of a long one.
 struct Execution {
     uint64_t ticket = 0;
     uint64_t first = 0;

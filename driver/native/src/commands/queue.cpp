@@ -115,8 +115,8 @@ void CommandQueue::submit(const std::vector<Recorded>& recorded, Fence* fence) {
     }
     for (size_t start = 0; start < recorded.size(); start += slots_) {
         const size_t end = std::min<size_t>(start + slots_, recorded.size());
-        submit_part({recorded.data() + start, recorded.data() + end}, end == recorded.size() ? fence : nullptr,
-                    execution);
+        submit_part({recorded.data() + start, recorded.data() + end},
+                    end == recorded.size() ? fence : nullptr, execution);
     }
 }
 

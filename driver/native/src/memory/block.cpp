@@ -16,7 +16,8 @@ namespace {
 constexpr int ACCESS = PROT_READ | PROT_WRITE;
 constexpr size_t MOST_ALIGNED = size_t{1} << 46;  // half of the addresses of a process
 
-// Maps the file at a multiple of `alignment`, inside of a range that is reserved first; MAP_FAILED without room.
+// Maps the file at a multiple of `alignment`, inside of a range that is reserved first; MAP_FAILED without
+// room.
 void* map_aligned(int fd, size_t size, size_t alignment) {
     if (alignment > MOST_ALIGNED) return MAP_FAILED;
     const size_t length = size + alignment;
