@@ -70,6 +70,8 @@ class Run:
     staged_by_driver: int = 0
     staged_by_engine: int = 0
     layers: Sequence[ov.ProfilingInfo] = ()
+    default_precision: str = ""
+    """What the device would have computed in if no precision had been asked for, if that is known."""
 
     @property
     def median_s(self) -> float:
@@ -221,6 +223,7 @@ def _on_openvino(job: Job, device: str, like: Run) -> Run:
     return Run(
         device=device,
         precision=like.precision,
+        default_precision=core.get_property(device, "INFERENCE_PRECISION_HINT").to_string(),
         config=config,
         shapes=like.shapes,
         inputs=like.inputs,

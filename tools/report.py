@@ -133,6 +133,12 @@ def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
     else:
         verdict = f"[red]differs by more than a relative {found.tolerance:g}[/] in {', '.join(found.beyond)}"
     out.print(verdict, highlight=False)
+    if theirs.default_precision in ("bf16", "f16") and theirs.default_precision != ours.precision:
+        out.print(
+            f"On this machine {theirs.device} computes in {theirs.default_precision} unless a program sets "
+            f"INFERENCE_PRECISION_HINT to {ours.precision}: without it the numbers differ from these.",
+            highlight=False,
+        )
 
 
 def _fold_first(table: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 from openvino import opset13 as ops
 from typer.testing import CliRunner
 
-from softnpu.tools import cli, inference_run
+from softnpu.tools import cli, inference_run, report
+from softnpu.tools.comparison import Comparison, Difference
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
 from tests.conftest import StartDaemon
@@ -97,6 +99,17 @@ def test_layers_are_shown_with_their_times_and_all_figures_are_one_document(digi
     assert found["comparison"]["identical"] is True
     complaint = softnpu("infer", digits, "--profile", "--config", "PERF_COUNT=NO").complaint
     assert complaint == "--profile: --config PERF_COUNT=NO; expected YES"
+
+
+def test_a_device_that_computes_otherwise_by_default_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = inference_run.Run("NPU", "f32", {}, {}, {}, {"y": np.zeros(1, np.float32)}, 0.1, 0.1, 0.1, [0.1])
+    found = Comparison({"y": Difference(0.0, 0.0, True)}, 0.001)
+    for default, is_told in (("f32", False), ("bf16", True)):
+        report.show(ours, replace(ours, device="CPU", default_precision=default), found)
+        words = " ".join(capsys.readouterr().out.split())
+        assert (
+            "CPU computes in bf16 unless a program sets INFERENCE_PRECISION_HINT to f32" in words
+        ) == is_told
 
 
 @_needs_daemon
