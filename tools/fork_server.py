@@ -1,8 +1,8 @@
-"""`python -m softnpu.tools.fork_server MODULE:FUNCTION FD [ARGUMENT...]`: forks processes on request.
+"""`python -m softnpu.tools.fork_server MODULE:FUNCTION FD PARENT-PID [ARGUMENT...]`: forks processes on request.
 
 A Python process that starts imports for half a second; one that is forked after the imports works a few
 milliseconds later. `FUNCTION(*ARGUMENTS)` imports and prepares, and returns what every child runs.
-Requests come over a SOCK_SEQPACKET socket, whose end is the end of the server and of all its children.
+Requests come over a SOCK_SEQPACKET socket. When that closes, the server and all its children end.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ descriptor FD, and kills it to cancel a job. `openvino` is imported by the first
 `ir`                   reading an IR over mapped weights, reshaping it
 `arguments`            precisions and layouts of the build flags, applied to a model
 `states`               states as arguments, the graph of their initial values
+`dynamic_states`       states whose shape changes
 `dynamic`              dynamic dimensions and shape tensors
 `weights_separation`   weights as inputs of the main graph
 `checks`               what a model must be to become a blob; its metadata

@@ -1,4 +1,4 @@
-"""Waiting with a deadline. The only place of the tests that looks again and again."""
+"""Waiting with a deadline. The place of the tests that looks again and again."""
 
 from __future__ import annotations
 
