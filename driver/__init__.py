@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from softnpu.driver.graph_properties import GraphFormat, MemoryQuery, OptionType
     from softnpu.driver.graph_source import GraphSource, WeightFile
     from softnpu.driver.memory import Allocation
+    from softnpu.driver.metrics import MetricGroup, MetricQuery, MetricQueryPool, MetricStreamer
     from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
     from softnpu.driver.query_network import QueryNetwork
     from softnpu.driver.region import CopyRegion
@@ -59,6 +60,10 @@ _MODULES = {
     "GraphFormat": "driver.graph_properties",
     "GraphSource": "driver.graph_source",
     "MemoryQuery": "driver.graph_properties",
+    "MetricGroup": "driver.metrics",
+    "MetricQuery": "driver.metrics",
+    "MetricQueryPool": "driver.metrics",
+    "MetricStreamer": "driver.metrics",
     "Mutation": "driver.command_list_mutable",
     "MutationKind": "driver.command_list_mutable",
     "OptionType": "driver.graph_properties",
@@ -94,6 +99,10 @@ __all__ = [
     "GraphFormat",
     "GraphSource",
     "MemoryQuery",
+    "MetricGroup",
+    "MetricQuery",
+    "MetricQueryPool",
+    "MetricStreamer",
     "Mutation",
     "MutationKind",
     "OptionType",

@@ -192,7 +192,7 @@ class MetricQueryPool(Handle):
             raise _not_ready(call)
         self.group = group
         self.count = count
-        self.block = context._memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
+        self._block = context._memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
         self._used: set[int] = set()
         self._connection = context._connection
         self._register(context, context._connection, self._used.clear)
@@ -243,7 +243,7 @@ class MetricQueryPool(Handle):
         super().destroy()
 
     def _drop_references(self) -> None:
-        del self.block
+        del self._block
 
 
 class MetricQuery(Handle):
@@ -258,14 +258,14 @@ class MetricQuery(Handle):
     def reset(self) -> None:
         """`zetMetricQueryReset`: all values are 0."""
         self._check("zetMetricQueryReset")
-        block = self._pool.block
+        block = self._pool._block
         start = block.offset + self._offset
         block.mapping.buffer[start : start + 2 * SNAPSHOT.size] = bytes(2 * SNAPSHOT.size)
 
     def get_data(self) -> bytes:
         """`zetMetricQueryGetData`: one report; zeros before the end has run."""
         self._check("zetMetricQueryGetData")
-        block = self._pool.block
+        block = self._pool._block
         start = block.offset + self._offset
         before = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start)
         after = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start + SNAPSHOT.size)
@@ -274,7 +274,7 @@ class MetricQuery(Handle):
     def _location(self, call: str, end: bool) -> tuple[Block, int]:
         """Where the snapshot at its begin, or its end, goes."""
         self._check(call)
-        return self._pool.block, self._offset + end * SNAPSHOT.size
+        return self._pool._block, self._offset + end * SNAPSHOT.size
 
 
 class MetricStreamer(Handle):

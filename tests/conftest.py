@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
@@ -79,6 +80,13 @@ def engines_check_themselves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_SELF_CHECK, "1")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_not_ignored() -> None:
+    """What runs tests in the background may ignore SIGINT, which programs would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Forks processes on request: `python -m softnpu.tools.fork_server MODULE:FUNCTION FD PARENT-PID [ARGUMENT...]`.
+"""Forks processes: `python -m softnpu.tools.fork_server MODULE:FUNCTION FD PARENT-PID [ARGUMENT...]`.
 
 A Python process that starts imports for half a second; one that is forked after the imports works a few
 milliseconds later. `FUNCTION(*ARGUMENTS)` imports and prepares, and returns what every child runs.

@@ -7,6 +7,7 @@ always 0).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -67,7 +68,8 @@ def serialize_ir(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNod
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
         marked = model.clone()  # it shares the constants, and its names are ours
         for port, original in zip(marked.inputs, model.inputs, strict=True):
-            port.get_tensor().set_names(original.names)  # an input that is an output has lost some
+            with contextlib.suppress(UnicodeDecodeError):  # names that Python cannot hold stay as they are
+                port.get_tensor().set_names(original.names)  # an input that is an output has lost some
         operations = list(_constants(marked))
     nodes = [_node(operation, subject) for operation in operations]
     mark = f"constant-{secrets.token_hex(8)}-"

@@ -171,7 +171,7 @@ REQUESTS = (
     "hello", "context_create", "context_destroy", "context_memory", "mem_alloc", "mem_import", "mem_free",
     "queue_create", "queue_workload", "queue_destroy", "graph_create", "graph_import", "graph_blob",
     "graph_export", "graph_query", "graph_initialize", "graph_destroy", "compiler_options", "cancel",
-    "status",
+    "metric_stream_open", "metric_stream_close", "status",
 )  # fmt: skip
 """What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""
 

@@ -225,9 +225,9 @@ def requests():
 def doorbells():
     for _ in range(100):
         try:
-            os.eventfd_write(context.doorbell, 2**62)
+            os.eventfd_write(context._doorbell, 2**62)
         except BlockingIOError:
-            os.eventfd_read(context.doorbell)
+            os.eventfd_read(context._doorbell)
 
 def fills(times, size):
     fill = lambda c: c.append_memory_fill(memory, b"\\x01", size)

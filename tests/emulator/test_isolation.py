@@ -107,6 +107,8 @@ def _requests(victim: _Victim) -> list[msg.Message]:
         msg.GraphImport(context=context, blob_length=1),
         msg.GraphQuery(context=context, name="x", xml_length=1),
         msg.MemImport(context=context, kind="host"),
+        msg.MetricStreamOpen(context=context, period=10**9),
+        msg.MetricStreamClose(stream=_handle(HandleKind.STREAM, 0)),
     ]
 
 
@@ -122,7 +124,7 @@ def test_no_request_reaches_the_objects_of_another_session(victim: _Victim, thie
     named = {
         request
         for request in msg.Request.__args__
-        if {"context", "memory", "queue", "graph"} & set(request.__struct_fields__)
+        if {"context", "memory", "queue", "graph", "stream"} & set(request.__struct_fields__)
     }
     assert named <= tried, "a request that names objects is not tried here"
 
@@ -155,6 +157,7 @@ def _commands(theirs: int, mine: int, graph: int) -> list[cmd.Command]:
         cmd.EventSignal(at),
         cmd.EventReset(at),
         cmd.EventWait(at),
+        cmd.MetricSnapshot(at),
         cmd.GraphInit(graph),
         cmd.GraphExecute(graph, 1, (own, own)),
     ]

@@ -70,7 +70,7 @@ def test_a_process_without_torch_computes_the_same_numbers(
          module.compiled_model.staged_bytes - before, repr(module)])
     """
     said = run_python(
-        WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(saved), folder=str(private_dir)
+        WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(path), folder=str(private_dir)
     )
     shown = "<CompiledModule Convolutions(image), platform 4000>"
     assert said == ["ndarray", True, True, "ndarray", 0, shown]
