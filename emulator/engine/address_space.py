@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from softnpu.emulator.engine.images import EngineImage
@@ -10,6 +11,8 @@ from softnpu.emulator.engine.staging import Piece, Staging, StagingAccount
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult, refuse
+
+log = logging.getLogger(__name__)
 
 
 class AddressSpace:
@@ -23,8 +26,9 @@ class AddressSpace:
         self._read_messages = read_messages
         self.staging = staging
         self._account = account
-        self.mappings: dict[int, Mapping] = {}
+        self._mappings: dict[int, Mapping] = {}
         self._memory: dict[int, Memory] = {}
+        self._without_mapping: set[int] = set()  # allocations that this process has no room for
         self._graphs: dict[int, EngineImage] = {}
         self._scratch: Piece | None = None
 
@@ -35,11 +39,26 @@ class AddressSpace:
         """Drop everything; mappings end when the last view of them does."""
         self._memory.clear()
         self._graphs.clear()
-        self.mappings.clear()
+        self._mappings.clear()
         self._scratch = None
 
+    def add_segment(self, number: int, fd: int, size: int) -> None:
+        """Map a segment; takes the descriptor. Commands on one that cannot be mapped are refused."""
+        try:
+            self._mappings[number] = Mapping(fd, size)
+        except OSError as failure:
+            log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure.strerror)
+
+    def drop_segment(self, number: int) -> Mapping | None:
+        """Drop a segment, and return its mapping, which ends with the last view of it."""
+        return self._mappings.pop(number, None)
+
     def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
-        self._memory[handle] = Memory(self.mappings[segment], offset, size)
+        mapping = self._mappings.get(segment)
+        if mapping is None:
+            self._without_mapping.add(handle)
+        else:
+            self._memory[handle] = Memory(mapping, offset, size)
 
     def add_graph(self, handle: int, image: EngineImage) -> None:
         self._graphs[handle] = image
@@ -47,6 +66,7 @@ class AddressSpace:
     def drop(self, handle: int) -> None:
         """Drop an allocation or a graph."""
         self._memory.pop(handle, None)
+        self._without_mapping.discard(handle)
         self._graphs.pop(handle, None)
 
     def memory(self, handle: int) -> Memory:
@@ -55,6 +75,14 @@ class AddressSpace:
         if memory is None:
             self._read_messages()
             memory = self._memory.get(handle)
+        if handle in self._without_mapping:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                describe(handle),
+                found="not mapped: the device has no addresses left for it",
+                expected="memory that fits",
+                hint="free sparse memory",
+            )
         if memory is None:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,

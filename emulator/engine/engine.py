@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import select
 import time
+import weakref
+from collections import deque
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
@@ -16,7 +18,6 @@ from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
-from softnpu.emulator.engine.memory import Mapping
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
@@ -58,6 +59,7 @@ class Engine:
         self._staging = Staging(staging_fd, setup.session_memory)
         self._spin = SpinBudget(setup.spin_us * 1000)
         self._contexts: dict[int, EngineContext] = {}
+        self._unmapped: deque[link.SegmentUnmapped] = deque()
         self._shares: dict[int, Share] = {}
         self._doorbells: dict[int, EngineContext] = {}
         self._queues = QueueTable()
@@ -125,6 +127,8 @@ class Engine:
         self._queues.put_idle_to_sleep(now)
 
     def _poll(self, timeout_s: float) -> None:
+        while self._unmapped:
+            self.send(self._unmapped.popleft())
         if self._staging.pending:
             self._staging.settle()
         for fd, _ in self._poller.poll(timeout_s, _MAX_EVENTS):
@@ -275,10 +279,10 @@ class Engine:
             case link.ContextDrop():
                 self._drop_context(self._contexts.pop(message.context))
             case link.SegmentAdd():
-                mapping = Mapping(packet.take_fds(1)[0], message.size)
-                self._contexts[message.context].space.mappings[message.segment] = mapping
+                space = self._contexts[message.context].space
+                space.add_segment(message.segment, packet.take_fds(1)[0], message.size)
             case link.SegmentDrop():
-                self._contexts[message.context].space.mappings.pop(message.segment, None)
+                self._drop_segment(message)
             case link.MemoryAdd():
                 space = self._contexts[message.context].space
                 space.add_memory(message.memory, message.segment, message.offset, message.size)
@@ -348,6 +352,17 @@ class Engine:
         if self._resumed:
             queue.resume()
         self._queues.put_to_sleep([queue])
+
+    def _drop_segment(self, message: link.SegmentDrop) -> None:
+        mapping = self._contexts[message.context].space.drop_segment(message.segment)
+        if not message.sparse:
+            return
+        report = link.SegmentUnmapped(context=message.context, segment=message.segment)
+        if mapping is None:
+            self._unmapped.append(report)
+        else:
+            # what a blocked submission uses stays mapped until that has ended
+            weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
         for queue in self._queues.of(message.context):

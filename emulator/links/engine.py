@@ -63,7 +63,10 @@ class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):
+    """Drop a segment. One that is `sparse` is answered by `SegmentUnmapped`."""
+
     segment: int
+    sparse: bool = False
 
 
 class MemoryAdd(OfContext, frozen=True, kw_only=True, tag="memory_add"):
@@ -187,6 +190,12 @@ class ContextDropped(OfContext, frozen=True, kw_only=True, tag="context_dropped"
     """Nothing of the context is in use any more."""
 
 
+class SegmentUnmapped(OfContext, frozen=True, kw_only=True, tag="segment_unmapped"):
+    """Nothing refers to a dropped segment any more: its addresses are free."""
+
+    segment: int
+
+
 class QueueDropped(OfContext, frozen=True, kw_only=True, tag="queue_dropped"):
     queue: int
 
@@ -205,7 +214,7 @@ class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_fai
     info: ErrorInfo
 
 
-Report = Ready | ContextDropped | QueueDropped | ImageLoaded | SubmissionFailed
+Report = Ready | ContextDropped | SegmentUnmapped | QueueDropped | ImageLoaded | SubmissionFailed
 
 command_decoder: msgspec.msgpack.Decoder[EngineCommand] = msgspec.msgpack.Decoder(EngineCommand)
 report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

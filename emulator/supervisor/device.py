@@ -64,6 +64,7 @@ class Device:
         # what the engine may still use: memory and queue records of a context, the record of a queue
         self._draining: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
         self._draining_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
+        self._draining_segments: dict[tuple[int, int], Callable[[], None]] = {}
         self._reactor = reactor
         self._page = page
         self._setup = link.Setup(
@@ -166,6 +167,8 @@ class Device:
                 self.on_ready()
             case link.ContextDropped(context=number):
                 self._finish_context_drop(number)
+            case link.SegmentUnmapped(context=number, segment=segment):
+                self._finish_segment_drop((number, segment))
             case link.QueueDropped(context=number, queue=queue):
                 self._finish_queue_drop((number, queue))
             case link.ImageLoaded():
@@ -189,6 +192,8 @@ class Device:
             self._finish_queue_drop(key)
         for number in list(self._draining):
             self._finish_context_drop(number)
+        for key in list(self._draining_segments):
+            self._finish_segment_drop(key)
         self._watchdog.end()
         alone = self.state is DeviceState.READY and self.running_submission() is None
         loading = self._loads.interrupt()
@@ -243,6 +248,11 @@ class Device:
     def needed(self) -> bool:
         """Whether anybody waits for the engine: clients, or the memory of those that have left."""
         return bool(self.contexts or self._draining or self._draining_queues)
+
+    @property
+    def is_unmapping(self) -> bool:
+        """Whether the engine may still map sparse memory that was freed."""
+        return bool(self._draining_segments or self._draining)
 
     @property
     def loading(self) -> bool:
@@ -305,9 +315,25 @@ class Device:
         if entry is not None:
             allocated, states, on_dropped = entry
             self.account(-allocated)
+            for key in [key for key in self._draining_segments if key[0] == number]:
+                self._finish_segment_drop(key)
             for state in states:
                 self.states.free(state)
             on_dropped()
+
+    def drop_sparse_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
+        """Remove a sparse segment; call `on_unmapped` once the engine does not map it any more."""
+        key = (context.number, segment)
+        self._draining_segments[key] = on_unmapped
+        if self._engine is None:
+            self._finish_segment_drop(key)
+        else:
+            self._post(link.SegmentDrop(context=context.number, segment=segment, sparse=True))
+
+    def _finish_segment_drop(self, key: tuple[int, int]) -> None:
+        on_unmapped = self._draining_segments.pop(key, None)
+        if on_unmapped is not None:
+            on_unmapped()
 
     def account(self, size: int) -> None:
         """Count `size` more bytes (fewer if negative) as used."""

@@ -14,6 +14,9 @@ from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
 
 _COUNT_S = 0.25
+_MOST_SPARSE = 256
+_RETRY_S = 0.005
+_RETRIES = 100  # of an allocation, while the engine unmaps what was freed
 
 
 class MemoryRequests:
@@ -22,14 +25,27 @@ class MemoryRequests:
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._timer: Timer | None = None
+        self._grown: dict[int, Context] = {}  # since the last check, by number
 
     def alloc(self, call: Call, request: msg.MemAlloc) -> None:
+        self._alloc(call.number, request, _RETRIES)
+
+    def _alloc(self, number: int, request: msg.MemAlloc, retries: int) -> None:
         context = self._state.contexts.get(request.context)
         check_request(request.kind, request.size, request.alignment)
         self.count_pages()
         self.check(context, 0 if request.sparse else request.size)
         if request.sparse:
-            self._state.check_address_space(context, request.size)
+            self._check_sparse()
+            try:
+                self._state.check_address_space(context, request.size)
+            except Refused:
+                if not retries or not self._state.device_of(context).is_unmapping:
+                    raise
+                self._state.services.reactor.after(
+                    _RETRY_S, lambda: self._alloc_again(number, request, retries - 1)
+                )
+                return
         else:
             check_host_memory(request.size)
         allocation, fresh = context.memory.allocate(
@@ -38,7 +54,15 @@ class MemoryRequests:
         handle = self.keep(context, allocation, fresh)
         answer = self.answer(context, handle, fresh)
         fd = context.allocations[handle].segment.fd
-        self._state.post(call.number, answer, [fd] if fresh else ())
+        self._state.post(number, answer, [fd] if fresh else ())
+
+    def _alloc_again(self, number: int, request: msg.MemAlloc, retries: int) -> None:
+        if not self._state.open:
+            return
+        try:
+            self._alloc(number, request, retries)
+        except Refused as error:
+            self._state.post(number, msg.Failed(info=error.info), ())
 
     def import_segment(self, call: Call, request: msg.MemImport) -> None:
         context = self._state.contexts.get(request.context)
@@ -123,10 +147,16 @@ class MemoryRequests:
         self._state.count_memory(-allocation.counted, -int(ended))
         device = self._state.device_of(context)
         device.account(-allocation.counted)
-        if allocation.sparse:
-            self._state.take_address_space(context, -allocation.size)
         device.announce.memory_freed(context, handle)
-        if ended:
+        if allocation.sparse:
+            size = allocation.size
+            # a submission that waits may use it for a while: the addresses count until the engine is done
+            device.drop_sparse_segment(
+                context,
+                allocation.segment.number,
+                lambda: self._state.take_address_space(context, -size),
+            )
+        elif ended:
             device.announce.segment_freed(context, allocation.segment.number)
 
     def _watch_pages(self) -> None:
@@ -139,24 +169,36 @@ class MemoryRequests:
         if not self._state.open or not any(context.memory.sparse for context in self._state.contexts):
             return
         self._watch_pages()
-        for context in self.count_pages():
+        self.count_pages()
+        grown, self._grown = self._grown, {}
+        for context in grown.values():
             try:
                 self._state.check_memory(context, 0)
             except Refused as error:
                 self._state.end(error.info)
                 return
 
-    def count_pages(self) -> list[Context]:
-        """Count what sparse memory uses now; the contexts that use more than before."""
-        grown = []
+    def count_pages(self) -> None:
+        """Count what sparse memory uses now."""
         for context in self._state.contexts:
             more = context.memory.count_pages() if context.memory.sparse else 0
             if more:
                 self._state.count_memory(more, 0)
                 self._state.device_of(context).account(more)
             if more > 0:
-                grown.append(context)
-        return grown
+                self._grown[context.number] = context
+
+    def _check_sparse(self) -> None:
+        """Refuse more sparse allocations than can be counted again and again."""
+        live = sum(len(context.memory.sparse) for context in self._state.contexts)
+        if live >= _MOST_SPARSE:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "memory allocation",
+                found=f"{live} sparse allocations of this session",
+                expected=f"at most {_MOST_SPARSE}",
+                hint="free some, or allocate memory that is not sparse",
+            )
 
 
 def _bad_import(found: str) -> Refused:

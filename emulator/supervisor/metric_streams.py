@@ -93,16 +93,29 @@ class MetricRequests:
                 expected=f"{metrics.MIN_PERIOD_NS} to {metrics.MAX_PERIOD_NS} ns",
             )
         self._streams.check_room()
+        state = self._state
+        state.user.streams.check()
+        state.segments.check()
+        state.user.check_segment()
         device = self._state.device_of(context)
         stream = MetricStream(device, self._state.services.reactor, request.period)
         handle = self._streams.add(_Owned(context, stream))
+        self._count(1)
         self._state.post(call.number, msg.MetricStreamOpened(stream=handle), [stream.reader_fd])
 
     def close(self, call: Call, request: msg.MetricStreamClose) -> None:
-        self._streams.pop(request.stream).stream.close()
+        self._end(request.stream)
         self._state.answer_ok(call)
 
     def drop_context(self, context: Context) -> None:
         """End the streams of a context that is destroyed."""
         for handle in [handle for handle, owned in self._streams.items() if owned.context is context]:
-            self._streams.pop(handle).stream.close()
+            self._end(handle)
+
+    def _end(self, handle: int) -> None:
+        self._streams.pop(handle).stream.close()
+        self._count(-1)
+
+    def _count(self, streams: int) -> None:
+        self._state.user.streams.take(streams)
+        self._state.count_memory(0, streams)  # a memory file each

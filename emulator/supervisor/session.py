@@ -84,7 +84,6 @@ class Session:
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
         state = self.state
-        self.memory.count_pages()
         return msg.SessionStatus(
             session=self.number,
             pid=self.pid,

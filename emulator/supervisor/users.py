@@ -20,6 +20,7 @@ from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceL
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
 _LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
+_METRIC_STREAMS = 16
 
 
 def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
@@ -65,6 +66,7 @@ class User:
         self.handles = quota("user_handles", "handles", "handle", host)
         self.queues = quota("user_queues", "queues", "command queue", host)
         self.graphs = quota("user_graphs", "graphs", "graph", host)
+        self.streams = Quota(_METRIC_STREAMS, "", "metric streams", whose, "metric streamer", host)
         self.compiles = quota("user_compiles", "jobs of the compiler under way", "graph", host)
         self.memory = quota(
             "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory
