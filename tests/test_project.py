@@ -194,6 +194,16 @@ def test_no_file_is_too_long() -> None:
     assert long == {}
 
 
+def test_no_line_of_a_document_is_too_wide() -> None:
+    wide = [
+        f"{path.relative_to(_ROOT)}:{number}"
+        for path in (*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert wide == []
+
+
 def _run(tool: str, *arguments: str) -> None:
     if importlib.util.find_spec(tool) is None:
         pytest.skip(f"{tool} is not installed")

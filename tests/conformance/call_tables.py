@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "level-zero.md"
 _ROW = re.compile(r"\| `(\w+)` \| (supported|refused|absent) \| (?:`([\w.]+)`)? ?\| (.*?) ?\|")
+_NOTE = re.compile(r"^- `(\w+)`: (.*(?:\n  .*)*)", re.MULTILINE)
 _REST = re.compile(r"(Refused|Absent): ((?:`\w+`[,.]\s+)+)")
 
 
@@ -34,8 +35,9 @@ class Call(NamedTuple):
 def _read(text: str) -> Iterator[Call]:
     for section in text.split("\n## ")[1:]:
         header = section.split("`")[1]
+        notes = dict(_NOTE.findall(section))
         for name, status, python, remark in _ROW.findall(section):
-            yield Call(name, header, Status(status), python, remark)
+            yield Call(name, header, Status(status), python, notes.get(name, remark))
         for status, names in _REST.findall(section + "\n"):
             for name in re.findall(r"\w+", names):
                 yield Call(name, header, Status(status.lower()))
