@@ -309,20 +309,23 @@ class MetricStreamer(Handle):
         while True:
             count = self.available
             first, count = self._next, count if max_reports is None else min(count, max_reports)
-            snapshots = [self._sample(number) for number in range(first - 1, first + count)]
-            if self._samples() - first < metrics.STREAM_CAPACITY:  # none was overwritten meanwhile
+            copied = self._map[:]  # at once: the daemon goes on writing
+            # none was overwritten meanwhile; the sample after the last one may be being written
+            if self._samples() - first < metrics.STREAM_CAPACITY - 1:
                 self._next = first + count
+                snapshots = [_sample(copied, number) for number in range(first - 1, first + count)]
                 return b"".join(self.group._report(*pair) for pair in pairwise(snapshots))
 
     def _samples(self) -> int:
         return int(metrics.STREAM_HEADER.struct.unpack_from(self._map)[0])
 
-    def _sample(self, number: int) -> tuple[int, ...]:
-        at = metrics.STREAM_HEADER.size + number % metrics.STREAM_CAPACITY * SNAPSHOT.size
-        return SNAPSHOT.struct.unpack_from(self._map, at)
-
     def _drop_references(self) -> None:
         self._map.close()
+
+
+def _sample(stream: bytes, number: int) -> tuple[int, ...]:
+    at = metrics.STREAM_HEADER.size + number % metrics.STREAM_CAPACITY * SNAPSHOT.size
+    return SNAPSHOT.struct.unpack_from(stream, at)
 
 
 def _close_stream(connection: Connection, stream: int) -> None:

@@ -25,7 +25,12 @@ bool Fence::wait(uint64_t timeout) {
     FenceRecord word = record();
     const auto over = [&] { return word.is_signalled(ticket) || queue->is_over(last); };
     const auto sleep = [&](uint64_t ns) { word.sleep(ticket, ns); };
-    if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
+    try {
+        if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
+    } catch (const Error&) {
+        queue->mark_lost(*execution);
+        throw;
+    }
     // the device signals the fence before it counts the submission as ended
     if (word.is_signalled(ticket)) {
         const bool succeeded = word.result() == ZE_RESULT_SUCCESS;

@@ -26,6 +26,7 @@ struct Execution {
     uint64_t first = 0;
     uint64_t last = 0;
     std::optional<Failure> failure;  // the first of them that failed; with the lock of the queue
+    bool lost_reported = false;      // that they are lost with the session; with the lock of the queue
 };
 
 // Guarded by the lock of the queue.
@@ -48,6 +49,8 @@ public:
     void mark_reported(uint64_t sequence) { unreported_.erase(sequence); }
     // The oldest unreported failure up to `last`, and how many more there are. All of them count as reported.
     std::optional<std::pair<Failure, size_t>> take_unreported(uint64_t last);
+    // Whether a submission after `told` has no result, and was not reported as lost by its fence.
+    bool has_unreported_loss(uint64_t told) const;
 
 private:
     void note(uint64_t sequence, uint32_t result);

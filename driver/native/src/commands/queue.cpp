@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/runtime.hpp"
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
 #include "sync/waiting.hpp"
@@ -41,6 +42,14 @@ std::shared_ptr<CommandQueue> CommandQueue::create(const std::shared_ptr<Context
     return std::make_shared<CommandQueue>(context, options, handle, std::move(ring));
 }
 
+std::shared_ptr<CommandQueue> CommandQueue::create_after(const std::shared_ptr<CommandQueue>& lost,
+                                                         const std::shared_ptr<Context>& context) {
+    auto queue = create(context, lost->options);
+    queue->lost_ = lost;
+    lost->take_in_flight();  // nothing of it runs any more
+    return queue;
+}
+
 CommandQueue::CommandQueue(std::shared_ptr<Context> of, const QueueOptions& options, uint64_t handle,
                            std::shared_ptr<Block> ring)
     : Object(of),
@@ -54,6 +63,10 @@ CommandQueue::CommandQueue(std::shared_ptr<Context> of, const QueueOptions& opti
       progress_(std::make_shared<Progress>(ring_)) {}
 
 void CommandQueue::retire() {
+    if (lost_ != nullptr) {
+        runtime().handles.remove_owned_by(lost_);
+        lost_->retire();
+    }
     {
         std::lock_guard lock(mutex_);
         retired_ = true;
@@ -70,13 +83,15 @@ void CommandQueue::retire() {
         }
     }
     progress_->set_destroyed();
-    std::deque<Submission> flight;
-    {
-        std::lock_guard lock(mutex_);
-        flight.swap(in_flight_);
-    }
-    flight.clear();
+    take_in_flight();
     context->memory()->flush();
+}
+
+std::deque<CommandQueue::Submission> CommandQueue::take_in_flight() {
+    std::deque<Submission> flight;
+    std::lock_guard lock(mutex_);
+    flight.swap(in_flight_);
+    return flight;
 }
 
 // The queue could not be destroyed and runs on: what it uses stays until the context ends.
@@ -90,6 +105,8 @@ void CommandQueue::keep_submissions() {
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
                            const std::shared_ptr<Fence>& fence) {
     if (context->connection->has_ended()) throw context->connection->lost_error();
+    // made before the session was lost, it is not one of another queue for the program
+    if (fence != nullptr) context->check_session(*fence->queue->context);
     // as the real driver does: the work runs, and then the fence of another queue is an error
     Fence* const own = fence != nullptr && fence->queue.get() == this ? fence.get() : nullptr;
     std::vector<Recorded> recorded;
@@ -141,7 +158,20 @@ void CommandQueue::submit_part(Part part, Fence* fence, const std::shared_ptr<Ex
 }
 
 bool CommandQueue::synchronize(uint64_t timeout) {
+    check_lost();
     const uint64_t tail = tail_;
+    try {
+        return wait_for_all(tail, timeout);
+    } catch (const Error& failed) {
+        if (failed.result() == ZE_RESULT_ERROR_DEVICE_LOST) {
+            std::lock_guard lock(mutex_);
+            told_ = std::max(told_, tail);
+        }
+        throw;
+    }
+}
+
+bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
     const auto over = [&] { return is_over(tail); };
     const auto sleep_once = [&](uint64_t ns) { sleep(tail, ns); };
     if (!wait_until(over, sleep_once, timeout, *context->connection, spin)) return false;
@@ -158,6 +188,28 @@ bool CommandQueue::synchronize(uint64_t timeout) {
     check_alive(tail);
     if (unreported) throw failure(unreported->first, unreported->second);
     return true;
+}
+
+void CommandQueue::check_lost() {
+    if (lost_ == nullptr) return;
+    lost_->check_lost();
+    lost_->throw_unreported();
+}
+
+void CommandQueue::throw_unreported() {
+    bool lost;
+    std::optional<std::pair<Failure, size_t>> failed;
+    {
+        std::lock_guard lock(mutex_);
+        if (retired_) return;
+        read_results(load64(ring() + ring_header::COMPLETED));
+        const bool queue_lost = load32(ring() + ring_header::LOST) != 0 && told_ < tail_;
+        lost = queue_lost || outcomes_.has_unreported_loss(told_);
+        failed = outcomes_.take_unreported(tail_);
+        told_ = tail_;
+    }
+    if (lost) throw context->connection->lost_error();
+    if (failed) throw failure(failed->first, failed->second);
 }
 
 void CommandQueue::set_workload(bool background) {
@@ -187,6 +239,11 @@ void CommandQueue::throw_failure(const Execution& execution) {
     if (!execution.failure) return;
     outcomes_.mark_reported(execution.failure->sequence);
     throw failure(*execution.failure);
+}
+
+void CommandQueue::mark_lost(Execution& execution) {
+    std::lock_guard lock(mutex_);
+    execution.lost_reported = true;
 }
 
 Error CommandQueue::failure(Failure failed, size_t more) const {

@@ -38,6 +38,9 @@ public:
     static constexpr Kind KIND = Kind::command_queue;
     static std::shared_ptr<CommandQueue> create(const std::shared_ptr<Context>& context,
                                                 const QueueOptions& options);
+    // One in another session, in the place of one whose session is lost. It reports what that has not.
+    static std::shared_ptr<CommandQueue> create_after(const std::shared_ptr<CommandQueue>& lost,
+                                                      const std::shared_ptr<Context>& context);
     CommandQueue(std::shared_ptr<Context> context, const QueueOptions& options, uint64_t handle,
                  std::shared_ptr<Block> ring);
 
@@ -51,7 +54,8 @@ public:
     void execute(const std::vector<std::shared_ptr<CommandList>>& lists, const std::shared_ptr<Fence>& fence);
     // Submits what is recorded, as slots become free; the fence is signalled after the last one.
     void submit(const std::vector<Recorded>& recorded, Fence* fence);
-    // Waits for all submissions; false after the time-out. Throws the oldest unreported failure.
+    // Waits for all submissions; false after the time-out. Throws the oldest unreported failure, first one of
+    // the queues in whose place it is.
     bool synchronize(uint64_t timeout);
     void set_workload(bool background);
 
@@ -63,6 +67,8 @@ public:
     void check_alive(uint64_t sequence) const;
     // Throws the failure of the first submission of an ended execution that failed, if one did.
     void throw_failure(const Execution& execution);
+    // The caller is told that this execution is lost with the session: synchronize does not tell it again.
+    void mark_lost(Execution& execution);
 
 private:
     struct Submission {
@@ -87,6 +93,12 @@ private:
     void wait_for_room(size_t count);
     void check_not_retired() const;
     void keep_submissions();
+    bool wait_for_all(uint64_t tail, uint64_t timeout);
+    // Throws, once, what no one was told of the submissions of a lost session.
+    void check_lost();
+    void throw_unreported();
+    // Takes what the submissions in flight use.
+    std::deque<Submission> take_in_flight();
     // The next ones: called with the lock.
     void fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution);
     void track(Part part, const std::shared_ptr<Execution>& execution);
@@ -105,6 +117,7 @@ private:
     const std::shared_ptr<Block> ring_;
     const uint32_t slots_;
     const std::shared_ptr<Progress> progress_;
+    std::shared_ptr<CommandQueue> lost_;  // in whose place it is
     std::atomic<bool> retired_{false};
     std::atomic<uint32_t> waiters_{0};
 
@@ -112,6 +125,7 @@ private:
     std::atomic<uint64_t> tail_{0};
     std::deque<Submission> in_flight_;
     Outcomes outcomes_;
+    uint64_t told_ = 0;  // up to here a synchronize has told that the session is lost
 };
 
 }  // namespace softnpu

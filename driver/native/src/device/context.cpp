@@ -94,15 +94,18 @@ void Context::check_device(const Device& other) const {
         if (made_.load(std::memory_order_acquire) == nullptr) make(known);
     }
     if (&other == device().get()) return;
+    check_session(other.connection);
     throw invalid_argument(
         "context", format("of device %u, used with device %u", device()->info.index, other.info.index),
         "the device that the context was used with first (without naming one: the first one)",
         "make a context for each device, and its queue before host memory");
 }
 
-void Context::check_session(const Context& other) const {
-    if (other.connection == connection) return;
-    throw(other.connection->is_lost() ? other : *this).connection->lost_error();
+void Context::check_session(const Context& other) const { check_session(other.connection); }
+
+void Context::check_session(const std::shared_ptr<Connection>& other) const {
+    if (other == connection) return;
+    throw(other->is_lost() ? other : connection)->lost_error();
 }
 
 void Context::free(const void* address) {

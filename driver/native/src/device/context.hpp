@@ -36,10 +36,12 @@ public:
     void retire() override;
     bool retired() const { return retired_; }
 
-    // Decides the device. INVALID_ARGUMENT for another one than that of this context.
+    // Decides the device. INVALID_ARGUMENT for another one than that of this context, DEVICE_LOST for one of
+    // another session.
     void check_device(const Device& other) const;
     // Throws DEVICE_LOST for an object of another session: its numbers would mean other things in this one.
     void check_session(const Context& other) const;
+    void check_session(const std::shared_ptr<Connection>& other) const;
     void ring_doorbell() const;
     // Frees an allocation of this context or of one in whose place it is.
     void free(const void* address);

@@ -179,7 +179,8 @@ std::string MetricStreamer::read(uint64_t most) {
             std::copy(std::begin(after), std::end(after), before);
         }
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        if (samples() - first < metric_stream::CAPACITY) {  // none was overwritten meanwhile
+        // none was overwritten meanwhile; the sample after the last one may be being written
+        if (samples() - first < metric_stream::CAPACITY - 1) {
             next_ = first + count;
             return out;
         }

@@ -82,6 +82,7 @@ public:
 
     void retire() override { pool_->release(index_); }
     void reset();
+    const Context& context() const { return *pool_->context; }
     MemoryRef begin() const { return memory_; }
     MemoryRef end() const;
     // One report; zeros before the end has run.

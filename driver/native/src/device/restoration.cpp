@@ -24,7 +24,7 @@ void replace_context(HandleTable& handles, uint64_t handle, const std::shared_pt
     for (const uint64_t each : handles.owned_by(Kind::command_queue, lost)) {
         // OpenVINO gives a model the queue of another one that lives
         const auto queue = std::static_pointer_cast<CommandQueue>(handles.get(Kind::command_queue, each));
-        handles.replace(Kind::command_queue, each, CommandQueue::create(context, queue->options));
+        handles.replace(Kind::command_queue, each, CommandQueue::create_after(queue, context));
     }
 }
 

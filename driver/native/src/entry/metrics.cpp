@@ -53,8 +53,11 @@ void write_report(size_t* size, uint8_t* out, const std::string& data) {
     std::memcpy(out, data.data(), data.size());
 }
 
-void append_snapshot(ze_command_list_handle_t hList, MemoryRef memory, const Events& events) {
-    lookup<CommandList>(hList)->append(metric_snapshot(memory), events);
+void append_snapshot(ze_command_list_handle_t hList, const MetricQuery& query, MemoryRef memory,
+                     const Events& events) {
+    const auto list = lookup<CommandList>(hList);
+    list->context->check_session(query.context());
+    list->append(metric_snapshot(memory), events);
 }
 
 }  // namespace
@@ -165,6 +168,7 @@ ZE_EXPORT ze_result_t zetContextActivateMetricGroups(ze_context_handle_t hContex
         std::string refused;
         for (uint32_t index = 0; index < count; ++index) {
             const auto group = lookup<MetricGroup>(phMetricGroups[index]);
+            context->check_session(group->device->connection);
             if (group->device != device || group->active_beside(context.get())) {
                 refused = group->group.name;
             } else {
@@ -196,6 +200,7 @@ ZE_EXPORT ze_result_t zetMetricQueryPoolCreate(ze_context_handle_t hContext, ze_
                                       "PERFORMANCE (0) or EXECUTION (1)");
         }
         context->check_device(*device);
+        context->check_session(group->device->connection);
         *phMetricQueryPool = new_handle<zet_metric_query_pool_handle_t>(
             std::make_shared<MetricQueryPool>(context, group, desc->count));
     });
@@ -234,8 +239,10 @@ ZE_EXPORT ze_result_t zetMetricQueryGetData(zet_metric_query_handle_t hMetricQue
 
 ZE_EXPORT ze_result_t zetCommandListAppendMetricQueryBegin(ze_command_list_handle_t hCommandList,
                                                            zet_metric_query_handle_t hMetricQuery) {
-    return guarded(__func__,
-                   [&] { append_snapshot(hCommandList, lookup<MetricQuery>(hMetricQuery)->begin(), {}); });
+    return guarded(__func__, [&] {
+        const auto query = lookup<MetricQuery>(hMetricQuery);
+        append_snapshot(hCommandList, *query, query->begin(), {});
+    });
 }
 
 ZE_EXPORT ze_result_t zetCommandListAppendMetricQueryEnd(ze_command_list_handle_t hCommandList,
@@ -244,8 +251,9 @@ ZE_EXPORT ze_result_t zetCommandListAppendMetricQueryEnd(ze_command_list_handle_
                                                          uint32_t numWaitEvents,
                                                          ze_event_handle_t* phWaitEvents) {
     return guarded(__func__, [&] {
-        const MemoryRef end = lookup<MetricQuery>(hMetricQuery)->end();
-        append_snapshot(hCommandList, end, events_of(hSignalEvent, numWaitEvents, phWaitEvents));
+        const auto query = lookup<MetricQuery>(hMetricQuery);
+        const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
+        append_snapshot(hCommandList, *query, query->end(), events);
     });
 }
 
@@ -263,7 +271,9 @@ ZE_EXPORT ze_result_t zetMetricStreamerOpen(ze_context_handle_t hContext, ze_dev
         require_nonnull(pDesc, "pDesc");
         require_nonnull(phMetricStreamer, "phMetricStreamer");
         context->check_device(*device);
+        context->check_session(group->device->connection);
         const auto event = hNotificationEvent == nullptr ? nullptr : lookup<Event>(hNotificationEvent);
+        if (event != nullptr) context->check_session(event->context());
         const auto streamer = std::make_shared<MetricStreamer>(context, group, pDesc->samplingPeriod);
         if (event != nullptr && pDesc->notifyEveryNReports != 0) {
             event->track([weak = std::weak_ptr(streamer), reports = pDesc->notifyEveryNReports] {

@@ -1,0 +1,44 @@
+"""A streamer while the daemon overwrites what is being read."""
+
+from __future__ import annotations
+
+import mmap
+from itertools import chain, repeat
+
+import pytest
+
+from softnpu.driver import Context
+from softnpu.emulator.interface import metrics
+from softnpu.emulator.interface.metrics import SNAPSHOT
+
+_PERIOD_NS = 1_000_000
+_WORDS = SNAPSHOT.size // 8
+
+
+def test_report_of_a_sample_that_is_being_overwritten_is_left_out(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZET_ENABLE_METRICS", "1")
+    group = context.device.get_metric_groups()[0]
+    context.activate_metric_groups([group])
+    streamer = context.open_metric_streamer(group, _PERIOD_NS)
+    streamer._map.close()
+    streamer._map = mmap.mmap(-1, metrics.stream_size())
+
+    def write(sample: int, value: int) -> None:
+        at = metrics.STREAM_HEADER.size + sample % metrics.STREAM_CAPACITY * SNAPSHOT.size
+        SNAPSHOT.struct.pack_into(streamer._map, at, *[value] * _WORDS)
+
+    # between the two looks at their number one sample more was written, and the next one was begun
+    samples = 3 * metrics.STREAM_CAPACITY
+    for sample in range(samples - metrics.STREAM_CAPACITY, samples + 1):
+        write(sample, sample)
+    write(samples + 1, 0)
+    counts = chain([samples], repeat(samples + 1))
+    monkeypatch.setattr(streamer, "_samples", lambda: next(counts))
+
+    values = group.calculate_metric_values(streamer.read_data())
+    assert set(values) == {1}
+    metric_count = group.get_properties().metric_count
+    assert len(values) == (metrics.STREAM_CAPACITY - 2) * metric_count
+    assert streamer.available == 0

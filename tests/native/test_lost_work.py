@@ -1,0 +1,203 @@
+"""What a program is told of work that ended with its daemon, and what it cannot take to the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.native.conftest import client
+from tests.native.test_lifetime import PROLOGUE
+
+_LOST = "ERROR_DEVICE_LOST"
+
+HELD = (
+    PROLOGUE
+    + """
+pool = api.ze_event_pool_create(context, EventPoolDesc(1), 0, None).get()
+gate = api.ze_event_create(pool, EventDesc(0)).get()
+held = list_in(context)
+api.ze_command_list_append_wait_on_events(held, 1, [gate])
+api.ze_command_list_close(held)
+def execute(queue, commands, fence=None):
+    return api.ze_command_queue_execute_command_lists(queue, 1, [commands], fence).name
+def synchronize(queue, timeout=10**10): return api.ze_command_queue_synchronize(queue, timeout).name
+def hold(fence=None):
+    queue = queue_in(context)
+    assert execute(queue, held, fence) == "SUCCESS"
+    return queue
+def fresh(): return api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
+def filling(memory):
+    commands = list_in(context)
+    api.ze_command_list_append_memory_fill(commands, memory, b"\\3", 64)
+    api.ze_command_list_close(commands)
+    return commands
+def next_daemon():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    # from here on the queues are those of the next session
+    return fresh()
+"""
+)
+
+
+def _told(start_daemon: StartDaemon, surroundings: dict[str, str], code: str, restarts: int = 1) -> list[str]:
+    """What a program says whose daemon is replaced whenever it is ready."""
+    daemon = start_daemon(tdr_ms=60000)
+    with client(code, surroundings, "ready") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for restart in range(restarts):
+            if restart:
+                assert process.stdout.readline() == "ready\n"
+            daemon.kill()
+            daemon = start_daemon(tdr_ms=60000)
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        said, _ = process.communicate(timeout=30)
+    return said.splitlines()
+
+
+def test_work_that_was_lost_is_told_once_by_the_queue_of_the_next_session(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+idle, asked, used = queue_in(context), hold(), hold()
+memory = next_daemon()
+print(synchronize(idle))
+print(synchronize(asked, 0), "daemon" in api.ze_driver_get_last_error_description(driver).value)
+print(synchronize(asked))
+# work of the new session does not hide it, and is not lost with it
+print(execute(used, filling(memory)), synchronize(used), synchronize(used), api.read(memory, 2))
+"""
+    )
+    assert _told(start_daemon, surroundings, code) == [
+        "SUCCESS",
+        f"{_LOST} True",
+        "SUCCESS",
+        f"SUCCESS {_LOST} SUCCESS b'\\x03\\x03'",
+    ]
+
+
+def test_lost_work_is_told_though_the_next_daemon_is_lost_too(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+queue = hold()
+next_daemon()
+next_daemon()
+print(synchronize(queue), synchronize(queue))
+"""
+    )
+    assert _told(start_daemon, surroundings, code, restarts=2) == [f"{_LOST} SUCCESS"]
+
+
+def test_lost_work_that_a_waiter_or_a_fence_has_told_of_is_not_told_again(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+waited, fenced = hold(), queue_in(context)
+fence = api.ze_fence_create(fenced, FenceDesc()).get()
+assert execute(fenced, held, fence) == "SUCCESS"
+told = []
+waiter = threading.Thread(target=lambda: told.append(synchronize(waited, 2**64 - 1)))
+waiter.start()
+memory = next_daemon()
+waiter.join(20)
+print(told, synchronize(waited))
+print(api.ze_fence_host_synchronize(fence, 10**10).name, synchronize(fenced))
+for queue in (waited, fenced):
+    print(execute(queue, filling(memory)), synchronize(queue))
+"""
+    )
+    assert _told(start_daemon, surroundings, code) == [
+        f"['{_LOST}'] SUCCESS",
+        f"{_LOST} SUCCESS",
+        "SUCCESS SUCCESS",
+        "SUCCESS SUCCESS",
+    ]
+
+
+def test_fences_and_immediate_lists_stay_lost(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+queue = queue_in(context)
+fence = api.ze_fence_create(queue, FenceDesc()).get()
+immediate = api.ze_command_list_create_immediate(context, device, CommandQueueDesc()).get()
+api.ze_command_list_append_wait_on_events(immediate, 1, [gate])
+memory = next_daemon()
+print(api.ze_command_list_host_synchronize(immediate, 10**10).name)
+print(api.ze_command_list_append_barrier(immediate).name)
+print(execute(queue, filling(memory), fence), synchronize(queue), api.read(memory, 2))
+anew = api.ze_fence_create(queue, FenceDesc()).get()
+print(execute(queue, filling(memory), anew), api.ze_fence_host_synchronize(anew, 10**10).name)
+print(api.ze_command_queue_destroy(queue).name)
+print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(anew).name)
+"""
+    )
+    assert _told(start_daemon, surroundings, code) == [
+        _LOST,
+        _LOST,
+        f"{_LOST} SUCCESS b'\\x00\\x00'",
+        "SUCCESS SUCCESS",
+        "SUCCESS",
+        "ERROR_INVALID_NULL_HANDLE ERROR_INVALID_NULL_HANDLE",
+    ]
+
+
+@pytest.fixture
+def with_metrics(surroundings: dict[str, str]) -> dict[str, str]:
+    return {**surroundings, "ZET_ENABLE_METRICS": "1"}
+
+
+def test_metrics_of_a_lost_session_are_not_used_in_the_next_one(
+    start_daemon: StartDaemon, with_metrics: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+def activated():
+    groups = api.zet_metric_group_get(device).get()
+    return groups[0], api.zet_context_activate_metric_groups(context, device, groups).name
+def query_of(group):
+    pool = api.zet_metric_query_pool_create(context, device, group, 1).get()
+    return api.zet_metric_query_create(pool, 0).get()
+old, _ = activated()
+query = query_of(old)
+# one of them may have the number that the memory of the query had
+memories = [next_daemon(), *(fresh() for _ in range(8))]
+commands = list_in(context)
+print(api.zet_command_list_append_metric_query_begin(commands, query).name)
+print(api.zet_command_list_append_metric_query_end(commands, query).name)
+print(api.zet_metric_query_pool_create(context, device, old, 1).result.name)
+print(api.zet_metric_streamer_open(context, device, old, 10**6).result.name)
+print(api.zet_context_activate_metric_groups(context, device, [old]).name)
+group, result = activated()
+print(result)
+print(api.zet_metric_streamer_open(context, device, group, 10**6, 1, gate).result.name)
+again = query_of(group)
+print(api.zet_command_list_append_metric_query_begin(commands, again).name)
+print(api.zet_command_list_append_metric_query_end(commands, again).name)
+api.ze_command_list_close(commands)
+queue = queue_in(context)
+print(execute(queue, commands), synchronize(queue))
+print({api.read(memory, 64) for memory in memories} == {bytes(64)})
+"""
+    )
+    assert _told(start_daemon, with_metrics, code) == [
+        *[_LOST] * 5,
+        "SUCCESS",
+        _LOST,
+        "SUCCESS",
+        "SUCCESS",
+        "SUCCESS SUCCESS",
+        "True",
+    ]
