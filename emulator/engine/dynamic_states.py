@@ -78,6 +78,15 @@ class StatefulBinding(DynamicBinding):
         # states grow, and another thread than this one can cancel: see `Binding.run`
         self._is_short = False
         shapes = [variable.read.state_shape() for variable in self._variables]
+        fused = self._image.fused_states
+        if fused is not None:
+            inputs = {
+                argument.position: shape for argument, shape in zip(self._inputs, self._shapes, strict=True)
+            }
+            states = {
+                state.variable: shape for state, shape in zip(self._image.meta.states, shapes, strict=True)
+            }
+            fused.check(inputs, states)
         for variable, shape in zip(self._variables, shapes, strict=True):
             self._count_copied(variable.load(shape))
 

@@ -20,6 +20,7 @@ from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine import streams
+from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import origins
@@ -226,6 +227,9 @@ class LoadedImage:
         """Positions of outputs whose port has another shape after compilation than the model declares."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = origins(self.compiled)
+        self.fused_states: FusedStates | None = None
+        if self.meta.dynamic_states:
+            self.fused_states = FusedStates(model, self.compiled, self.meta.name)
 
     def renew(self) -> None:
         """Compile a model with dynamic dimensions again; requests made before must not be used.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,117 @@ def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path) -> 
     bound.shape[:] = [3, 1]
     bound.append(np.ones((1, 3), np.float32))
     assert bound.rows().tolist() == [[1, 1, 1]] * 2
+
+
+# ---------------------------------------------------------------- states of one attention
+
+
+class Attention(InPlace):
+    """A graph of `growing.appended` in which everything is one: so is every result, but for rounding."""
+
+    def execute(
+        self,
+        keys: Sequence[int],
+        values: Sequence[int],
+        *,
+        new_keys: Sequence[int] = (1, 2, 1, 8),
+        new_values: Sequence[int] = (1, 2, 1, 8),
+        beams: Sequence[int] = (0,),
+    ) -> None:
+        shapes = {"query": new_keys, "key": new_keys, "value": new_values}
+        for state, shape in (("key", keys), ("value", values)):
+            shapes[f"vpux_ie_read_value_{state}"] = shape
+        for name, shape in shapes.items():
+            self.memory[name].view(np.float32)[:] = 1
+            self.memory[SHAPE + name].view(np.int32)[:] = shape[::-1]
+        self.memory["beam_idx"].view(np.int32)[: len(beams)] = beams
+        self.memory[SHAPE + "beam_idx"].view(np.int32)[:] = len(beams)
+        run(self.queue, self.commands)
+
+    def result(self) -> tuple[list[int], set[float]]:
+        shape = self.memory[SHAPE + "y"].view(np.int32)[::-1].tolist()
+        return shape, set(np.round(self.memory["y"].view(np.float32)[: math.prod(shape)], 5).tolist())
+
+
+BEGINS = (-1, -1, -1, -1)
+FITS = (1, 2, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        (FITS, (1, 2, 4, 8)),
+        (FITS, (1, 2, 300, 8)),
+        ((1, 2, 300, 8), FITS),
+        (FITS, (2, 2, 5, 8)),
+        ((2, 2, 5, 8), FITS),
+        (FITS, BEGINS),
+        (BEGINS, FITS),
+    ],
+)
+def test_keys_and_values_that_do_not_fit_each_other_are_refused(
+    context: Context, tmp_path: Path, keys: tuple[int, ...], values: tuple[int, ...]
+) -> None:
+    bound = Attention(context, compiled(context, tmp_path, growing.appended(), **DYNAMIC))
+    bound.execute(FITS, FITS)
+    told = refused(lambda: bound.execute(keys, values), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert "'key'" in told
+    assert "'value'" in told
+    bound.execute((1, 2, 9, 8), (1, 2, 9, 8))
+    assert bound.result() == ([1, 2, 1, 8], {1.0})
+
+
+_WRONG: dict[str, tuple[dict[str, Any], tuple[int, ...], dict[str, Any], str]] = {
+    "more keys than values": ({}, FITS, {"new_keys": (1, 2, 300, 8)}, "'value'"),
+    "more values than keys": ({}, FITS, {"new_values": (1, 2, 300, 8)}, "'value'"),
+    "too few beams": ({}, FITS, {"new_keys": (2, 2, 1, 8), "new_values": (2, 2, 1, 8)}, "beam|Concat"),
+    "too many beams": ({}, FITS, {"beams": (0, 0)}, "beam|Concat"),
+    "more heads": ({"heads": -1}, (1, 3, 5, 8), {}, "'key'|Concat"),
+    "fewer heads": ({"heads": -1}, (1, 1, 5, 8), {}, "'key'|Concat"),
+    "initial lengths": ({"begin": [(1, 2, 5, 8), (1, 2, 4, 8)]}, BEGINS, {}, "'value'"),
+    "initial batch": (
+        {"begin": [(1, 2, 5, 8)] * 2},
+        BEGINS,
+        {"new_keys": (2, 2, 1, 8), "new_values": (2, 2, 1, 8), "beams": (0, 0)},
+        "initial value",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "states", "inputs", "words"), _WRONG.values(), ids=_WRONG.keys())
+def test_states_that_do_not_fit_the_inputs_are_refused(
+    context: Context,
+    tmp_path: Path,
+    model: dict[str, Any],
+    states: tuple[int, ...],
+    inputs: dict[str, Any],
+    words: str,
+) -> None:
+    bound = Attention(context, compiled(context, tmp_path, growing.appended(**model), **DYNAMIC))
+    bound.execute(FITS, FITS)
+    told = refused(lambda: bound.execute(states, states, **inputs), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert re.search(words, told), told
+    bound.execute(FITS, FITS)
+    assert bound.result() == ([1, 2, 1, 8], {1.0})
+
+
+@pytest.mark.parametrize("beam", [1, -1])
+def test_a_beam_that_the_states_do_not_have_fails(context: Context, tmp_path: Path, beam: int) -> None:
+    bound = Attention(context, compiled(context, tmp_path, growing.appended(), **DYNAMIC))
+    refused(lambda: bound.execute(FITS, FITS, beams=[beam]), ZeResult.ERROR_INVALID_ARGUMENT)
+    bound.execute(FITS, FITS)
+    assert bound.result() == ([1, 2, 1, 8], {1.0})
+
+
+def test_shapes_that_have_fitted_say_nothing_about_others(context: Context, tmp_path: Path) -> None:
+    bound = Attention(context, compiled(context, tmp_path, growing.appended(heads=-1), **DYNAMIC))
+    for heads, batch, length, new in ((2, 1, 5, 1), (3, 1, 5, 1), (3, 2, 7, 2), (2, 1, 1, 1)):
+        state, appended = (batch, heads, length, 8), (batch, heads, new, 8)
+        more = {"new_keys": appended, "new_values": appended, "beams": range(batch)}
+        bound.execute(state, state, **more)
+        assert bound.result() == ([*appended], {1.0})
+        for wrong in ((batch, heads + 1, length, 8), (batch, heads - 1, length, 8)):
+            refused(lambda: bound.execute(wrong, wrong, **more), ZeResult.ERROR_INVALID_ARGUMENT)  # noqa: B023
 
 
 # ---------------------------------------------------------------- what is refused

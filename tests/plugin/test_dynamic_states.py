@@ -178,6 +178,32 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(summing: InferRequest,
     assert list(summing.infer(rows(1))["y"]) == [3, 3, 3]
 
 
+def _other_length(state: Any) -> None:
+    state.state = ov.Tensor(np.zeros((2, growing.HEADS, 4, growing.WIDTH), np.float32))
+
+
+@pytest.mark.parametrize("change", [_other_length, lambda state: state.reset()], ids=["set", "reset"])
+@pytest.mark.parametrize("which", [0, 1], ids=["keys", "values"])
+def test_one_state_of_an_attention_is_not_changed_alone(
+    shared_core: Core, change: Callable[[Any], None], which: int
+) -> None:
+    model, steps = growing.attention(), growing.steps((6, 1, 1, 1))
+    request = shared_core.compile_model(model).create_infer_request()
+    expected = stateful.on_cpu(model, steps)
+    assert stateful.run(request, steps[:2]) == expected[:2]
+    saved = {state.name: state.state.data.copy() for state in request.query_state()}
+    change(request.query_state()[which])
+    before = [state.state.data.tobytes() for state in request.query_state()]
+    with pytest.raises(InferError, match=r"'past\.0\.key'.*'past\.0\.value'.*both states together"):
+        request.infer(list(steps[2]))
+    assert [state.state.data.tobytes() for state in request.query_state()] == before
+    for state in request.query_state():
+        state.state = ov.Tensor(saved[state.name])
+    assert stateful.run(request, steps[2:]) == expected[2:]
+    request.reset_state()
+    assert stateful.run(request, steps) == expected
+
+
 def _played(request: Any, seed: int, count: int) -> list[list[bytes]]:
     """What random steps, resets, and states that are saved and set again give."""
     dice = np.random.default_rng(seed)

@@ -68,6 +68,28 @@ def attention(
     return stateful.model({"y": y}, assigns, inputs, "attention")
 
 
+def appended(begin: Sequence[Sequence[int]] = (), heads: int = HEADS) -> ov.Model:
+    """Attention on inputs as they are, which any client can give in shapes that do not fit.
+
+    `begin`: the shapes of the initial values of keys and values, all ones, which else have no positions;
+    `heads`: -1 leaves them open.
+    """
+    bounds = [-1, heads, -1, WIDTH]
+    query, *new = (stateful.source(bounds, name) for name in ("query", "key", "value"))
+    beams = stateful.source([-1], "beam_idx", ov.Type.i32)
+    cached, assigns = [], []
+    for at, given in enumerate(new):
+        name = given.get_friendly_name()
+        front = ops.gather(ops.shape_of(given), ops.constant([0, 1]), ops.constant(0))
+        shape = ops.constant(list(begin[at])) if begin else ops.concat([front, ops.constant([0, WIDTH])], 0)
+        ones = ops.broadcast(ops.constant(np.float32(1)), shape)
+        past = ops.gather(stateful.read(ones, name, given), beams, ops.constant(0))
+        cached.append(ops.concat([past, given], 2))
+        assigns.append(opset6.assign(cached[-1], name))
+    y = stateful.named(ops.scaled_dot_product_attention(query, *cached), "y")
+    return stateful.model({"y": y}, assigns, [query, *new, beams], "appended")
+
+
 def history(shape: Sequence[int] = (-1, 3), initial: Array | None = None) -> ov.Model:
     """Appends x to `rows`, and shows their sums; nothing of it rounds."""
     x = stateful.source([-1, 3])
