@@ -158,7 +158,6 @@ class CommandList(Handle):
         """`zeCommandListAppendSignalEvent`."""
         call = "zeCommandListAppendSignalEvent"
         self._check_open(call)
-        event._check(call)
         self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
@@ -184,6 +183,7 @@ class CommandList(Handle):
         """`pfnAppendGraphInitialize`: harmless when repeated."""
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
+        self.context._check_session(call, "graph", graph.context._connection)
         graph.initialize()
         self._used.append(graph._on_device)
         self._append(call, cmd.GraphInit(graph.handle), signal_event, wait_events)
@@ -204,6 +204,7 @@ class CommandList(Handle):
         call = "pfnAppendGraphExecute"
         self._check_open(call)
         graph._check(call)
+        self.context._check_session(call, "graph", graph.context._connection)
         addresses, strides = [], []
         for index, bound in enumerate(graph._bound_arguments(call)):
             self._used.append(bound.block)
@@ -289,6 +290,7 @@ class CommandList(Handle):
     ) -> None:
         self._check_open(call)
         block, offset = query._location(call, end)
+        self.context._check_session(call, "metric query", query._pool._connection)
         self._used.append(block)
         self._append(call, cmd.MetricSnapshot(MemoryAt(block.handle, offset)), signal, waits)
 
@@ -321,9 +323,10 @@ class CommandList(Handle):
 
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
         """Record the commands of one append; an immediate list runs them."""
+        signal = None if signal_event is None else self._event(call, signal_event)
         self._commands.extend(commands)
-        if signal_event is not None:
-            self._commands.append(cmd.EventSignal(self._event(call, signal_event)))
+        if signal_event is not None and signal is not None:
+            self._commands.append(cmd.EventSignal(signal))
             signal_event._add_signaller(self._recording)
             self._has_signals = True
 
@@ -336,6 +339,7 @@ class CommandList(Handle):
 
     def _event(self, call: str, event: Event) -> MemoryAt:
         event._check(call)
+        self.context._check_session(call, "event", event.pool.context._connection)
         block, offset = event._location()
         # the event too: its index must not be used again meanwhile
         self._used += (block, event)

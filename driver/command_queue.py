@@ -76,13 +76,16 @@ class CommandQueue(Handle):
         run all the same; the fence has the result of the first that failed. With lists that are all empty it
         is signalled at once, whatever runs before (as on the real driver).
         Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list,
-        INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the daemon is gone.
+        INVALID_ARGUMENT for one of another driver, INVALID_SYNCHRONIZATION_OBJECT for another queue's fence,
+        DEVICE_LOST when the daemon is gone.
         """
         call = "zeCommandQueueExecuteCommandLists"
         self._check(call)
         self.context._connection.check(call)
         if not lists:
             raise invalid_size(call, "command lists", found="none", expected="at least one")
+        for entry in lists:
+            self.context._check_session(call, "command list", entry.context._connection)
         own = fence
         if fence is not None:
             fence._check(call)

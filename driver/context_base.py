@@ -7,6 +7,7 @@ import os
 from collections import deque
 
 from softnpu.driver.connection import Connection
+from softnpu.driver.errors import invalid_argument
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block, MemoryPool
 from softnpu.emulator.interface import messages as msg
@@ -39,6 +40,21 @@ class ContextBase(Handle):
     def lost(self) -> bool:
         """Whether the daemon is gone, and the memory of this context with it."""
         return self._connection.is_lost()
+
+    def _check_session(self, call: str, name: str, other: Connection) -> None:
+        """Raise `ZeError` for an object of another session: its numbers mean other things in this one.
+
+        DEVICE_LOST if that session's daemon is gone, else INVALID_ARGUMENT.
+        """
+        if other is self._connection:
+            return
+        other.check(call)
+        raise invalid_argument(
+            call,
+            name,
+            found="created through another driver",
+            expected="an object of the driver of this context: each Driver.open is a session of its own",
+        )
 
     def _ring_doorbell(self) -> None:
         """Wake the engine."""
