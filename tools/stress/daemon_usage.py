@@ -14,7 +14,7 @@ import psutil
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.private_daemon import process_tree
 
-_FIELD: Final = re.compile(rb"^(Pss|Pss_Shmem|Pss_File):\s+(\d+) kB$", re.MULTILINE)
+_ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
 _PER_CHILD: Final = 2
 """Descriptors of the supervisor for each of its children: a socket and a pidfd."""
@@ -23,8 +23,8 @@ _PER_CHILD: Final = 2
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon at one moment, `at` seconds after the start. Memory in bytes.
 
-    `supervisor` and `engine` are the memory that is theirs alone (PSS without memory that clients share with
-    them, which is counted as `device_memory`). `orphaned` is device memory of sessions that have ended.
+    `supervisor` and `engine` are what these processes have allocated; memory that clients share with them is
+    counted as `device_memory`. `orphaned` is device memory of sessions that have ended.
     """
 
     at: float
@@ -79,12 +79,15 @@ def measure(status: StatusAnswer, at: float) -> Sample | None:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes of a process: its proportional set size without shared memory. Raises `OSError`."""
+    """Bytes that a process has allocated. Raises `OSError`.
+
+    Pages of files do not count: its share of a library falls when another program maps the same one.
+    """
     with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-        found = {name: int(size) for name, size in _FIELD.findall(file.read())}
-    if not found:
+        found = _ANONYMOUS.search(file.read())
+    if found is None:
         raise ProcessLookupError(pid)  # a zombie has no memory
-    return 1024 * (found[b"Pss"] - found.get(b"Pss_Shmem", 0))
+    return 1024 * int(found[1])
 
 
 def _descriptors(pid: int) -> int:
