@@ -287,6 +287,39 @@ def test_what_a_killed_client_had_is_its_users_again(
         context.alloc_host(15 * MIB)
 
 
+def test_metric_streams_of_a_user_have_a_limit_and_end_with_their_session(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+
+    def fill(wire: Wire) -> tuple[int, ErrorInfo]:
+        """Open as many as there may be; close the first one and open one more."""
+        wire.hello()
+        request = msg.MetricStreamOpen(context=WireContext(wire).handle, period=10**9)
+        opened = []
+        while isinstance(answer := wire.answer(wire.send(request)), msg.MetricStreamOpened):
+            opened.append(answer.stream)
+        assert isinstance(answer, msg.Failed)
+        if opened:
+            wire.ask(msg.MetricStreamClose(stream=opened[0]), msg.Ok)
+            wire.ask(request, msg.MetricStreamOpened)
+        return len(opened), answer.info
+
+    def fill_all() -> int:
+        count, total = 1, 0
+        with ExitStack() as stack:
+            while count:
+                count, info = fill(stack.enter_context(Wire(daemon.socket)))
+                total += count
+        assert info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+        assert f"at most {total}" in info.expected
+        return total
+
+    with Wire(daemon.socket) as monitor:
+        monitor.hello()
+        limit = fill_all()
+        wait_until(lambda: daemon.status().session_count == 1)
+        assert fill_all() == limit
+
+
 def test_a_limit_that_cannot_work_is_refused_by_name() -> None:
     for name in ResourceLimits.__struct_fields__:
         with pytest.raises(Refused) as caught:
