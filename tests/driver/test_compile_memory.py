@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ from tests.support.waiting import wait_until, waits_for_frame
 
 _SIZE = 4096
 _PERIOD_S = 0.01
+_MAPPING = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ .*?(\.so[.0-9]*)?\nSize:.*\n(?:\w+:.*\n)*?Pss: +(\d+)", re.MULTILINE
+)
+"""A mapping in smaps: whether it is a library, and its PSS in KiB."""
 STEADY = Tuning(compiler_idle_s=600.0, compilers=2, spare_delay_s=0.0)
 """A daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
 
@@ -55,7 +60,10 @@ def write_model(folder: Path, layers: int, kind: str) -> Path:
 
 @contextmanager
 def peak(pids: Callable[[], list[int]]) -> Iterator[list[int]]:
-    """Samples the memory of some processes (PSS); the list then has the growth of its peak in bytes."""
+    """Samples the memory of some processes (PSS); the list then has the growth of its peak in bytes.
+
+    Without libraries: their share grows when another test that maps them ends.
+    """
     before = _memory(pids())
     most = [0]
     stop = threading.Event()
@@ -83,10 +91,10 @@ def _sum(pids: list[int]) -> int:
     total = 0
     for pid in pids:
         try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            text = Path(f"/proc/{pid}/smaps").read_bytes()
         except OSError:
             continue  # it has ended meanwhile
-        total += int(text.partition("\nPss:")[2].split()[0]) * 1024
+        total += sum(int(size) for library, size in _MAPPING.findall(text) if not library) * 1024
     return total
 
 
