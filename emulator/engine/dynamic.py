@@ -83,6 +83,14 @@ class DynamicArgument:
             return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO takes no tensor on no bytes
         return ov.Tensor(self.memory[: math.prod(shape) * self.item], ov.Shape(shape), self.type)
 
+    def copied_tensor(self, shape: Shape) -> ov.Tensor:
+        """Return a copy of the memory as a tensor of a checked shape."""
+        tensor = ov.Tensor(self.type, ov.Shape(shape))
+        size = math.prod(shape) * self.item
+        if size:
+            tensor.data.reshape(-1).view(np.uint8)[:] = self.memory[:size]
+        return tensor
+
     def write_shape(self, shape: Shape) -> None:
         """Write the shape for the client."""
         self._shape_tensor[:] = [min(dim, _LARGEST) for dim in reversed(shape)]
@@ -203,6 +211,11 @@ class DynamicBinding(Binding):
                 self._request.set_input_tensor(argument.position, argument.tensor(shape))
             self._shapes = shapes
             self._proven = self._is_short = False
+        for index, argument in enumerate(self._inputs):
+            if argument.position in self._indices:
+                tensor = argument.copied_tensor(shapes[index])
+                self._request.set_input_tensor(argument.position, tensor)
+                self._count_copied(tensor.byte_size)
         if None in self._targets:
             return self._run_growing(is_cancelled)
         self._begin()

@@ -19,7 +19,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import streams
+from softnpu.emulator.engine import index_guards, streams
 from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
@@ -63,8 +63,10 @@ class Binding:
     __slots__ = (
         "_copies",
         "_count_copied",
+        "_indices",
         "_is_short",
         "_poll_ms",
+        "_private",
         "_request",
         "_started",
         "_unbound",
@@ -92,6 +94,8 @@ class Binding:
         self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
         self._unbound = image.unbound
+        self._indices = image.indices
+        self._private: list[tuple[Bytes, Bytes]] = []
 
     def poll_often(self) -> None:
         """Have `run` poll often, so that other inferences can start beside it."""
@@ -99,6 +103,7 @@ class Binding:
 
     def start_early(self) -> None:
         """Start an inference that the next `run` waits for; not worth it for one of under 0.5 ms."""
+        self._copy_indices()
         self._request.start_async()
         self._started = True
 
@@ -114,7 +119,10 @@ class Binding:
         return self._is_short
 
     def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
-        """Make an input or output use `view`."""
+        """Make an input or output use `view`; indices are copied, so that no client changes checked ones."""
+        if argument.input and position in self._indices and view.nbytes:
+            self._private.append((np.empty(view.nbytes, np.uint8), view))
+            view = self._private[-1][0]
         tensor = ov.Tensor(view, ov.Shape(argument.shape), type_of(argument))
         if argument.input:
             self._request.set_input_tensor(position, tensor)
@@ -157,6 +165,8 @@ class Binding:
         # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
         # With a big one on a busy machine OpenVINO's own thread is faster: YOLOv8n took 14 ms there and 20 ms
         # here.
+        if self._private and not self._started:
+            self._copy_indices()
         if self._is_short:
             self._request.infer(share_outputs=True)
             if self._copies:
@@ -179,6 +189,11 @@ class Binding:
         if self._copies:
             self._finish_copies()
         return True
+
+    def _copy_indices(self) -> None:
+        for private, view in self._private:
+            np.copyto(private, view)
+            self._count_copied(view.nbytes)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """Return the profile of the last inference; empty unless the image was compiled to profile."""
@@ -220,6 +235,9 @@ class LoadedImage:
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
+        index_guards.guard(model)
+        self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
+        """Positions of inputs that OpenVINO checks and then reads again."""
         self.compilations = 0
         self._compile(model)
         self._model = model if model.is_dynamic() else None

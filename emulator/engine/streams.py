@@ -12,8 +12,9 @@ from typing import Any
 
 import openvino as ov
 
+from softnpu.emulator.engine.bodies import bodies
+
 _LAYER = "layerType"
-_BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
 
 
 def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
@@ -22,7 +23,7 @@ def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
     `compiled` tells what is left of the model. It does not tell of bodies: there the model decides.
     """
     return _has_steps(compiled.get_runtime_model().get_ordered_ops()) or any(
-        _has_steps(body.get_ordered_ops()) for body in _bodies(model)
+        _has_steps(body.get_ordered_ops()) for body in bodies(model)
     )
 
 
@@ -43,13 +44,3 @@ def _has_steps(operations: Sequence[Any]) -> bool:
 
 def _kind(operation: Any, info: Mapping[str, Any]) -> str:
     return str(info[_LAYER].astype(str)) if _LAYER in info else str(operation.get_type_name())
-
-
-def _bodies(model: Any) -> list[Any]:
-    found = []
-    for operation in model.get_ordered_ops():
-        kind = operation.get_type_name()
-        for index in range(_BODIES.get(kind, 0)):
-            body = operation.get_function(index) if kind == "If" else operation.get_function()
-            found += [body, *_bodies(body)]
-    return found

@@ -161,8 +161,8 @@ def test_without_kill_and_faults_nobody_dies_and_with_them_everything_comes() ->
 
 def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sample:
     return Sample(
-        at=at, supervisor=supervisor, engine=engine, descriptors=12, engine_descriptors=9, threads=1,
-        children=2, sessions=4, device_memory=0, orphaned=0, restarts=0,
+        at=at, operations=int(at * 200), supervisor=supervisor, engine=engine, descriptors=12,
+        engine_descriptors=9, threads=1, children=2, sessions=4, device_memory=0, orphaned=0, restarts=0,
     )  # fmt: skip
 
 
@@ -189,6 +189,11 @@ def test_growth_counts_from_the_first_minute_on_and_not_while_a_new_engine_loads
     (supervisor, daemon) = growths(warm, 600)
     assert (supervisor.what, daemon.what) == ("supervisor", "daemon")
     assert supervisor.share == daemon.share == 0.0
+    starved = [
+        msgspec.structs.replace(sample, operations=int(sample.at) * 40, supervisor=size * MIB)
+        for sample, size in zip(warm, [8] * 120 + [16] * 480, strict=True)
+    ]
+    assert [growth.share for growth in growths(starved, 600)] == [0.0, 0.0]
     loads = [_sample(float(at), engine=(60 if at % 30 > 3 else 20) * MIB) for at in range(600)]
     samples = [msgspec.structs.replace(sample, restarts=int(sample.at) // 30) for sample in loads]
     assert [growth.share for growth in growths(samples, 600)] == [0.0, 0.0]

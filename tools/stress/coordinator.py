@@ -161,7 +161,7 @@ class Coordinator:
                     continue  # what takes time here would count as the daemon's
             if now - sampled >= _SAMPLE_S:
                 sampled, status = now, status or self._observe()
-                sample = daemon_usage.measure(status, now - self._start)
+                sample = daemon_usage.measure(status, now - self._start, state.operations)
                 if sample is not None:
                     state.samples.append(sample)
             if now - shown >= _TICK_S:
@@ -220,7 +220,7 @@ class Coordinator:
         """The first sample that `good` accepts; after a while whatever it is."""
         end = time.monotonic() + _SETTLE_S
         while True:
-            sample = daemon_usage.measure(self._status(), 0.0)
+            sample = daemon_usage.measure(self._status(), 0.0, 0)
             if good(sample) or (sample is not None and time.monotonic() > end):
                 assert sample is not None
                 return sample

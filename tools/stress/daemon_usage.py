@@ -16,18 +16,21 @@ from softnpu.tools.private_daemon import process_tree
 
 _ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
+_WARM_OPERATIONS: Final = 5000
+"""On a quiet machine clients do more than these in their first minute."""
 _PER_CHILD: Final = 2
 """Descriptors of the supervisor for each of its children: a socket and a pidfd."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon at one moment, `at` seconds after the start. Memory in bytes.
+    """The daemon `at` seconds after the start, when clients had done `operations`. Memory in bytes.
 
     `supervisor` and `engine` are what these processes have allocated; memory that clients share with them is
     counted as `device_memory`. `orphaned` is device memory of sessions that have ended.
     """
 
     at: float
+    operations: int
     supervisor: int
     engine: int
     descriptors: int
@@ -54,7 +57,7 @@ def orphaned(status: StatusAnswer) -> int:
     return used - sum(session.memory_used for session in status.sessions)
 
 
-def measure(status: StatusAnswer, at: float) -> Sample | None:
+def measure(status: StatusAnswer, at: float, operations: int) -> Sample | None:
     """The daemon now; None while an engine is being replaced."""
     try:
         engines = [engine.engine_pid for engine in status.engines]
@@ -63,6 +66,7 @@ def measure(status: StatusAnswer, at: float) -> Sample | None:
         children = len(process_tree(status.pid)) - 1
         return Sample(
             at=at,
+            operations=operations,
             supervisor=own_memory(status.pid),
             engine=sum(own_memory(pid) for pid in engines),
             descriptors=_descriptors(status.pid) - _PER_CHILD * len(psutil.Process(status.pid).children()),
@@ -119,10 +123,14 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def growths(samples: Sequence[Sample], seconds: float) -> list[Growth]:
-    """Growth of the supervisor and of the whole daemon, from the first minute on; in a run of less than three
-    minutes from its half on. Windows are a third of what is left, or a quarter in short runs.
+    """Growth of the supervisor and of the whole daemon, from the first minute on.
+
+    A starved machine does the work of a minute later: it counts from there on, at the latest from half of the
+    run on, and so does a run of less than three minutes. Windows are a third of what is left.
     """
-    settled = 60.0 if seconds >= 180.0 else seconds / 2
+    half = seconds / 2
+    worked = next((sample.at for sample in samples if sample.operations >= _WARM_OPERATIONS), half)
+    settled = min(half, max(60.0, worked)) if seconds >= 180.0 else half
     after = [sample for sample in _warm(samples) if sample.at >= settled]
     if len(after) < 4:
         return []

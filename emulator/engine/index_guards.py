@@ -1,0 +1,194 @@
+"""Keep operations inside their tensors, whatever indices a client gives them.
+
+OpenVINO's CPU runtime (2026.4) checks most indices, but not those of the operations here. With an index that
+the model does not allow they read or write memory of the engine, in which other sessions compute. Each of
+them gets its indices through operations that leave right ones as they are. A wrong index becomes one that
+OpenVINO itself refuses, or, where it refuses none, the nearest right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from softnpu.emulator.engine.bodies import with_bodies
+
+
+def guard(model: ov.Model) -> None:
+    """Insert the guards into a model that was just read, and into its bodies."""
+    for part in with_bodies(model):
+        guarded = [node for node in part.get_ordered_ops() if _guard(node)]
+        if guarded:
+            part.validate_nodes_and_infer_types()
+
+
+def checked_in_place(model: ov.Model, fuses_states: bool) -> frozenset[int]:
+    """Return the positions of inputs whose indices OpenVINO reads where they are, first to check them.
+
+    It converts other types than i32 into memory of its own. Gather reads an index once, unless it is fused
+    with attention and its states (`fuses_states`).
+    """
+    return frozenset(
+        position
+        for position, parameter in enumerate(model.get_parameters())
+        if parameter.get_element_type() == ov.Type.i32
+        and any(
+            target.get_index() and (fuses_states or target.get_node().get_type_name() != "Gather")
+            for target in _readers(parameter.output(0))
+        )
+    )
+
+
+def _readers(output: Any) -> Iterator[Any]:
+    """The inputs of operations that read this memory, also through views of it."""
+    for target in output.get_target_inputs():
+        node = target.get_node()
+        if node.get_type_name() in _VIEWS and not target.get_index():
+            for result in node.outputs():
+                yield from _readers(result)
+        elif node.get_type_name().startswith(_INDEXED):
+            yield target
+
+
+def _guard(node: Any) -> bool:
+    """Guard one operation. Returns whether it needed that."""
+    if node.get_type_name() not in _GUARDS:
+        return False
+    position, guarded = _GUARDS[node.get_type_name()]
+    if node.get_input_size() <= position:
+        return False
+    source = node.input_value(position)
+    output = guarded(node, source)
+    if output is source:
+        return False
+    output.node.set_friendly_name(f"{node.friendly_name}/indices")
+    node.input(position).replace_source_output(output)
+    return True
+
+
+# ---------------------------------------------------------------- one operation each
+
+
+def _gather_nd(node: Any, indices: Any) -> Any:
+    """Each number into its dimension: the last one of `indices` says how many of them there are."""
+    batch = int(node.get_attributes().get("batch_dims", 0))
+    count = indices.partial_shape[-1]
+    stop = batch + count.get_length() if count.is_static else None
+    limits = _sizes(node.input_value(0), indices, batch, stop)
+    if stop is None:
+        last = ops.gather(ops.shape_of(indices), ops.constant([-1]), ops.constant(0))
+        limits = ops.slice(limits, ops.constant([0]), last, ops.constant([1])).output(0)
+    last = ops.subtract(limits, _constant(indices, 1))
+    return ops.maximum(ops.minimum(indices, last), _constant(indices, 0)).output(0)
+
+
+def _scatter_elements(node: Any, indices: Any) -> Any:
+    """OpenVINO checks the upper bound alone."""
+    axis = ops.convert(node.input_value(3), "i64")
+    shape = ops.shape_of(node.input_value(0), "i64")
+    size = ops.convert(
+        ops.gather(shape, ops.reshape(axis, ops.constant([1]), False), ops.constant(0)), _name(indices)
+    )
+    return ops.select(ops.less(indices, ops.negative(size)), size, indices).output(0)
+
+
+def _ctc_labels(node: Any, labels: Any) -> Any:
+    classes = _sizes(node.input_value(0), labels, 2, 3)
+    last = ops.subtract(classes, _constant(labels, 1))
+    return ops.maximum(ops.minimum(labels, last), _constant(labels, 0)).output(0)
+
+
+def _roi_batch(node: Any, rois: Any) -> Any:
+    """The first number of each region is its image. NaN and negative ones become two too many.
+
+    One too many OpenVINO takes.
+    """
+    image, region = (
+        ops.slice(rois, ops.constant([begin]), ops.constant([end]), ops.constant([1]), ops.constant([1]))
+        for begin, end in ((0, 1), (1, 5))
+    )
+    images = ops.convert(_sizes(node.input_value(0), None, 0, 1), _name(rois))
+    allowed = ops.logical_and(ops.greater_equal(image, _constant(rois, 0)), ops.less(image, images))
+    too_many = ops.add(images, _constant(rois, 1))
+    return ops.concat([ops.select(allowed, image, too_many), region], 1).output(0)
+
+
+def _decoder_lengths(node: Any, lengths: Any) -> Any:
+    steps = _sizes(node.input_value(0), lengths, 1, 2)
+    too_many = ops.add(steps, _constant(lengths, 1))
+    return ops.select(ops.less(lengths, _constant(lengths, 0)), too_many, lengths).output(0)
+
+
+def _tree_lengths(node: Any, lengths: Any) -> Any:
+    """OpenVINO writes nothing where a length is below 1: such a sequence has end tokens only."""
+    result = node.output(0)
+    readers = list(result.get_target_inputs())
+    column = ops.unsqueeze(lengths, ops.constant([0, 2]))
+    some = ops.greater(column, _constant(lengths, 0))
+    written = ops.select(some, result, node.input_value(3)).output(0)
+    written.node.set_friendly_name(f"{node.friendly_name}/written")
+    for reader in readers:
+        reader.replace_source_output(written)
+    return ops.maximum(lengths, _constant(lengths, 1)).output(0)
+
+
+def _repeats(_node: Any, repeats: Any) -> Any:
+    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard."""
+    if not _depends_on_inputs(repeats):
+        return repeats
+    return ops.maximum(repeats, _constant(repeats, 0)).output(0)
+
+
+_GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "GatherND": (1, _gather_nd),
+    "ScatterElementsUpdate": (1, _scatter_elements),
+    "CTCLoss": (2, _ctc_labels),
+    "PSROIPooling": (1, _roi_batch),
+    "DeformablePSROIPooling": (1, _roi_batch),
+    "CTCGreedyDecoderSeqLen": (1, _decoder_lengths),
+    "GatherTree": (2, _tree_lengths),
+    "Tile": (1, _repeats),
+}
+"""Position of the input with the indices, and what makes them safe."""
+
+_INDEXED = ("Gather", "Scatter", "Embedding", "ReverseSequence", "CTC", "ROIAlign", "LSTM", "GRU", "RNN")
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "StridedSlice", "Slice")
+_SOURCES = ("Parameter", "ReadValue", "If", "Loop", "TensorIterator")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _sizes(data: Any, like: Any | None, begin: int, end: int | None) -> Any:
+    """Dimensions `begin` to `end` of `data`, as numbers of the type of `like` (i64 without)."""
+    kind = "i64" if like is None else _name(like)
+    shape = ops.shape_of(data, kind)
+    stop = np.iinfo(np.int32).max if end is None else end
+    return ops.slice(shape, ops.constant([begin]), ops.constant([stop]), ops.constant([1])).output(0)
+
+
+def _constant(like: Any, value: int) -> Any:
+    return ops.constant(value, like.element_type)
+
+
+def _name(output: Any) -> str:
+    return str(output.element_type.to_string())
+
+
+def _depends_on_inputs(source: Any) -> bool:
+    """Whether the values of inputs or states decide it, and not their shapes alone."""
+    seen: set[str] = set()
+    pending = [source.node]
+    while pending:
+        node = pending.pop()
+        if node.get_name() in seen or node.get_type_name() == "ShapeOf":
+            continue
+        seen.add(node.get_name())
+        if node.get_type_name() in _SOURCES:
+            return True
+        pending += [each.node for each in node.input_values()]
+    return False

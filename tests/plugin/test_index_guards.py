@@ -1,0 +1,172 @@
+"""Indices that no model allows: an error or a value of the model's own, never memory of the engine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import Core
+from tests.support.daemon import Daemon
+
+Array = npt.NDArray[Any]
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+DATA = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
+FAR = (-2_000_000_000, -5_000_000, -5, 4, 5, 7, 5_000_000, 2_000_000_000)
+
+
+class Case(NamedTuple):
+    """A model, its other inputs, right indices, and what is allowed beside an error for wrong ones."""
+
+    make: Callable[[Any, Any], Any]
+    data: Array
+    right: Array
+    allowed: Callable[[Array], bool]
+    wrong: Sequence[float] = FAR
+
+
+def _is_row(result: Array) -> bool:
+    return all(any(np.array_equal(row, known) for known in DATA) for row in result)
+
+
+def _is_finite(result: Array) -> bool:
+    return bool(np.isfinite(result).all())
+
+
+def _never(_result: Array) -> bool:
+    return False
+
+
+def _tree(steps: Any, lengths: Any) -> Any:
+    parents = ops.constant(np.zeros((3, 1, 2), np.int32))
+    tree = ops.gather_tree(steps, parents, lengths, ops.constant(np.int32(9)))
+    return ops.add(tree, ops.constant(np.int32(1)))  # what it leaves unwritten is then memory of the engine
+
+
+def _regions(images: Any, numbers: Any) -> Any:
+    column = ops.unsqueeze(ops.convert(numbers, "f32"), ops.constant([1]))
+    corners = ops.constant(np.array([[0, 0, 4, 4]] * 2, np.float32))
+    rois = ops.concat([column, corners], 1)
+    return ops.psroi_pooling(images, rois, 2, 2, 1.0, 2, 2, "average")
+
+
+def _loss(logits: Any, labels: Any) -> Any:
+    counts = ops.constant(np.array([4], np.int32))
+    return ops.ctc_loss(
+        logits, counts, ops.unsqueeze(labels, ops.constant([0])), ops.constant(np.array([2], np.int32))
+    )
+
+
+def _in_a_body(data: Any, indices: Any) -> Any:
+    """GatherND in both branches of an If."""
+    total = ops.reduce_sum(data, ops.constant([0, 1]), False)
+    choice = ops.if_op(ops.greater(total, ops.constant(np.float32(0))).output(0))
+    inner = [
+        [ops.parameter(each.partial_shape, each.element_type) for each in (data.output(0), indices.output(0))]
+        for _ in range(2)
+    ]
+    bodies = [
+        ov.Model([ops.result(ops.gather_nd(rows, ops.unsqueeze(at, ops.constant([1]))))], [rows, at])
+        for rows, at in inner
+    ]
+    choice.set_then_body(bodies[0])
+    choice.set_else_body(bodies[1])
+    for outer, first, second in zip((data, indices), *inner, strict=True):
+        choice.set_input(outer.output(0), first, second)
+    return choice.set_output(bodies[0].results[0], bodies[1].results[0])
+
+
+RIGHT = np.array([3, 0], np.int32)
+LOGITS = np.linspace(0, 1, 12, dtype=np.float32).reshape(1, 4, 3)
+CASES = {
+    "GatherND": Case(
+        lambda data, at: ops.gather_nd(data, ops.unsqueeze(at, ops.constant([1]))), DATA, RIGHT, _is_row
+    ),
+    "GatherND in a body": Case(_in_a_body, DATA, RIGHT, _is_row),
+    "ScatterElementsUpdate": Case(
+        lambda data, at: ops.scatter_elements_update(
+            data,
+            ops.broadcast(ops.unsqueeze(at, ops.constant([1])), ops.constant([2, 4])),
+            ops.constant(np.full((2, 4), 50, np.float32)),
+            ops.constant(0),
+        ),
+        DATA,
+        np.array([-4, 3], np.int32),
+        _never,
+    ),
+    "CTCLoss": Case(_loss, LOGITS, np.array([0, 1, 0, 1], np.int32), _is_finite),
+    "PSROIPooling": Case(
+        _regions,
+        np.linspace(0, 1, 2 * 8 * 64, dtype=np.float32).reshape(2, 8, 8, 8),
+        np.array([1, 0], np.int32),
+        _never,
+    ),
+    "GatherTree": Case(
+        _tree,
+        np.arange(6, dtype=np.int32).reshape(3, 1, 2),
+        np.array([3], np.int32),
+        lambda steps: set(steps.reshape(-1)) <= {*range(1, 7), 10},
+    ),
+    "Tile": Case(
+        ops.tile,
+        DATA,
+        np.array([1, 2], np.int32),
+        lambda tiled: tiled.size == 0,
+        (-2_000_000_000, -5),
+    ),
+}  # fmt: skip
+
+
+def model(case: Case, *, dynamic: bool) -> ov.Model:
+    """The model of a case; with dynamic dimensions its guards compute the limits in each inference."""
+    data = ops.parameter([-1] * case.data.ndim if dynamic else case.data.shape, case.data.dtype)
+    indices = ops.parameter(case.right.shape, case.right.dtype)
+    return ov.Model([case.make(data, indices)], [data, indices], "indices")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_index_reaches_memory_of_the_engine(shared_core: Core, reference: ov.Core, name: str) -> None:
+    case = CASES[name]
+    for dynamic in (False, True):
+        if dynamic and name in ("GatherND in a body", "PSROIPooling"):
+            continue  # OpenVINO wants static dimensions there
+        graph = model(case, dynamic=dynamic)
+        request = shared_core.compile_model(graph, "NPU").create_infer_request()
+        expected = reference.compile_model(graph, "CPU", F32)([case.data, case.right])[0]
+        assert np.array_equal(request.infer([case.data, case.right])[0], expected), dynamic
+        for index in case.wrong:
+            if -4 <= index < 4 and name == "ScatterElementsUpdate":
+                continue
+            with contextlib.suppress(RuntimeError):
+                result = np.array(request.infer([case.data, np.full_like(case.right, index)])[0])
+                assert case.allowed(result), (index, result)
+        assert np.array_equal(request.infer([case.data, case.right])[0], expected), dynamic
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_indices_that_openvino_checks_first_are_no_memory_of_the_client(
+    core: Core, daemon: Daemon, dynamic: bool
+) -> None:
+    """A client could change them between the check and their use: it writes where it likes then."""
+    data = ops.parameter([-1, 4] if dynamic else [4, 4], np.float32)
+    indices = ops.parameter([-1, 1] if dynamic else [2, 1], np.int32)
+    column = ops.reshape(indices, ops.constant([-1]), False)
+    updated = ops.scatter_update(data, column, ops.constant(np.ones((2, 4), np.float32)), ops.constant(0))
+    read = ops.gather(data, column, ops.constant(0))
+    for output, copied in ((updated, 8), (read, 0)):
+        request = core.compile_model(ov.Model([output], [data, indices], "m"), "NPU").create_infer_request()
+        before = daemon.engine().staged_bytes
+        for rows in ([3, 0], [1, 2]):
+            result = request.infer([DATA, np.array(rows, np.int32).reshape(2, 1)])[0]
+            expected = DATA[rows] if not copied else DATA.copy()
+            if copied:
+                expected[rows] = 1
+            assert np.array_equal(result, expected)
+        staged = daemon.engine().staged_bytes - before  # with results, where their shape is dynamic
+        assert staged >= 2 * copied if dynamic else staged == 2 * copied
