@@ -16,7 +16,7 @@ from softnpu.emulator.prediction.timing.features import work_of
 from softnpu.emulator.prediction.timing.shave_table import find_kernel
 from softnpu.emulator.prediction.timing.work import Work
 from softnpu.tools.bench.prediction import fit
-from softnpu.tools.bench.prediction.measurements import ModelRow, WorkloadRow
+from softnpu.tools.bench.prediction.measurements import WorkloadRow
 
 CLEARLY: Final = 1.3
 """Two measurements that differ by less are no pair: nobody chooses by such a difference."""
@@ -45,7 +45,10 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What many rows say together. `pairs` are those that differ clearly, `ordered` the part told right."""
+    """What many rows say together. `pairs` are those that differ clearly, `ordered` the part told right.
+
+    `met`: whether this is what predictions are held to; None for what is shown for comparison only.
+    """
 
     name: str
     rows: int
@@ -53,18 +56,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     p90: float
     pairs: int
     ordered: float | None
-
-    @property
-    def met(self) -> bool:
-        """Whether this is what the predictions are held to."""
-        return self.median <= MEDIAN and self.p90 <= P90 and (self.ordered is None or self.ordered >= ORDERED)
+    met: bool | None
 
 
-def compare_models(rows: Sequence[ModelRow], file: CalibrationFile) -> Iterator[Compared]:
-    """Each row of a model, predicted with the factors that were fitted without that model."""
-    for case in fit.cases(rows):
-        row = case.row
-        predicted = case.predicted_us(file.left_out[row.model])
+def compare_models(
+    cases: Sequence[fit.Case], file: CalibrationFile, *, same_selection: bool = False
+) -> Iterator[Compared]:
+    """Each row of a model, predicted with the factors that were fitted without that model.
+
+    `same_selection`: as if 4000 selected boxes as fast as 3720, which its hardware lets expect.
+    """
+    for case in cases:
+        row, factors = case.row, file.left_out[case.row.model]
+        if same_selection:
+            factors = msgspec.structs.replace(factors, selection_4000_ns=factors.selection_3720_ns)
+        predicted = case.predicted_us(factors)
         yield Compared(
             id=row.model,
             kind="latency" if row.latency else "throughput",
@@ -109,17 +115,25 @@ def _workload(row: WorkloadRow, device: Device) -> Work:
     return next(work for work in works if work.group.unit is not Unit.DMA)
 
 
-def summarise(name: str, rows: Sequence[Compared]) -> Summary:
-    """Median and ninetieth percentile of the errors' sizes, and the order of clearly different pairs."""
+def summarise(name: str, rows: Sequence[Compared], *, held: bool = True) -> Summary:
+    """Median and ninetieth percentile of the errors' sizes, and the order of clearly different pairs.
+
+    `held`: whether the rows are held to the targets. Only left-out models make pairs.
+    """
     errors = np.array([abs(row.error) for row in rows])
-    right = [_ordered(one, other) for one, other in combinations(rows, 2) if _are_pair(one, other)]
+    median, p90 = float(np.median(errors)), float(np.percentile(errors, 90))
+    pairs = combinations([row for row in rows if row.left_out], 2)
+    right = [_ordered(one, other) for one, other in pairs if _are_pair(one, other)]
+    ordered = sum(right) / len(right) if right else None
+    met = median <= MEDIAN and p90 <= P90 and (ordered is None or ordered >= ORDERED)
     return Summary(
         name=name,
         rows=len(rows),
-        median=float(np.median(errors)),
-        p90=float(np.percentile(errors, 90)),
+        median=median,
+        p90=p90,
         pairs=len(right),
-        ordered=sum(right) / len(right) if right else None,
+        ordered=ordered,
+        met=met if held else None,
     )
 
 
@@ -134,16 +148,18 @@ def _ordered(one: Compared, other: Compared) -> bool:
     return (one.published_us < other.published_us) == (one.predicted_us < other.predicted_us)
 
 
-def summaries(rows: Sequence[Compared]) -> tuple[Summary, ...]:
-    """All models, those without a remark, each platform, and the workloads."""
-    models = [row for row in rows if row.left_out]
-    groups = {
-        "models, all rows": models,
-        "models, without marked rows": [row for row in models if not row.remark],
-        **{
-            f"models on {name}": [row for row in models if row.platform == name]
-            for name in dict.fromkeys(row.platform for row in models)
-        },
-        "workloads (no evidence of their own)": [row for row in rows if not row.left_out],
-    }
-    return tuple(summarise(name, chosen) for name, chosen in groups.items() if chosen)
+def summaries(models: Sequence[Compared], plain: Sequence[Compared]) -> tuple[Summary, ...]:
+    """All models and those without a remark, then for comparison each platform, and `plain` predictions.
+
+    `plain` are those of `same_selection`.
+    """
+    platforms = dict.fromkeys(row.platform for row in models)
+    return (
+        summarise("all rows of models", models),
+        summarise("without marked rows", [row for row in models if not row.remark]),
+        *(
+            summarise(f"on {name}", [row for row in models if row.platform == name], held=False)
+            for name in platforms
+        ),
+        summarise("boxes on 4000 as on 3720", plain, held=False),
+    )
