@@ -21,13 +21,15 @@ Floats = npt.NDArray[np.float64]
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Factors on the device's figures.
 
-    `dpu`, `shave`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic. `exposed`: between 0,
-    constants are fetched behind the computation of all earlier groups, and 1, each group waits for its own.
-    `layer_us`, `kernel_us`: overhead of a group on the DPU or DMA, and on the SHAVEs. `requantise`: on the
-    passes that an int8 model makes around software kernels, which compute in f16. `latency`: on the time of
-    one inference at a time, which has no next one to overlap with; `latency_us`: what such an inference takes
-    beside it. `selection_3720_ns`, `selection_4000_ns`: selecting boxes among scores (DetectionOutput,
-    NonMaxSuppression), a score; no table has it, and the platforms differ much.
+    - `dpu`, `shave`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic.
+    - `exposed`: between 0, constants are fetched behind the computation of all earlier groups, and 1, each
+      group waits for its own.
+    - `layer_us`, `kernel_us`: overhead of a group on the DPU or DMA, and on the SHAVEs.
+    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), a score; no table has it,
+      and the platforms differ much. 5010 has that of 4000.
+    - `requantise`: on the passes that an int8 model makes around software kernels, which compute in f16.
+    - `latency`: on the time of one inference at a time, which has no next one to overlap with. `latency_us`: what
+      such an inference takes beside it.
     """
 
     dpu: float = 1.0

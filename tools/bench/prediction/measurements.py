@@ -55,7 +55,7 @@ class WorkloadRow:
         """A name for tables."""
         shape = "x".join(map(str, self.after))
         window = f" {self.window[0]}x{self.window[1]}/{self.stride}" if self.window != (1, 1) else ""
-        return f"{self.kernel} {shape}{window}"
+        return f"{self.kernel.replace('wiseConvolution', 'wise')} {shape}{window}"
 
     def graph(self) -> Graph:
         """The workload as a model of one operation."""

@@ -36,16 +36,14 @@ def show(
 
 def _rows(title: str, rows: Sequence[Compared]) -> Table:
     table = make_table(title, "", "on", "what", right=("measured", "predicted", "error"))
-    table.add_column("")
     for row in rows:
         table.add_row(
-            row.id,
+            f"{'*' if row.remark else ' '} {row.id}",
             row.platform,
             f"{row.precision} {row.kind}" if row.left_out else row.precision,
             _time(row.published_us),
             _time(row.predicted_us),
             f"{row.error:+.0%}",
-            "*" if row.remark else "",
         )
     return table
 
