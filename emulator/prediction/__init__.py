@@ -1,0 +1,10 @@
+"""What the real NPU would do with a model, predicted: speed, support and numbers.
+
+A pure library: a graph goes in, a typed result comes out. No daemon, no driver, no state of OpenVINO's
+runtime; only `reader.py` knows OpenVINO's model.
+
+- `graph.py`: a neutral description of a model: operations, tensors, edges.
+- `reader.py`: the graph of an `openvino.Model`.
+- `groups.py`: which operations the device fuses, so that it rounds and stores once behind them.
+- `timing/`: how long each group takes, and what bounds it.
+"""
