@@ -23,7 +23,7 @@ from softnpu.driver.properties import (
     QueueGroupProperties,
 )
 from softnpu.driver.sysman import Sysman
-from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
+from softnpu.emulator.interface.messages import Clock, DeviceInfo, EngineStatus
 from softnpu.emulator.interface.metrics import GROUPS
 
 if TYPE_CHECKING:
@@ -144,11 +144,13 @@ class Device:
     def get_global_timestamps(self) -> tuple[int, int]:
         """`zeDeviceGetGlobalTimestamps`: host clock in nanoseconds, device clock in ticks, of one moment.
 
-        The device clock of a timestamp command is the same one. Raises DEVICE_LOST when the daemon is gone.
+        The device clock of a timestamp command is the same one: that of the host, or the modelled one if
+        `info.clock` says so. Raises DEVICE_LOST when the daemon is gone.
         """
-        self.get_status()
+        modelled_ns = self.get_status().device_clock_ns
         now = time.monotonic_ns()
-        return now, int(now / self.info.timer_ns_per_tick)
+        device_ns = now if self.info.clock == Clock.HOST else modelled_ns
+        return now, int(device_ns / self.info.timer_ns_per_tick)
 
     def sysman(self) -> Sysman:
         """The sysman view of the device: properties and engine activity."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from softnpu.emulator.daemon import start_background
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.environment import ENV_DEVICES, idle_s, spin_us
+from softnpu.emulator.interface.environment import ENV_DEVICES, clock, idle_s, inference_us, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -45,6 +45,8 @@ def settings(socket: str) -> DaemonSettings:
         devices=tuple(os.environ.get(ENV_DEVICES, "4000").split(",")),
         idle_timeout_s=idle_s(_IDLE_S),
         spin_us=spin_us(),
+        clock=clock(),
+        inference_us=inference_us(),
     )
 
 

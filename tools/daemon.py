@@ -30,7 +30,7 @@ from softnpu.tools.status import (
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
-    from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
+    from softnpu.emulator.interface.messages import Clock, EngineStatus, StatusAnswer
     from softnpu.emulator.supervisor.limits import ResourceLimits
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -65,6 +65,24 @@ def daemon(
             metavar="INTEGER",
             envvar="SOFTNPU_SPIN_US",
             help="Longest busy wait of an engine [50].",
+        ),
+    ] = None,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLOCK",
+            envvar="SOFTNPU_CLOCK",
+            help="Whose times it shows: host, device (modelled) or paced, which also takes them [host].",
+        ),
+    ] = None,
+    pace: Annotated[
+        bool, typer.Option("--pace", help="As --clock paced: inferences take as long as on silicon.")
+    ] = False,
+    inference_us: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SOFTNPU_INFERENCE_US",
+            help="Modelled time of every inference, instead of what softnpu predict says.",
         ),
     ] = None,
     idle_timeout: Annotated[
@@ -109,6 +127,8 @@ def daemon(
         "session_memory": session_memory,
         "tdr_ms": tdr_ms,
         "spin_us": spin_us,
+        "clock": _clock(clock, pace),
+        "inference_us": inference_us,
         "command_limit_s": command_limit,
         "max_clients": max_clients,
         "limits": _limits(limit or []),
@@ -156,6 +176,20 @@ def stop(
 
 
 # ------------------------------------------------------------ starting
+
+
+def _clock(text: str | None, pace: bool) -> Clock | None:
+    """The clock of these options; refuses one that contradicts --pace."""
+    from softnpu.emulator.interface.messages import Clock
+
+    known = [each.value for each in Clock]
+    if text is not None and text not in known:
+        raise ToolError("--clock", found=text, expected=", ".join(known))
+    if pace and text not in {None, Clock.PACED.value}:
+        raise ToolError("--pace", found=f"--clock {text} beside it", expected="one of them")
+    if pace:
+        return Clock.PACED
+    return None if text is None else Clock(text)
 
 
 def _limits(entries: list[str]) -> ResourceLimits:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -38,13 +38,16 @@ def run(
     The exit code is the program's; 127 when it is not found, 126 when it cannot be executed.
     """
     from softnpu.driver import native_library
+    from softnpu.emulator.interface import environment
 
     library = native_library.find()
     if private and socket is not None:
         raise ToolError("option --private", found="given with --socket", expected="one of both")
     if not private:
         _replace(command, environment_for(library, socket_path(socket), platform, os.environ))
-    settings = {"devices": tuple(platform)} if platform else {}
+    settings: dict[str, Any] = {"clock": environment.clock(), "inference_us": environment.inference_us()}
+    if platform:
+        settings["devices"] = tuple(platform)
     with private_daemon(**settings) as daemon:
         code = _watch(command, library.environment(daemon.socket, os.environ))
     raise typer.Exit(code)
@@ -68,9 +71,18 @@ def environment_for(
     Raises `ToolError` when one runs there with devices of other platforms, or in another order.
     """
     from softnpu.driver import Driver
+    from softnpu.emulator.interface import environment
 
     with _started_with(platforms), Driver.open(place, role="monitor") as driver:
         actual = [known.info.platform for known in driver.devices]
+        clock = driver.devices[0].info.clock
+    if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
+        raise ToolError(
+            f"daemon at {place}",
+            found=f"its devices show the clock {clock.value}",
+            expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
+            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
+        )
     if platforms is not None and actual != platforms:
         raise ToolError(
             f"daemon at {place}",

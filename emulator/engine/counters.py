@@ -28,6 +28,9 @@ _TILE_BUSY = int(StatusWord.TILE_BUSY)
 _OVERLAPPED = int(StatusWord.OVERLAPPED)
 _READ = int(StatusWord.READ)
 _WRITTEN = int(StatusWord.WRITTEN)
+_DEVICE_CLOCK = int(StatusWord.DEVICE_CLOCK)
+_LATE = int(StatusWord.LATE)
+_UNMODELLED = int(StatusWord.UNMODELLED)
 
 
 class Work(NamedTuple):
@@ -104,6 +107,23 @@ class Counters:
             words[_WRITTEN] + done.written,
             words[_STAGED],
         )
+
+    @property
+    def device_clock_ns(self) -> int:
+        """The modelled clock, as an earlier engine of this daemon left it."""
+        return self._words[_DEVICE_CLOCK]
+
+    def set_device_clock(self, now_ns: int) -> None:
+        """Write the modelled clock."""
+        self._words[_DEVICE_CLOCK] = now_ns
+
+    def count_late(self) -> None:
+        """Count an inference of a paced device that took the host longer than the modelled device."""
+        self._words[_LATE] += 1
+
+    def count_unmodelled(self) -> None:
+        """Count an inference whose modelled time nobody knows."""
+        self._words[_UNMODELLED] += 1
 
     def count_tiles(self, tile_ns: int) -> None:
         """Count the nanoseconds of an inference, times its tiles."""

@@ -16,6 +16,7 @@ from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.overlap import Overlap
@@ -25,7 +26,7 @@ from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.messages import Message, encode
+from softnpu.emulator.interface.messages import Clock, Message, encode
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.platforms import check_platform
@@ -64,7 +65,13 @@ class Engine:
         self._doorbells: dict[int, EngineContext] = {}
         self._queues = QueueTable()
         self._faults = InjectedFaults(setup.tdr_ms)
-        self._images = ImageLoader(self._image_loaded, self._faults.before_load, setup.self_check)
+        platform = check_platform(setup.platform)
+        clock = None
+        if setup.clock is not Clock.HOST:
+            paced = setup.clock is Clock.PACED
+            clock = DeviceClock(platform, self._counters.device_clock_ns, paced=paced)
+        modelled = modelled_times(platform, clock, setup.inference_us * 1000)
+        self._images = ImageLoader(self._image_loaded, self._faults.before_load, modelled, setup.self_check)
         self._loaded = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)
@@ -80,7 +87,8 @@ class Engine:
             self._counters,
             self._overlap,
             self._faults,
-            check_platform(setup.platform),
+            platform,
+            clock,
             setup.tdr_ms,
         )
 
@@ -97,6 +105,8 @@ class Engine:
             self._channel.wait_readable(None)
             self.read_messages()
         while self.alive:
+            if self._queues.paced:
+                self._queues.wake_paced(time.monotonic_ns())
             queue = self._scheduler.pick(self._queues.awake)
             if queue is None:
                 if not self._spin_for_work():
@@ -156,7 +166,7 @@ class Engine:
     def _spin_for_work(self) -> bool:
         """Poll the awake rings for a bounded time; True as soon as one has work."""
         awake = self._queues.awake
-        if not awake or self._queues.blocked:
+        if not awake or self._queues.blocked or self._queues.paced:
             return False
         limit = TURBO_SPIN_NS if any(queue.turbo for queue in awake) else self._spin.limit_ns()
         if not limit:
@@ -181,12 +191,24 @@ class Engine:
             return
         self._counters.write()
         deadline_ns = self._queues.next_deadline_ns()
-        if deadline_ns is None:
+        if self._queues.paced:
+            self._sleep_until_paced()
+        elif deadline_ns is None:
             self._poll(-1.0)
         else:
             self._poll(max(0.0, (deadline_ns - self._idle_clock_ns()) / 1e9))
         if self._queues.blocked:
             self._abort_overdue()
+
+    def _sleep_until_paced(self) -> None:
+        """Sleep until the next modelled time is over; `select` counts microseconds, `epoll` milliseconds."""
+        due_ns = self._queues.next_paced_ns() or 0
+        deadline_ns = self._queues.next_deadline_ns()
+        left_ns = due_ns - time.monotonic_ns()
+        if deadline_ns is not None:
+            left_ns = min(left_ns, deadline_ns - self._idle_clock_ns())
+        select.select([self._poller], [], [], max(0, left_ns) / 1e9)
+        self._poll(0)
 
     def _idle_clock_ns(self) -> int:
         """The clock of deadlines of waits, which stands still while the device is busy."""

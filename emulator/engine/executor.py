@@ -20,6 +20,7 @@ from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine import index_guards, streams
+from softnpu.emulator.engine.device_clock import Modelled, host_times
 from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
@@ -220,7 +221,12 @@ class LoadedImage:
     """
 
     def __init__(
-        self, blob: memoryview, placement: Placement | None, space: WeightSpace, check: bool = False
+        self,
+        blob: memoryview,
+        placement: Placement | None,
+        space: WeightSpace,
+        modelled: Modelled,
+        check: bool = False,
     ) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
@@ -235,6 +241,7 @@ class LoadedImage:
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
+        self.modelled = modelled(model, self.meta)
         index_guards.guard(model)
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
         """Positions of inputs that OpenVINO checks and then reads again."""
@@ -284,7 +291,7 @@ def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
             yield position
 
 
-def load(message: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
+def load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled = host_times) -> LoadedImage:
     """Load an image from its descriptors, which are closed here. Raises `Refused`."""
     try:
         blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
@@ -296,7 +303,7 @@ def load(message: link.ImageLoad, fds: Sequence[int]) -> LoadedImage:
         placement = None
         if message.placement_length:
             placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
-        return LoadedImage(blob, placement, space, message.check)
+        return LoadedImage(blob, placement, space, modelled, message.check)
     except (RuntimeError, OSError, ValueError) as error:
         raise Refused(
             ErrorInfo(
@@ -336,10 +343,10 @@ def _releasing_pages(space: WeightSpace) -> Iterator[None]:
         space.release_pages()
 
 
-def timed_load(message: link.ImageLoad, fds: Sequence[int]) -> tuple[LoadedImage, float]:
+def timed_load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled) -> tuple[LoadedImage, float]:
     """Load an image; return it and the milliseconds taken."""
     start = time.perf_counter()
-    image = load(message, fds)
+    image = load(message, fds, modelled)
     return image, (time.perf_counter() - start) * 1e3
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import self_check
+from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links import engine as link
@@ -38,10 +39,12 @@ class ImageLoader:
         self,
         report: Callable[[link.ImageLoaded], None],
         before_load: Callable[[], None],
+        modelled: Modelled,
         self_check: bool,
     ) -> None:
         self._report = report
         self._before_load = before_load
+        self._modelled = modelled
         self._self_check = self_check
         self._jobs: queue.SimpleQueue[tuple[EngineImage, link.ImageLoad, list[int]]] = queue.SimpleQueue()
         self._images: dict[int, EngineImage] = {}
@@ -69,7 +72,7 @@ class ImageLoader:
                 failpoints.hit("engine.load")
                 self._before_load()
             try:
-                loaded, load_ms = timed_load(message, fds)
+                loaded, load_ms = timed_load(message, fds, self._modelled)
                 if self._self_check:
                     self_check.check(loaded)
                 image.loaded = loaded

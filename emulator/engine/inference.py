@@ -11,13 +11,14 @@ import numpy as np
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.arguments import Arguments
+from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.dynamic import DynamicBinding
 from softnpu.emulator.engine.dynamic_states import bind
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Range
 from softnpu.emulator.engine.staging import Piece
-from softnpu.emulator.engine.steps import CANCELLED, LOADING, Pause, RunningSubmission
+from softnpu.emulator.engine.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -69,7 +70,7 @@ class Inference:
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
 
-    def __call__(self) -> Pause | None:
+    def __call__(self) -> Pause | Parts | None:
         run = self._run
         if run is None:
             if check_loaded(self._image) is LOADING:
@@ -144,6 +145,9 @@ class Inference:
             self._run = partial(binding.run, is_cancelled)
         else:
             self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
+            if image.modelled is not None:
+                run, modelled = self._run, image.modelled
+                self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
         return self._run
 
     @property
@@ -192,6 +196,20 @@ class Inference:
         return self._space.view(at, memory.size - at.offset)
 
 
+class ModelledInference(Inference):
+    """An inference on a device that shows the modelled clock."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Pause | Parts | None:
+        started_ns = time.monotonic_ns()
+        pause = super().__call__()
+        loaded = self._image.loaded
+        if pause is not None or loaded is None:
+            return pause
+        return self._running.run_modelled(loaded.modelled, started_ns)
+
+
 def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
 
@@ -201,6 +219,18 @@ def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: By
     if not binding.run(is_cancelled):
         return False
     end = time.monotonic_ns()
-    data = profiling.encode(profiling.Profile(start, end, binding.layers(), 0), memory.nbytes)
-    memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    _write_profile(profiling.Profile(start, end, binding.layers(), 0), memory)
     return True
+
+
+def _profile_modelled(run: Run, running: RunningSubmission, modelled: ModelledTime, memory: Bytes) -> bool:
+    """Run, and write what the inference takes on the modelled device instead of what the host took."""
+    if not run():
+        return False
+    _write_profile(modelled.profile(running.device_ns() + modelled.ns), memory)
+    return True
+
+
+def _write_profile(profile: profiling.Profile, memory: Bytes) -> None:
+    data = profiling.encode(profile, memory.nbytes)
+    memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +15,10 @@ from softnpu.emulator.engine import copies
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
 from softnpu.emulator.engine.counters import Work
+from softnpu.emulator.engine.device_clock import tiles_of
 from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.images import EngineImage
-from softnpu.emulator.engine.inference import Inference, check_loaded
+from softnpu.emulator.engine.inference import Inference, ModelledInference, check_loaded
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.steps import BLOCKED, Pause, RunningSubmission, Step
 from softnpu.emulator.interface import commands as cmd
@@ -66,6 +67,9 @@ class Decoding:
         self._space = space
         self._platform = platform
         self._running = running
+        modelled = running.clock is not None
+        self._now_ns = running.device_ns if modelled else time.monotonic_ns
+        self._inference = ModelledInference if modelled else Inference
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
@@ -108,6 +112,8 @@ class Decoding:
             raise _numbered(error, number, command) from error
         if step is not None:
             self._steps.append(step)
+        if self._running.clock is not None and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
+            self._steps.append(partial(self._running.advance, _size(command)))
         self._uses.update(cmd.handles(command))
         self._count_traffic(command, step)
         if isinstance(command, cmd.GraphExecute):
@@ -131,7 +137,7 @@ class Decoding:
                 if hazards.any_reads:
                     hazards.write(*space.resolve(at, 8).range(at.offset, 8))
                 word = space.view(at, 8, 8).view(np.uint64)
-                return partial(_write_time, word, self._platform.timer_ns_per_tick)
+                return partial(_write_time, word, self._platform.timer_ns_per_tick, self._now_ns)
             case cmd.MetricSnapshot(at):
                 size = metrics.SNAPSHOT.size
                 if hazards.any_reads:
@@ -147,7 +153,7 @@ class Decoding:
             case cmd.GraphInit(graph):
                 return partial(check_loaded, space.graph(graph))
             case cmd.GraphExecute():
-                return Inference(space, command, running)
+                return self._inference(space, command, running)
             case cmd.CopyRegion():
                 return copies.copy_region(space, running, hazards, command)
 
@@ -156,23 +162,19 @@ class Decoding:
             read, written = step.traffic
             self._read += read
             self._written += written
-        match command:
-            case cmd.Fill(_, size):
-                self._written += size
-            case cmd.Copy():
-                self._read += command.size
-                self._written += command.size
-            case cmd.CopyRegion():
-                self._read += command.width * command.rows
-                self._written += command.width * command.rows
+        elif isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
+            self._read += 0 if isinstance(command, cmd.Fill) else _size(command)
+            self._written += _size(command)
 
     def _occupy(self, image: EngineImage) -> None:
-        most = self._platform.tiles
         if image.loaded is None:
-            self._complete, self._tiles = False, most
+            self._complete, self._tiles = False, self._platform.tiles
             return
-        tiles = image.loaded.meta.config.get("NPU_TILES", "")
-        self._tiles = max(self._tiles, min(most, int(tiles)) if tiles.isdigit() and int(tiles) else most)
+        self._tiles = max(self._tiles, tiles_of(image.loaded.meta, self._platform))
+
+
+def _size(command: cmd.Copy | cmd.Fill | cmd.CopyRegion) -> int:
+    return command.width * command.rows if isinstance(command, cmd.CopyRegion) else command.size
 
 
 def _fill(space: AddressSpace, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
@@ -212,8 +214,8 @@ def _event(space: AddressSpace, at: cmd.MemoryAt) -> EventRecord:
     return EventRecord(memory.mapping.shared, memory.offset + at.offset)
 
 
-def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float) -> None:
-    word[0] = int(time.monotonic_ns() / ns_per_tick)
+def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float, now_ns: Callable[[], int]) -> None:
+    word[0] = int(now_ns() / ns_per_tick)
 
 
 def _signal(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:

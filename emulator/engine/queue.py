@@ -89,6 +89,8 @@ class EngineQueue(DeviceRing):
         self.step = 0
         self.parts: Parts | None = None
         self.deadline_ns = 0
+        self.device_ns = 0  # how far it is on the modelled clock
+        self.resume_ns = 0  # when a paced submission ends, on the host's clock
         self._last: Submission | None = None  # most programs submit the same again
 
     def set_background(self, background: bool) -> None:

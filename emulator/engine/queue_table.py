@@ -18,12 +18,13 @@ _IDLE_NS = 20_000_000
 
 
 class QueueTable:
-    """All queues, by context and handle; `awake` and `blocked` are subsets."""
+    """All queues, by context and handle; `awake`, `blocked` and `paced` are subsets."""
 
     def __init__(self) -> None:
         self._by_context: dict[int, dict[int, EngineQueue]] = {}
         self.awake: list[EngineQueue] = []
         self.blocked: list[EngineQueue] = []
+        self.paced: list[EngineQueue] = []
         self._idle_check_due_ns = 0
 
     def __iter__(self) -> Iterator[EngineQueue]:
@@ -49,6 +50,8 @@ class QueueTable:
             self.awake.remove(queue)
         if queue in self.blocked:
             self.blocked.remove(queue)
+        if queue in self.paced:
+            self.paced.remove(queue)
 
     def drop_context(self, context: int) -> None:
         self._by_context.pop(context, None)
@@ -121,6 +124,23 @@ class QueueTable:
         for queue in overdue:
             self.blocked.remove(queue)
         return overdue
+
+    # ------------------------------------------------------------ paced
+
+    def pace(self, queue: EngineQueue) -> None:
+        """Set a queue aside until the modelled time of its submission is over."""
+        self.awake.remove(queue)
+        self.paced.append(queue)
+
+    def wake_paced(self, now_ns: int) -> None:
+        """Wake the queues whose modelled time is over."""
+        for queue in [queue for queue in self.paced if queue.resume_ns <= now_ns]:
+            self.paced.remove(queue)
+            self.wake(queue)
+
+    def next_paced_ns(self) -> int | None:
+        """Return when the next of them is due, on the host's clock."""
+        return min((queue.resume_ns for queue in self.paced), default=None)
 
     def next_deadline_ns(self) -> int | None:
         return min((queue.deadline_ns for queue in self.blocked if queue.deadline_ns), default=None)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from softnpu.emulator.common import failpoints, openvino_errors
 from softnpu.emulator.engine.counters import Counters, Work
+from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.engine.overlap import Overlap
@@ -19,7 +20,7 @@ from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
-from softnpu.emulator.engine.steps import CANCELLED, JOURNAL_EVERY, LOADING, PREEMPTED, Parts, Pause
+from softnpu.emulator.engine.steps import CANCELLED, JOURNAL_EVERY, LOADING, PACED, PREEMPTED, Parts, Pause
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -64,6 +65,7 @@ class Runner:
         overlap: Overlap,
         faults: InjectedFaults,
         platform: Platform,
+        clock: DeviceClock | None,
         tdr_ms: int,
     ) -> None:
         self._loop = loop
@@ -73,6 +75,7 @@ class Runner:
         self._overlap = overlap
         self._faults = faults
         self._platform = platform
+        self.clock = clock
         self._tdr_ns = tdr_ms * 1_000_000
         self._queue: EngineQueue | None = None  # of the submission that runs
         self._submission: Submission | None = None
@@ -223,6 +226,9 @@ class Runner:
         queue.suspend(queue.step)
         if pause is PREEMPTED:
             return
+        if pause is PACED:
+            self._queues.pace(queue)
+            return
         # time in which the device was busy does not count: what would signal may have waited for its turn
         deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
         self._queues.block(queue, None if pause is LOADING else deadline_ns)
@@ -230,7 +236,8 @@ class Runner:
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
         self._charged_ns = now
-        self._counters.busy_ns += used
+        if self.clock is None or not self.clock.paced:
+            self._counters.busy_ns += used
         if (program := queue.program) is not None and program.tiles:
             self._counters.count_tiles(used * program.tiles)
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
@@ -291,8 +298,8 @@ class Runner:
     def _run_parts(self, queue: EngineQueue, parts: Parts) -> Pause | None:
         """Run a long command part by part; at its end the queue's step is the next one."""
         queue.parts = parts
-        for _ in parts:
-            pause = self._checkpoint(queue, queue.step)
+        for part in parts:
+            pause = part or self._checkpoint(queue, queue.step)
             if pause is not None:
                 return pause
         queue.parts = None
@@ -380,6 +387,36 @@ class Runner:
     def count_traffic(self, read: int, written: int) -> None:
         self._counters.count_traffic(read, written)
 
+    def device_ns(self) -> int:
+        return self._queue.device_ns if self._queue is not None else 0
+
+    def advance(self, size: int) -> None:
+        queue, clock = self._queue, self.clock
+        assert queue is not None
+        assert clock is not None
+        queue.device_ns = clock.copy(size, queue.device_ns)
+        self._counters.set_device_clock(clock.now_ns)
+
+    def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
+        queue, clock = self._queue, self.clock
+        assert queue is not None
+        assert clock is not None
+        if modelled is None:
+            self._counters.count_unmodelled()
+            return None
+        queue.device_ns = clock.run(modelled, queue.device_ns)
+        self._counters.set_device_clock(clock.now_ns)
+        if not clock.paced:
+            return None
+        if queue.resume_ns:  # it waited in the ring when the one before it ended
+            started_ns, queue.resume_ns = queue.resume_ns, 0
+        until_ns = clock.pace(modelled, started_ns)
+        self._counters.busy_ns += clock.busy_ns(modelled, until_ns)
+        if time.monotonic_ns() >= until_ns:
+            self._counters.count_late()
+            return None
+        return _wait_until(queue, until_ns)
+
     def write_metrics(self, out: Words, done: Work) -> None:
         assert self._queue is not None
         now = time.monotonic_ns()
@@ -387,6 +424,15 @@ class Runner:
         program = self._queue.program
         tile_ns = used * program.tiles if program is not None else 0
         self._counters.snapshot(out, now, used, tile_ns, done)
+
+
+def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
+    """Wait for the end of the modelled time; what waits in the ring then begins at that moment."""
+    queue.resume_ns = until_ns
+    while time.monotonic_ns() < until_ns:
+        yield PACED
+    if queue.waiting() < 2:
+        queue.resume_ns = 0
 
 
 def _cancelled() -> ErrorInfo:

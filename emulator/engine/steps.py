@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from softnpu.emulator.engine.counters import Work
+from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.interface.commands import MemoryAt
 
@@ -17,6 +18,7 @@ class Pause(enum.Enum):
     BLOCKED = "waits for an event; the watchdog counts the time"
     LOADING = "waits for an image that is being loaded again after an engine reset"
     PREEMPTED = "made room for a queue with precedence"
+    PACED = "has computed; its modelled time is not over"
     CANCELLED = "was cancelled or aborted, or its queue is gone; its outputs are void"
 
 
@@ -24,10 +26,11 @@ class Pause(enum.Enum):
 BLOCKED = Pause.BLOCKED
 LOADING = Pause.LOADING
 PREEMPTED = Pause.PREEMPTED
+PACED = Pause.PACED
 CANCELLED = Pause.CANCELLED
 
-Parts = Iterator[None]
-"""A long command in parts: done when the iterator ends. Others may run between two parts."""
+Parts = Iterator[Pause | None]
+"""A long command in parts: done when the iterator ends. Others run between two parts; a `Pause` says when."""
 
 Step = Callable[[], Pause | Parts | None]
 """One command. None: done. `Pause`: call it again later. `Parts`: nothing is done yet, run the parts."""
@@ -78,6 +81,23 @@ class RunningSubmission(Protocol):
 
     def count_traffic(self, read: int, written: int) -> None:
         """Count bytes of an inference whose sizes were not known when its program was decoded."""
+        ...
+
+    @property
+    def clock(self) -> DeviceClock | None:
+        """The modelled clock of the device; None if it shows the host's."""
+        ...
+
+    def device_ns(self) -> int:
+        """Return how far the queue is on the modelled clock."""
+        ...
+
+    def advance(self, size: int) -> None:
+        """Count a copy of so many bytes on the modelled clock."""
+        ...
+
+    def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
+        """Count an inference that began at `started_ns` on the modelled clock; wait for its end if paced."""
         ...
 
     def write_metrics(self, out: Words, done: Work) -> None:

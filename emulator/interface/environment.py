@@ -10,6 +10,7 @@ import os
 import re
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.status_messages import Clock
 
 ENV_SOCKET = "SOFTNPU_SOCKET"
 """Path of the control socket of a daemon."""
@@ -27,11 +28,16 @@ ENV_INJECT = "SOFTNPU_INJECT"
 """Faults that a daemon injects from its start on: see `injections`."""
 ENV_SELF_CHECK = "SOFTNPU_SELF_CHECK"
 """`1`: engines check that what they load computes the same in the memory of a client."""
+ENV_CLOCK = "SOFTNPU_CLOCK"
+"""`device` or `paced`: such a daemon's devices show the modelled clock, or also take that long."""
+ENV_INFERENCE_US = "SOFTNPU_INFERENCE_US"
+"""The modelled time of every inference on such devices, in microseconds, instead of the predicted one."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
 DEFAULT_SPIN_US = 50
 MAX_SPIN_US = 1_000_000
+MAX_INFERENCE_US = 600_000_000
 MIN_IDLE_S = 0.1
 MAX_IDLE_S = 604_800.0
 
@@ -67,6 +73,23 @@ def self_check() -> bool:
     if text not in {"", "0", "1"}:
         raise _out_of_range(ENV_SELF_CHECK, found=text, expected="0 or 1")
     return text == "1"
+
+
+def clock() -> Clock:
+    """`SOFTNPU_CLOCK`: which clock the devices of a daemon show that starts by itself."""
+    text = os.environ.get(ENV_CLOCK) or Clock.HOST.value
+    if text not in {each.value for each in Clock}:
+        raise _out_of_range(ENV_CLOCK, found=text, expected="host, device or paced")
+    return Clock(text)
+
+
+def inference_us() -> int:
+    """`SOFTNPU_INFERENCE_US`: the modelled time of every inference, 0 for the predicted one."""
+    text = os.environ.get(ENV_INFERENCE_US) or "0"
+    if not _WHOLE.fullmatch(text) or int(text) > MAX_INFERENCE_US:
+        expected = f"whole microseconds from 0 (as predicted) to {MAX_INFERENCE_US}"
+        raise _out_of_range(ENV_INFERENCE_US, found=text, expected=expected)
+    return int(text)
 
 
 IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDLE_S:.0f}"

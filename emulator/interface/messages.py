@@ -20,6 +20,7 @@ from softnpu.emulator.interface.result import ErrorInfo
 
 Message = message.Message
 DeviceInfo = status.DeviceInfo
+Clock = status.Clock
 EngineStatus = status.EngineStatus
 SessionStatus = status.SessionStatus
 StatusAnswer = status.StatusAnswer

@@ -160,6 +160,9 @@ class StatusWord(enum.IntEnum):
     OVERLAPPED = 25  # e: inferences that began before their turn, beside others
     READ = 26  # e: bytes that commands read
     WRITTEN = 27  # e: bytes that commands wrote
+    DEVICE_CLOCK = 29  # e: nanoseconds of the modelled clock
+    LATE = 30  # e: inferences that took longer than on the modelled device, while it is paced
+    UNMODELLED = 31  # e: inferences whose modelled time is not known
 
 
 class DeviceState(enum.IntEnum):

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from softnpu.emulator.interface.message import Message
 
 
+class Clock(enum.StrEnum):
+    """What times of a device are: those of the host, those that silicon would take, or both, one waiting."""
+
+    HOST = "host"
+    DEVICE = "device"
+    PACED = "paced"
+
+
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes."""
+    """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes.
+
+    `clock`: which one its timestamps and profiles show.
+    """
 
     index: int
     platform: str
@@ -23,12 +36,14 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     timer_ns_per_tick: float
     memory_total: int
     uuid: bytes
+    clock: Clock = Clock.HOST
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device: engine process, counters since the daemon started, memory in bytes.
 
-    `running`: submissions that the engine executes at this moment.
+    `running`: submissions that the engine executes at this moment. `device_clock_ns`: its modelled clock.
+    `late`: inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.
     """
 
     device: DeviceInfo
@@ -54,6 +69,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     tile_busy_ns: int = 0
     overlapped: int = 0
     running: int = 0
+    device_clock_ns: int = 0
+    late: int = 0
+    unmodelled: int = 0
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import struct
 import msgspec
 
 from softnpu.emulator.interface.injections import Injection
-from softnpu.emulator.interface.messages import Message, WeightSource
+from softnpu.emulator.interface.messages import Clock, Message, WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 
 # ---------------------------------------------------------------- supervisor to engine
@@ -22,7 +22,8 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     """First message. Descriptors: queue states, status page, staging.
 
     `session_memory`: the limit of a session, in bytes; its staging has the same. `after_reset`: it replaces
-    an engine that has died. `self_check`: see `engine.self_check`.
+    an engine that has died. `self_check`: see `engine.self_check`. `clock`: what the device shows.
+    `inference_us`: the modelled time of every inference, 0 for what is predicted.
     """
 
     device: int
@@ -33,6 +34,8 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     session_memory: int
     after_reset: bool = False
     self_check: bool = False
+    clock: Clock = Clock.HOST
+    inference_us: int = 0
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):

@@ -75,6 +75,8 @@ class Device:
             spin_us=settings.spin_us,
             session_memory=limits_for(settings).session_memory,
             self_check=settings.checks_itself,
+            clock=settings.clock,
+            inference_us=settings.inference_us,
         )
         self.states = QueueStates()
         # what an engine has computed and not copied to its target when it dies: the supervisor never maps it

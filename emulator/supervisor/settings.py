@@ -10,7 +10,7 @@ from softnpu.emulator import platforms
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import commands, environment, injections, records
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, IDLE_TIMES, MAX_SPIN_US, is_idle_time
-from softnpu.emulator.interface.messages import DeviceInfo, Limits
+from softnpu.emulator.interface.messages import Clock, DeviceInfo, Limits
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.tuning import Tuning
@@ -29,6 +29,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
+    `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled
+    time of every inference, 0 for what `softnpu predict` says.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
@@ -45,6 +47,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     failpoints: str = ""
     inject: str = ""
     self_check: bool = False
+    clock: Clock = Clock.HOST
+    inference_us: int = 0
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()
@@ -67,6 +71,14 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("memory", "session_memory", "command_limit_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise _bad_option(name.removesuffix("_s"), found=getattr(self, name), expected="0 or more")
+        if not 0 <= self.inference_us <= environment.MAX_INFERENCE_US:
+            raise _bad_option(
+                "inference_us", found=self.inference_us, expected=f"0 to {environment.MAX_INFERENCE_US}"
+            )
+        if self.inference_us and self.clock is Clock.HOST:
+            raise _bad_option(
+                "inference_us", found=self.inference_us, expected="--clock device, or --pace, beside it"
+            )
         for name in ("tdr_ms", "max_clients"):
             if getattr(self, name) < 1:
                 raise _bad_option(name, found=getattr(self, name), expected="1 or more")
@@ -100,7 +112,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""
         memory = self.memory or platforms.usable_memory()
-        return [platforms.describe(index, number, memory) for index, number in enumerate(self.devices)]
+        infos = [platforms.describe(index, number, memory) for index, number in enumerate(self.devices)]
+        return [msgspec.structs.replace(info, clock=self.clock) for info in infos]
 
 
 def limits_for(settings: DaemonSettings) -> Limits:

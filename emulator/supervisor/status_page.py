@@ -30,6 +30,9 @@ _COUNTERS = {
     "refusals": StatusWord.REFUSALS,
     "tile_busy_ns": StatusWord.TILE_BUSY,
     "overlapped": StatusWord.OVERLAPPED,
+    "device_clock_ns": StatusWord.DEVICE_CLOCK,
+    "late": StatusWord.LATE,
+    "unmodelled": StatusWord.UNMODELLED,
 }
 """The fields of an `EngineStatus` that are words of the page."""
 

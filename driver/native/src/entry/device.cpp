@@ -192,10 +192,11 @@ ZE_EXPORT ze_result_t zeDeviceGetGlobalTimestamps(ze_device_handle_t hDevice, ui
         const auto device = lookup<Device>(hDevice);
         require_nonnull(hostTimestamp, "hostTimestamp");
         require_nonnull(deviceTimestamp, "deviceTimestamp");
-        device->busy_ns();  // DEVICE_LOST without a daemon
+        const uint64_t modelled = device->modelled_clock_ns();  // DEVICE_LOST without a daemon
         const uint64_t now = now_ns();
+        const double clock = static_cast<double>(device->info.has_modelled_clock ? modelled : now);
         *hostTimestamp = now;
-        *deviceTimestamp = static_cast<uint64_t>(static_cast<double>(now) / device->info.timer_ns_per_tick);
+        *deviceTimestamp = static_cast<uint64_t>(clock / device->info.timer_ns_per_tick);
     });
 }
 

@@ -30,6 +30,8 @@ DeviceInfo read_device(const Value& value) {
         info.timer_ns_per_tick = ticks->as_real();
     info.memory_total = value.integer(device_info::MEMORY_TOTAL);
     info.uuid = value.string(device_info::UUID);
+    const Value* const clock = value.find(device_info::CLOCK);
+    info.has_modelled_clock = clock != nullptr && clock->text != "host";
     return info;
 }
 
@@ -97,11 +99,15 @@ CompilerInfo Device::compiler() {
     return compiler_;
 }
 
-uint64_t Device::busy_ns() {
+uint64_t Device::status_word(const char* name) {
     const Answer answer = connection->request(MapWriter(status::TAG), status_answer::TAG);
     const std::vector<Value>& engines = answer.fields.array(status_answer::ENGINES);
-    return info.index < engines.size() ? engines[info.index].integer(engine_status::BUSY_NS) : 0;
+    return info.index < engines.size() ? engines[info.index].integer(name) : 0;
 }
+
+uint64_t Device::busy_ns() { return status_word(engine_status::BUSY_NS); }
+
+uint64_t Device::modelled_clock_ns() { return status_word(engine_status::DEVICE_CLOCK_NS); }
 
 std::shared_ptr<Driver> connect_driver() {
     SpinBudget::check_environment();

@@ -25,6 +25,7 @@ struct DeviceInfo {
     double timer_ns_per_tick = 1;
     uint64_t memory_total = 0;
     std::string uuid;
+    bool has_modelled_clock = false;  // its timestamps are those of silicon, not of the host
 };
 
 // The answer `compiler_options_answer`, requested once a device.
@@ -48,6 +49,8 @@ public:
     CompilerInfo compiler();
     // How long its engine has worked since the daemon started. DEVICE_LOST when the daemon is gone.
     uint64_t busy_ns();
+    // Its modelled clock. DEVICE_LOST when the daemon is gone.
+    uint64_t modelled_clock_ns();
     // The handle of its engine group for sysman, made by `make` at the first call.
     template <class Make>
     uint64_t engine_handle(Make&& make) {
@@ -65,6 +68,8 @@ public:
     }
 
 private:
+    uint64_t status_word(const char* name);
+
     std::mutex mutex_;
     uint64_t engine_ = 0;
     std::vector<uint64_t> metric_groups_;

@@ -26,6 +26,8 @@ constexpr const char* IDLE_S = "SOFTNPU_IDLE_S";
 constexpr const char* PYTHON = "SOFTNPU_PYTHON";
 constexpr const char* INJECT = "SOFTNPU_INJECT";
 constexpr const char* SELF_CHECK = "SOFTNPU_SELF_CHECK";
+constexpr const char* CLOCK = "SOFTNPU_CLOCK";
+constexpr const char* INFERENCE_US = "SOFTNPU_INFERENCE_US";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
 constexpr uint32_t DEFAULT_SPIN_US = 50;
 constexpr uint32_t MAX_SPIN_US = 1000000;
@@ -445,7 +447,7 @@ namespace device_info {
 constexpr std::string_view INDEX = "index", PLATFORM = "platform", NAME = "name", DEVICE_ID = "device_id",
     REVISION = "revision", TILES = "tiles", SLICES = "slices", SIMD_WIDTH = "simd_width",
     EUS_PER_SUBSLICE = "eus_per_subslice", CORE_CLOCK_MHZ = "core_clock_mhz",
-    TIMER_NS_PER_TICK = "timer_ns_per_tick", MEMORY_TOTAL = "memory_total", UUID = "uuid";
+    TIMER_NS_PER_TICK = "timer_ns_per_tick", MEMORY_TOTAL = "memory_total", UUID = "uuid", CLOCK = "clock";
 }
 namespace limits {
 constexpr std::string_view SESSION_MEMORY = "session_memory", CONTEXTS = "contexts",
@@ -458,7 +460,8 @@ constexpr std::string_view DEVICE = "device", ENGINE_PID = "engine_pid", STATE =
     GRAPHS = "graphs", IMAGES = "images", SUBMISSIONS = "submissions", COMMANDS = "commands",
     INFERENCES = "inferences", FAULTS = "faults", BUSY_NS = "busy_ns", STAGED_BYTES = "staged_bytes",
     HEARTBEAT_NS = "heartbeat_ns", HANGS = "hangs", ABORTED = "aborted", OFFENCES = "offences",
-    REFUSALS = "refusals", TILE_BUSY_NS = "tile_busy_ns", OVERLAPPED = "overlapped", RUNNING = "running";
+    REFUSALS = "refusals", TILE_BUSY_NS = "tile_busy_ns", OVERLAPPED = "overlapped", RUNNING = "running",
+    DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled";
 }
 namespace session_status {
 constexpr std::string_view SESSION = "session", PID = "pid", CLIENT = "client", ROLE = "role",

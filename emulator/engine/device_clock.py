@@ -1,0 +1,161 @@
+"""The modelled clock of a device: what silicon would take, beside what the host takes.
+
+A device with the modelled clock counts the time that `prediction.timing` gives for each inference, on its
+tiles. Host time does not enter, so the same submissions have the same times. A paced device also takes that
+long: an inference ends when its modelled time is over, or later if the host needs longer, which is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import openvino as ov
+
+from softnpu.emulator.blob.container import GraphMeta
+from softnpu.emulator.interface.profiling import LayerRecord, LayerStatus, Profile, TaskType
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.platforms import Platform
+
+log = logging.getLogger(__name__)
+
+PROPERTY = "SOFTNPU_CLOCK"
+"""Of a graph: HOST or DEVICE, the clock of its profiles."""
+_DEVICE = "DEVICE"
+
+
+class ModelledTime(NamedTuple):
+    """What an inference takes on the modelled device: on so many tiles, in nanoseconds, layer by layer."""
+
+    tiles: int
+    ns: int
+    layers: tuple[LayerRecord, ...]
+
+    def profile(self, end_ns: int) -> Profile:
+        """Return the profile of an inference that ends at `end_ns`."""
+        return Profile(end_ns - self.ns, end_ns, self.layers, 0)
+
+
+Modelled = Callable[[ov.Model, GraphMeta], ModelledTime | None]
+"""The modelled time of a model; None if nobody asks for it, or nobody knows it."""
+
+
+def host_times(_model: ov.Model, _meta: GraphMeta) -> ModelledTime | None:
+    """Return none: a device that shows the host's clock."""
+    return None
+
+
+def tiles_of(meta: GraphMeta, platform: Platform) -> int:
+    """Return how many tiles an inference of this graph occupies: NPU_TILES, or all."""
+    tiles = meta.config.get("NPU_TILES", "")
+    return min(platform.tiles, int(tiles)) if tiles.isdigit() and int(tiles) else platform.tiles
+
+
+class Tiles:
+    """When each tile of a device is free, on one clock in nanoseconds."""
+
+    def __init__(self, count: int, now_ns: int = 0) -> None:
+        self._free_ns = [now_ns] * count
+
+    @property
+    def latest_ns(self) -> int:
+        """When the last of them is free."""
+        return max(self._free_ns)
+
+    def occupy(self, count: int, not_before_ns: int, ns: int) -> int:
+        """Occupy so many together, as early as may be, and return when that ends.
+
+        Of several that are free the one is taken that was busy last: the others may begin earlier for someone else.
+        """
+
+        def order(tile: int) -> tuple[int, int]:
+            free = self._free_ns[tile]
+            return max(free, not_before_ns), -free
+
+        chosen = sorted(range(len(self._free_ns)), key=order)[:count]
+        end = max(not_before_ns, self._free_ns[chosen[-1]]) + ns
+        for tile in chosen:
+            self._free_ns[tile] = end
+        return end
+
+
+class DeviceClock:
+    """The modelled clock of one device, which goes on from `start_ns`.
+
+    `paced`: inferences take as long as they take on it.
+    """
+
+    def __init__(self, platform: Platform, start_ns: int, *, paced: bool) -> None:
+        from softnpu.emulator.prediction.timing.devices import find_device
+
+        self.paced = paced
+        self._copied_ns = 0
+        self._tiles = Tiles(platform.tiles, start_ns)
+        self._host_tiles = Tiles(platform.tiles)
+        self._bytes_per_ns = find_device(platform.number).dma.value
+        self._busy_until_ns = 0
+
+    @property
+    def now_ns(self) -> int:
+        """The end of all that has run."""
+        return max(self._tiles.latest_ns, self._copied_ns)
+
+    def run(self, modelled: ModelledTime, after_ns: int) -> int:
+        """Count an inference behind `after_ns` of this clock, and return when it ends."""
+        return self._tiles.occupy(modelled.tiles, after_ns, modelled.ns)
+
+    def copy(self, size: int, after_ns: int) -> int:
+        """Count a copy by DMA behind `after_ns`, which occupies no tile, and return when it ends."""
+        end = after_ns + round(size / self._bytes_per_ns)
+        self._copied_ns = max(self._copied_ns, end)
+        return end
+
+    def pace(self, modelled: ModelledTime, started_ns: int) -> int:
+        """Return when, on the host's clock, an inference ends that began at `started_ns`."""
+        return self._host_tiles.occupy(modelled.tiles, started_ns, modelled.ns)
+
+    def busy_ns(self, modelled: ModelledTime, until_ns: int) -> int:
+        """Return the part of this inference, which ends at `until_ns`, in which no other one ran."""
+        begin = max(until_ns - modelled.ns, self._busy_until_ns)
+        self._busy_until_ns = max(until_ns, self._busy_until_ns)
+        return max(0, until_ns - begin)
+
+
+def modelled_times(platform: Platform, clock: DeviceClock | None, fixed_ns: int) -> Modelled:
+    """Return what tells the modelled time of a model that is loaded."""
+
+    def of(model: ov.Model, meta: GraphMeta) -> ModelledTime | None:
+        if clock is None and meta.config.get(PROPERTY) != _DEVICE:
+            return None
+        tiles = tiles_of(meta, platform)
+        if fixed_ns:
+            return ModelledTime(tiles, fixed_ns, ())
+        return _predicted(model, meta, platform, tiles)
+
+    return of
+
+
+def _predicted(model: ov.Model, meta: GraphMeta, platform: Platform, tiles: int) -> ModelledTime | None:
+    from softnpu.emulator.prediction.reader import read_graph
+    from softnpu.emulator.prediction.timing import predict
+
+    start = time.perf_counter()
+    try:
+        prediction = predict(read_graph(model), platform.number, tiles=tiles)
+    except Refused as error:
+        log.warning("model '%s' has no modelled time: %s", meta.name, error)
+        return None
+    records: list[LayerRecord] = []
+    begin = 0
+    units = {"DPU": TaskType.DPU, "SHAVE": TaskType.SW, "DMA": TaskType.DMA}
+    for number, layer in enumerate(prediction.layers):
+        ns = round(layer.time_us.value * 1000)
+        record = LayerRecord(
+            layer.name, layer.type, units[layer.unit], LayerStatus.EXECUTED, begin, ns, 0, number
+        )
+        records.append(record)
+        begin += ns
+    log.info("modelled time of '%s': %d us, in %.3f s", meta.name, begin // 1000, time.perf_counter() - start)
+    return ModelledTime(tiles, begin, tuple(records))
