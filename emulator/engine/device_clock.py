@@ -21,8 +21,8 @@ from softnpu.emulator.platforms import Platform
 
 log = logging.getLogger(__name__)
 
-PROPERTY = "SOFTNPU_CLOCK"
-"""Of a graph: HOST or DEVICE, the clock of its profiles."""
+PROPERTY = "NPU_PROFILING_CLOCK"
+"""Of a graph: HOST or DEVICE, the clock of its profiles if the device shows the host's."""
 _DEVICE = "DEVICE"
 
 
@@ -67,7 +67,7 @@ class Tiles:
     def occupy(self, count: int, not_before_ns: int, ns: int) -> int:
         """Occupy so many together, as early as may be, and return when that ends.
 
-        Of several that are free the one is taken that was busy last: the others may begin earlier for someone else.
+        Of those that are free take what was busy last: another inference may begin earlier on the others.
         """
 
         def order(tile: int) -> tuple[int, int]:

@@ -61,6 +61,16 @@ COMPILE_PROPERTIES = (
         cached=True,
     ),
     Property(
+        name="NPU_PROFILING_CLOCK",
+        kind=choice({"HOST": "HOST", "DEVICE": "DEVICE"}),
+        default="HOST",
+        use=Use.COMPILER,
+        cached=True,
+        doc="clock of the profile: HOST has what this machine took, DEVICE what `softnpu predict` says that"
+        " silicon takes. A daemon with `--clock device` has the modelled clock everywhere. Not a property of"
+        " the real NPU",
+    ),
+    Property(
         name="NPU_PLATFORM",
         kind=Text("a platform such as 4000, or AUTO_DETECT"),
         default="AUTO_DETECT",

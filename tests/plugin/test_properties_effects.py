@@ -55,6 +55,7 @@ def test_the_model_is_compiled_with_the_values(shared_core: Core, digits: Path) 
         "EXECUTION_MODE_HINT": "PERFORMANCE",
         "PERFORMANCE_HINT": "THROUGHPUT",
         "INFERENCE_NUM_THREADS": "1",
+        "NPU_PROFILING_CLOCK": "DEVICE",
         "PERF_COUNT": "YES",
     }
     default = shared_core.compile_model(digits).meta.config

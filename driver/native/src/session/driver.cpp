@@ -99,7 +99,7 @@ CompilerInfo Device::compiler() {
     return compiler_;
 }
 
-uint64_t Device::status_word(const char* name) {
+uint64_t Device::status_word(std::string_view name) {
     const Answer answer = connection->request(MapWriter(status::TAG), status_answer::TAG);
     const std::vector<Value>& engines = answer.fields.array(status_answer::ENGINES);
     return info.index < engines.size() ? engines[info.index].integer(name) : 0;

@@ -68,7 +68,7 @@ public:
     }
 
 private:
-    uint64_t status_word(const char* name);
+    uint64_t status_word(std::string_view name);
 
     std::mutex mutex_;
     uint64_t engine_ = 0;
