@@ -25,7 +25,8 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.interface": ("emulator.common",),
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,
-    "emulator.compiler": (*_COMMON, "emulator.blob", "emulator.links.compiler"),
+    "emulator.prediction": (*_COMMON, "emulator.platforms"),
+    "emulator.compiler": (*_COMMON, "emulator.blob", "emulator.links.compiler", "emulator.prediction"),
     "emulator.engine": (
         *_COMMON,
         "emulator.blob",
