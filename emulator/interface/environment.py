@@ -27,6 +27,8 @@ ENV_INJECT = "SOFTNPU_INJECT"
 """Faults that a daemon injects from its start on: see `injections`."""
 ENV_SELF_CHECK = "SOFTNPU_SELF_CHECK"
 """`1`: engines check that what they load computes the same in the memory of a client."""
+ENV_STRICT = "SOFTNPU_STRICT"
+"""`1`: a daemon refuses the models that silicon is known to refuse."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
@@ -63,10 +65,12 @@ def idle_s(default: float) -> float:
 
 def self_check() -> bool:
     """`SOFTNPU_SELF_CHECK`: whether engines check what they load."""
-    text = os.environ.get(ENV_SELF_CHECK, "")
-    if text not in {"", "0", "1"}:
-        raise _out_of_range(ENV_SELF_CHECK, found=text, expected="0 or 1")
-    return text == "1"
+    return _switch(ENV_SELF_CHECK)
+
+
+def strict() -> bool:
+    """`SOFTNPU_STRICT`: whether a daemon refuses what silicon refuses."""
+    return _switch(ENV_STRICT)
 
 
 IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDLE_S:.0f}"
@@ -99,6 +103,13 @@ def _is_variable(name: str, value: object) -> bool:
         return b"\0" not in os.fsencode(name + value)
     except UnicodeEncodeError:
         return False
+
+
+def _switch(variable: str) -> bool:
+    text = os.environ.get(variable, "")
+    if text not in {"", "0", "1"}:
+        raise _out_of_range(variable, found=text, expected="0 or 1")
+    return text == "1"
 
 
 def _out_of_range(variable: str, *, found: str, expected: str) -> Refused:

@@ -29,6 +29,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
+    `strict`: models that silicon is known to refuse are refused; off: what `SOFTNPU_STRICT` says.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
@@ -45,6 +46,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     failpoints: str = ""
     inject: str = ""
     self_check: bool = False
+    strict: bool = False
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()
@@ -85,6 +87,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 expected=error.expected,
             ) from error
         environment.self_check()
+        environment.strict()
         for injection in self.injections():
             check_injected_device(injection, len(self.devices))
 
@@ -96,6 +99,11 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     def checks_itself(self) -> bool:
         """Whether engines try out what they load."""
         return self.self_check or environment.self_check()
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the compiler refuses what silicon refuses."""
+        return self.strict or environment.strict()
 
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""
