@@ -1,7 +1,7 @@
-"""A neutral description of a model: operations with their types, shapes and attributes, and the edges between them.
+"""A neutral description of a model: operations with types, shapes and attributes, and the edges between them.
 
-It is what every prediction reads. `reader.py` makes it from an `openvino.Model`; tests and benchmarks build it in
-code (`GraphBuilder` in `builder.py`). Names of operations, attributes and element types are OpenVINO's.
+It is what every prediction reads. `reader.py` makes it from an `openvino.Model`; tests and benchmarks build
+it in code (`GraphBuilder` in `builder.py`). Names of operations, attributes and element types are OpenVINO's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. `type` and `opset` are OpenVINO's (`Convolution`, `opset1`); `name` is its friendly name.
+    """One operation. `type` and `opset` are OpenVINO's, such as `Convolution`, `opset1`; `name` is its own.
 
     `value` holds a constant's elements if they are few (axes, limits, a scalar), else None.
     """
@@ -116,7 +116,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Graph:
-    """All operations of a model, each behind those that it reads. Index in `operations` = `Operation.index`."""
+    """All operations of a model, each behind those that it reads; `Operation.index` is its place in them."""
 
     name: str
     operations: tuple[Operation, ...]
@@ -171,18 +171,16 @@ class Graph:
 
     @cached_property
     def constant_like(self) -> frozenset[int]:
-        """The operations that depend on no input: constants, and what is folded when the model is compiled."""
+        """What depends on no input: constants, and operations that are folded when the model is compiled."""
         found: set[int] = set()
         variable = ("Parameter", "ReadValue", "Assign", "Result", "RandomUniform")
         for each in self.operations:
             if each.type == "Constant":
                 found.add(each.index)
             elif each.type not in variable and each.inputs:
-                if all(source.operation in found for source in each.inputs):
-                    found.add(each.index)
-                elif each.type in ("ShapeOf", "PriorBox", "PriorBoxClustered") and all(
-                    tensor.static for tensor in self.input_tensors(each)
-                ):
+                of_shapes = each.type in ("ShapeOf", "PriorBox", "PriorBoxClustered")
+                known = of_shapes and all(tensor.static for tensor in self.input_tensors(each))
+                if known or all(source.operation in found for source in each.inputs):
                     found.add(each.index)
         return frozenset(found)
 

@@ -25,7 +25,7 @@ def read_model(path: Path | str) -> ov.Model:
 
 
 def read_graph(model: ov.Model) -> Graph:
-    """The graph of a model. Bodies of If, Loop and TensorIterator are not in it: they count as one operation."""
+    """The graph of a model. Bodies of If, Loop and TensorIterator are not in it: each is one operation."""
     ordered = model.get_ordered_ops()
     # states of a model may stand between the operations in an order that get_ordered_ops does not give them
     index = {_key(node): position for position, node in enumerate(ordered)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
@@ -197,6 +198,28 @@ def _copy(
     from softnpu.tools.bench import copies
 
     return copies.run(int(size), rounds)
+
+
+@app.command("predict")
+def _predict(
+    ctx: typer.Context,
+    workloads: Annotated[
+        bool, typer.Option("--workloads", help="Also a line for each single workload.")
+    ] = False,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Fit the calibration anew into FILE, which takes minutes."),
+    ] = None,
+    json: JsonOption = False,
+    check: CheckOption = False,
+) -> None:
+    """Predicted speed of the real device against published measurements, on models left out one by one."""
+    from softnpu.tools.bench.prediction import cli as prediction
+
+    if calibrate is not None:
+        prediction.calibrate(calibrate)
+    elif not prediction.run(json=json or ctx.obj.json, workloads=workloads) and (check or ctx.obj.check):
+        raise typer.Exit(1)
 
 
 @benchmark("recovery")

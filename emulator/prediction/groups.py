@@ -1,0 +1,242 @@
+"""Which operations the device computes together: it rounds and stores once behind each group.
+
+A convolution takes the bias, the activation and the quantisation behind it along (the post-processing of the
+DPU); `x * sigmoid(x)` is one software kernel. What only renames memory (a reshape, a concatenation along the
+channels of what the DPU writes) is no group: it costs nothing. The rules are those of the public compiler's
+passes, by effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from softnpu.emulator.prediction.graph import Graph, Operation, Source, Tensor
+
+
+class Unit(Enum):
+    """What computes a group."""
+
+    DPU = "DPU"
+    SHAVE = "SHAVE"
+    DMA = "DMA"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that are computed together. `kernel` is what the unit runs, `root` the one that names it.
+
+    `inputs` are values from other groups or parameters of the model; constants are in `constants`.
+    """
+
+    unit: Unit
+    kernel: str
+    root: Operation
+    members: tuple[Operation, ...]
+    inputs: tuple[Source, ...]
+    constants: tuple[Source, ...]
+    output: Source
+
+    @property
+    def name(self) -> str:
+        """The friendly name of the operation that names it."""
+        return self.root.name
+
+
+CONVOLUTIONS: Final = frozenset(("Convolution", "ConvolutionBackpropData", "BinaryConvolution"))
+GROUP_CONVOLUTIONS: Final = frozenset(("GroupConvolution", "GroupConvolutionBackpropData"))
+_POOLS: Final = frozenset(("MaxPool", "AvgPool"))
+_FUSED: Final = frozenset(("Relu", "Clamp", "PRelu", "LeakyRelu", "FakeQuantize", "Convert"))
+_LARGEST_POOL: Final = 11
+_FREE: Final = frozenset(
+    ("Parameter", "Constant", "Result", "Reshape", "Squeeze", "Unsqueeze", "ReadValue", "Assign", "Identity")
+)
+_MOVES: Final = frozenset(
+    (
+        "Concat",
+        "Split",
+        "VariadicSplit",
+        "StridedSlice",
+        "Slice",
+        "Pad",
+        "Broadcast",
+        "Tile",
+        "SpaceToDepth",
+        "DepthToSpace",
+        "ShuffleChannels",
+        "ReverseSequence",
+        "Reverse",
+        "Roll",
+    )
+)
+_VIEWS: Final = frozenset(("Concat", "Split", "VariadicSplit", "StridedSlice", "Slice"))
+
+
+def fuse(graph: Graph, *, native_sigmoid: bool = False) -> tuple[Group, ...]:
+    """The groups of a graph, in its order. `native_sigmoid`: the DPU has Sigmoid and Tanh on its way out."""
+    return tuple(_Fusion(graph, native_sigmoid).groups())
+
+
+class _Fusion:
+    def __init__(self, graph: Graph, native_sigmoid: bool) -> None:
+        self._graph = graph
+        self._folded = graph.constant_like
+        self._taken: set[int] = set()
+        self._fused = _FUSED | ({"Sigmoid", "Tanh"} if native_sigmoid else frozenset())
+
+    def groups(self) -> Iterator[Group]:
+        for each in self._graph:
+            if each.index in self._folded or each.index in self._taken or each.type in _FREE:
+                continue
+            if each.type == "FakeQuantize" and self._only_constants(each):
+                continue
+            group = self._group(each)
+            if group is not None:
+                self._taken.update(member.index for member in group.members)
+                yield group
+
+    def _group(self, operation: Operation) -> Group | None:
+        if operation.type == "Sigmoid" and (product := self._swish(operation)) is not None:
+            return self._make(Unit.SHAVE, "Swish", [operation, product])
+        kernel = self._dpu_kernel(operation)
+        if kernel is not None:
+            return self._make(Unit.DPU, kernel, [operation, *self._behind(operation)])
+        if operation.type in _MOVES or self._copies_pixels(operation):
+            if operation.type in _VIEWS and self._is_view(operation):
+                return None
+            return self._make(Unit.DMA, operation.type, [operation])
+        if operation.type == "Transpose":
+            return (
+                None if self._is_stored_so(operation) else self._make(Unit.SHAVE, "MemPermute", [operation])
+            )
+        if operation.type in ("Convert", "FakeQuantize") and self._reads_input(operation):
+            return None  # the first layer, or the transfer, converts
+        return self._make(Unit.SHAVE, operation.type, [operation])
+
+    def _dpu_kernel(self, operation: Operation) -> str | None:
+        graph = self._graph
+        if operation.type in CONVOLUTIONS:
+            return "Convolution"
+        if operation.type in GROUP_CONVOLUTIONS:
+            weights = graph.tensor(operation.inputs[1]).shape or ()
+            return "DepthwiseConvolution" if len(weights) > 2 and weights[2] == 1 else "GroupConvolution"
+        if operation.type == "MatMul":
+            return "MatMul"
+        if operation.type in _POOLS:
+            return "Pool" if max(operation.integers("kernel", (1,))) <= _LARGEST_POOL else None
+        if operation.type == "ReduceMean" and self._spatial_mean(operation):
+            return "Pool"
+        if operation.type in ("Add", "Subtract", "Multiply"):
+            return self._elementwise_kernel(operation)
+        return None
+
+    def _elementwise_kernel(self, operation: Operation) -> str | None:
+        """The DPU adds two tensors of one shape, and scales and shifts channels by constants."""
+        graph = self._graph
+        if any(source.operation in self._folded for source in operation.inputs):
+            return "Scale" if self._floating(operation) else None
+        if operation.type == "Multiply":
+            return None
+        shapes = {tensor.shape for tensor in graph.input_tensors(operation)}
+        return "Eltwise" if len(shapes) == 1 and self._floating(operation) else None
+
+    def _behind(self, operation: Operation) -> Iterator[Operation]:
+        """What is computed on the way out of the DPU: bias, scale, activation, quantisation."""
+        last = operation
+        while True:
+            readers = self._readers(last)
+            if len(readers) != 1:
+                return
+            reader = readers[0]
+            if reader.type in ("Add", "Subtract", "Multiply"):
+                others = [source for source in reader.inputs if source.operation != last.index]
+                if len(others) != 1 or others[0].operation not in self._folded:
+                    return
+                if self._graph.tensor(others[0]).elements > self._graph.tensor(Source(last.index)).elements:
+                    return
+            elif reader.type not in self._fused:
+                return
+            yield reader
+            last = reader
+
+    def _swish(self, sigmoid: Operation) -> Operation | None:
+        """The product of a sigmoid with what it reads, if nothing else reads the sigmoid."""
+        readers = self._readers(sigmoid)
+        if len(readers) != 1 or readers[0].type != "Multiply":
+            return None
+        sources = set(readers[0].inputs)
+        return readers[0] if sources == {sigmoid.inputs[0], Source(sigmoid.index)} else None
+
+    def _readers(self, operation: Operation) -> list[Operation]:
+        """What reads a value when the model runs; who only asks for its shape does not."""
+        return [each for each in self._graph.consumers(operation) if each.index not in self._folded]
+
+    def _spatial_mean(self, operation: Operation) -> bool:
+        before, after = self._graph.tensor(operation.inputs[0]).shape, operation.outputs[0].shape
+        if before is None or after is None or len(before) != 4:
+            return False
+        return before[:2] == after[:2] and after[2:] in ((1, 1), ())
+
+    def _copies_pixels(self, operation: Operation) -> bool:
+        """Whether an image grows by whole factors without interpolation: descriptors of the DMA do that."""
+        if operation.type != "Interpolate" or operation.attributes.get("mode") != "nearest":
+            return False
+        before, after = self._input(operation).shape, operation.outputs[0].shape
+        if before is None or after is None or len(before) != len(after) or -1 in before:
+            return False
+        return all(new % max(old, 1) == 0 for old, new in zip(before, after, strict=True))
+
+    def _is_view(self, operation: Operation) -> bool:
+        """Whether parts of a tensor are read or written where they lie: along channels, beside the DPU."""
+        shape = (operation.outputs[0] if operation.type == "Concat" else self._input(operation)).shape
+        if shape is None or len(shape) != 4:
+            return False
+        if operation.type == "Concat":
+            producers = (self._graph.operations[source.operation] for source in operation.inputs)
+            return all(each.type != "Parameter" for each in producers)
+        return True
+
+    def _is_stored_so(self, operation: Operation) -> bool:
+        """Whether the new order is that of memory: the device keeps images with channels last."""
+        order = self._graph.producer(operation, 1)
+        before = self._input(operation).shape
+        if order is None or order.value is None or before is None:
+            return False
+        axes = tuple(int(each) for each in order.value)
+        moved = tuple(axis for axis in axes if before[axis] != 1)
+        return axes in ((0, 2, 3, 1), (0, 2, 1), (0, 3, 1, 2)) or moved == tuple(sorted(moved))
+
+    def _input(self, operation: Operation) -> Tensor:
+        return self._graph.tensor(operation.inputs[0])
+
+    def _reads_input(self, operation: Operation) -> bool:
+        producer = self._graph.producer(operation, 0)
+        computes = any(each.type != "Result" for each in self._readers(operation))
+        return producer is not None and producer.type == "Parameter" and computes
+
+    def _only_constants(self, operation: Operation) -> bool:
+        return all(source.operation in self._folded for source in operation.inputs)
+
+    def _floating(self, operation: Operation) -> bool:
+        return operation.outputs[0].element_type in ("f16", "f32", "bf16", "i8", "u8")
+
+    def _make(self, unit: Unit, kernel: str, members: list[Operation]) -> Group:
+        inside = {member.index for member in members}
+        inputs: dict[Source, None] = {}
+        constants: dict[Source, None] = {}
+        for member in members:
+            for source in member.inputs:
+                if source.operation in inside:
+                    continue
+                (constants if source.operation in self._folded else inputs)[source] = None
+        return Group(
+            unit=unit,
+            kernel=kernel,
+            root=members[0] if kernel != "Swish" else members[-1],
+            members=tuple(members),
+            inputs=tuple(inputs),
+            constants=tuple(constants),
+            output=Source(members[-1].index),
+        )

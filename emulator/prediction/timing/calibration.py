@@ -1,0 +1,145 @@
+"""The few factors that are fitted to published measurements, and how they make up the time of a group.
+
+`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors on the device's figures.
+
+    - `dpu`, `shave`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic.
+    - `exposed`: between 0, constants are fetched behind the computation of all earlier groups, and 1, each
+      group waits for its own.
+    - `layer_us`, `kernel_us`: overhead of a group on the DPU or DMA, and on the SHAVEs.
+    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), a score; no table has it,
+      and the platforms differ much. 5010 has that of 4000.
+    - `requantise`: on the passes that an int8 model makes around software kernels, which compute in f16.
+    - `latency`: on the time of one inference at a time, which has no next one to overlap with. `latency_us`: what
+      such an inference takes beside it.
+    """
+
+    dpu: float = 1.0
+    shave: float = 1.0
+    dma: float = 1.0
+    ddr: float = 1.0
+    exposed: float = 0.3
+    layer_us: float = 2.0
+    kernel_us: float = 5.0
+    selection_3720_ns: float = 5.0
+    selection_4000_ns: float = 5.0
+    requantise: float = 1.0
+    latency: float = 1.1
+    latency_us: float = 100.0
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured over predicted time: the tenth and the ninetieth percentile, for models that were left out."""
+
+    low: float
+    high: float
+
+
+class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What was fitted: to which rows, when, and what it gives for models that were left out one by one."""
+
+    date: str
+    rows: int
+    calibration: Calibration
+    left_out: dict[str, Calibration]
+    spread: Spread
+
+
+UNITS: Final = ("DPU", "SHAVE", "DMA")
+
+
+@dataclass(frozen=True)
+class Features:
+    """The uncalibrated times of groups in microseconds, one entry a group: what calibration works on.
+
+    `constants` is DDR traffic that can be fetched early, `activations` that which a group waits for.
+    `overheads` and `launches` count groups on the DPU or DMA, and on the SHAVEs. `scores` are thousands of
+    scores of boxes; `older` says that the platform is 3720.
+    """
+
+    dpu: Floats
+    shave: Floats
+    dma: Floats
+    requantise: Floats
+    constants: Floats
+    activations: Floats
+    overheads: Floats
+    launches: Floats
+    scores: Floats
+    older: bool
+    measured: Floats
+
+    def computing(self, by: Calibration) -> Floats:
+        """Time of the units."""
+        own = self.dpu * by.dpu + self.shave * by.shave + self.dma * by.dma + self.requantise * by.requantise
+        own = own + self.scores * (by.selection_3720_ns if self.older else by.selection_4000_ns)
+        return own + self.measured
+
+    def memory(self, by: Calibration) -> Floats:
+        """Time of DDR traffic."""
+        return (self.constants + self.activations) * by.ddr
+
+    def overhead(self, by: Calibration) -> Floats:
+        """Time beside computing and memory."""
+        return self.overheads * by.layer_us + self.launches * by.kernel_us
+
+    def times(self, by: Calibration) -> Floats:
+        """Time of each group when inferences follow each other closely.
+
+        The DMA fetches ahead: a group begins when the one before has ended and its constants have come. What
+        `exposed` says of the time that this hides is added again.
+        """
+        busy = np.maximum(self.computing(by), self.activations * by.ddr) + self.overhead(by)
+        fetched = np.cumsum(self.memory(by))
+        before = np.cumsum(busy) - busy
+        ends = before + busy + np.maximum.accumulate(np.maximum(fetched - before, 0.0))
+        hidden = np.diff(ends, prepend=0.0)
+        return (1 - by.exposed) * hidden + by.exposed * (busy + self.constants * by.ddr)
+
+
+def latency_us(device_us: float, by: Calibration) -> float:
+    """Time from submission to result of one inference, when no other is under way."""
+    return device_us * by.latency + by.latency_us
+
+
+@cache
+def load() -> CalibrationFile:
+    """The calibration of this installation."""
+    return decode(resources.files(__package__).joinpath("data/calibration.json").read_bytes())
+
+
+def decode(content: bytes) -> CalibrationFile:
+    """A calibration out of its file."""
+    return msgspec.json.decode(content, type=CalibrationFile)
+
+
+def encode(file: CalibrationFile) -> bytes:
+    """The file of a calibration: one line a factor, so that changes can be read."""
+    rounded = _rounded(msgspec.to_builtins(file))
+    return msgspec.json.format(msgspec.json.encode(rounded), indent=2) + b"\n"
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value

@@ -1,0 +1,124 @@
+"""The figures of each platform, each with its band and its source.
+
+Rates are per tile and cycle of the DPU. `TABLE` means VPUNN (`intel/npu-nn-cost-model`), the vendor's own
+cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with the lowest and highest value that sources allow, its unit, and where it comes from."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One platform. The DPU's rates hold for int8; f16 has half of each."""
+
+    platform: str
+    tiles: int
+    shaves_per_tile: int
+    clock: Figure
+    macs: Figure
+    depthwise_macs: Figure
+    elementwise: Figure
+    cmx: Figure
+    ddr: Figure
+    dma: Figure
+    native_sigmoid: bool
+    pads_channels: bool
+    measured: bool
+
+    @property
+    def shaves(self) -> int:
+        """All SHAVEs."""
+        return self.tiles * self.shaves_per_tile
+
+    def figures(self) -> Mapping[str, Figure]:
+        """All figures by name, for reports."""
+        names = ("clock", "macs", "depthwise_macs", "elementwise", "cmx", "ddr", "dma")
+        return {name: getattr(self, name) for name in names}
+
+
+_VPUNN = "VPUNN include/vpu/device_HW_characteristics_"
+_TESTS_27 = "VPUNN tests/cpp/NPU27_regression_tests.cpp"
+_TESTS_40 = "VPUNN tests/cpp/NPU40_regression_tests.cpp"
+_RESOURCES = "npu_compiler platform_resources.hpp"
+_KIB: Final = 1024
+
+DEVICES: Final[Mapping[str, Device]] = {
+    each.platform: each
+    for each in (
+        Device(
+            platform="3720",
+            tiles=2,
+            shaves_per_tile=2,
+            clock=Figure(1400, 1160, 1400, "MHz", f"11.5 TOPS; {_VPUNN}VPU2_7.h: 1300; seen: 1160"),
+            macs=Figure(2048, 2048, 2048, "int8 MAC", f"{_VPUNN}VPU2_7.h"),
+            depthwise_macs=Figure(77, 74, 80, "int8 MAC", f"{_TESTS_27}, kernels 3x3 to 11x11"),
+            elementwise=Figure(28, 20, 36, "int8 elements", "inferred: 4000 with CMX words of 16 B"),
+            cmx=Figure(1936 * _KIB, 1936 * _KIB, 2048 * _KIB, "bytes a tile", _RESOURCES),
+            ddr=Figure(27, 23, 29, "GB/s", f"{_VPUNN}VPU2_7.h; band: reached by LLMs"),
+            dma=Figure(31.2, 20, 62.4, "GB/s", "VPUNN: 32 B a cycle at 975 MHz, one of two ports"),
+            native_sigmoid=False,
+            pads_channels=True,
+            measured=True,
+        ),
+        Device(
+            platform="4000",
+            tiles=6,
+            shaves_per_tile=2,
+            clock=Figure(1950, 1700, 1950, "MHz", f"48 TOPS; {_VPUNN}VPU4.h: 1700"),
+            macs=Figure(2048, 2048, 2048, "int8 MAC", f"{_VPUNN}VPU4.h"),
+            depthwise_macs=Figure(104, 98, 160, "int8 MAC", f"{_TESTS_40}, kernels 3x3 to 7x7"),
+            elementwise=Figure(36, 32, 40, "int8 elements", f"{_TESTS_40}, 250x7x64 in 3498 cycles"),
+            cmx=Figure(1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", _RESOURCES),
+            ddr=Figure(67, 45, 136, "GB/s", f"{_VPUNN}VPU4.h (45, later 136); reached by LLMs: 65 to 69"),
+            dma=Figure(62.1, 45, 124, "GB/s", "VPUNN: 64 B a cycle at 971 MHz, one of two ports"),
+            native_sigmoid=False,
+            pads_channels=True,
+            measured=True,
+        ),
+        Device(
+            platform="5010",
+            tiles=3,
+            shaves_per_tile=2,
+            clock=Figure(1950, 1950, 2035, "MHz", "VPUNN; 50 TOPS: 2035"),
+            macs=Figure(4096, 4096, 4096, "int8 MAC", "VPUNN: NPU5 has twice the MACs of NPU4 in a tile"),
+            depthwise_macs=Figure(208, 104, 208, "int8 MAC", "inferred: that of 4000, times its MACs"),
+            elementwise=Figure(72, 36, 72, "int8 elements", "inferred: that of 4000, times its MACs"),
+            cmx=Figure(1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", "not published: that of 4000"),
+            ddr=Figure(67, 45, 136, "GB/s", "VPUNN (45, later 136); reached: not published, that of 4000"),
+            dma=Figure(62.1, 45, 124, "GB/s", "not published: that of 4000"),
+            native_sigmoid=True,
+            pads_channels=False,
+            measured=False,
+        ),
+    )
+}
+
+
+def find_device(platform: str) -> Device:
+    """The figures of a platform; refuses an unknown one with the list of known ones."""
+    device = DEVICES.get(platform)
+    if device is None:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "platform to predict",
+            found=repr(platform),
+            expected=" or ".join(DEVICES),
+        )
+    return device

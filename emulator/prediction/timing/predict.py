@@ -1,0 +1,195 @@
+"""Predict how fast a model is: the way from a graph to times of layers, latency, throughput and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.groups import Unit
+from softnpu.emulator.prediction.timing import calibration
+from softnpu.emulator.prediction.timing.calibration import CalibrationFile, Features
+from softnpu.emulator.prediction.timing.devices import Device, find_device
+from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
+from softnpu.emulator.prediction.timing.providers import DEFAULT_PROVIDERS, Provider, UnitTime
+from softnpu.emulator.prediction.timing.result import Band, Bound, LayerTime, Memory, Prediction
+from softnpu.emulator.prediction.timing.work import Precision, Work
+
+_UNMEASURED: Final = 1.5
+"""Factor on both ends of the band of a platform without any published measurement of a model."""
+
+
+def predict(
+    graph: Graph,
+    platform: str = "4000",
+    *,
+    tiles: int | None = None,
+    precision: Precision = Precision.AUTO,
+    providers: Iterable[Provider] = DEFAULT_PROVIDERS,
+    calibrated: CalibrationFile | None = None,
+) -> Prediction:
+    """The time of each layer and of the whole on `tiles` tiles (None: all) of a platform.
+
+    Refuses an unknown platform, tiles that it does not have, and a graph with open shapes that have no bound.
+    """
+    device = find_device(platform)
+    count = _check_tiles(device, tiles)
+    _check_shapes(graph)
+    file = calibrated or calibration.load()
+    works = work_of(graph, device, count, precision)
+    units = unit_times(works, device, count, providers)
+    features = features_of(works, units, device, count, precision)
+    return _Builder(graph, device, count, precision, file, works, units, features).prediction()
+
+
+def _check_tiles(device: Device, tiles: int | None) -> int:
+    if tiles is None:
+        return device.tiles
+    if not 1 <= tiles <= device.tiles:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"tiles of platform {device.platform}",
+            found=str(tiles),
+            expected=f"1 to {device.tiles}",
+        )
+    return tiles
+
+
+def _check_shapes(graph: Graph) -> None:
+    for each in graph.inputs:
+        tensor = each.outputs[0]
+        if not tensor.static and -1 in (tensor.upper or (-1,)):
+            shape = "[...]" if tensor.shape is None else str(list(tensor.shape))
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                f"input {each.name!r} of {graph.name!r}",
+                found=f"the open shape {shape.replace('-1', '?')}",
+                expected="static shapes, or bounds of all dimensions",
+                hint="give a shape of this input",
+            )
+
+
+class _Builder:
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        tiles: int,
+        precision: Precision,
+        file: CalibrationFile,
+        works: Sequence[Work],
+        units: Sequence[UnitTime],
+        features: Features,
+    ) -> None:
+        self._graph, self._device, self._tiles, self._precision = graph, device, tiles, precision
+        self._file, self._works, self._units = file, works, units
+        self._computing = features.computing(file.calibration)
+        self._memory = features.memory(file.calibration)
+        self._overhead = features.overhead(file.calibration)
+        self._times = features.times(file.calibration)
+        wider = 1.0 if device.measured else _UNMEASURED
+        self._low, self._high = min(file.spread.low, 1.0) / wider, max(file.spread.high, 1.0) * wider
+
+    def prediction(self) -> Prediction:
+        layers = tuple(self._layer(position) for position in range(len(self._works)))
+        total = float(self._times.sum())
+        latency = calibration.latency_us(total, self._file.calibration)
+        rate = 1e6 / total if total else 0.0
+        return Prediction(
+            model=self._graph.name,
+            platform=self._device.platform,
+            tiles=self._tiles,
+            precision=self._precision.value,
+            device_us=self._band(total),
+            latency_us=self._band(latency),
+            throughput=Band(rate, rate / self._high, rate / self._low),
+            macs=sum(work.macs for work in self._works),
+            memory=self._memory_needed(),
+            shares=_shares(layers, total),
+            layers=layers,
+            calibrated=self._file.date,
+            energy_joules=None,
+            notes=self._notes(layers),
+        )
+
+    def _layer(self, position: int) -> LayerTime:
+        work, unit = self._works[position], self._units[position]
+        group = work.group
+        return LayerTime(
+            name=group.name,
+            type=group.root.type,
+            kernel=work.kernel,
+            unit=group.unit.value,
+            operations=tuple(member.name for member in group.members),
+            precision="int8" if work.int8 else "f16",
+            time_us=self._band(float(self._times[position])),
+            compute_us=float(self._computing[position]),
+            memory_us=float(self._memory[position]),
+            overhead_us=float(self._overhead[position]),
+            bound=self._bound(position),
+            macs=work.macs,
+            utilization=self._utilization(work),
+            weights_bytes=work.weights_bytes,
+            activation_bytes=work.resident_bytes,
+            ddr_bytes=work.ddr_bytes,
+            spilled_bytes=work.spilled_bytes,
+            provider=unit.provider,
+            source=unit.source,
+        )
+
+    def _band(self, value: float) -> Band:
+        return Band(value, value * self._low, value * self._high)
+
+    def _bound(self, position: int) -> Bound:
+        computing, memory = self._computing[position], self._memory[position]
+        if self._overhead[position] >= max(computing, memory):
+            return Bound.OVERHEAD
+        unit = self._works[position].group.unit
+        if memory >= computing or unit is Unit.DMA:
+            return Bound.MEMORY
+        return Bound.SHAVE if unit is Unit.SHAVE else Bound.COMPUTE
+
+    def _utilization(self, work: Work) -> float | None:
+        if not work.macs or not work.dpu_cycles:
+            return None
+        rate = self._device.macs.value * self._tiles * (1.0 if work.int8 else 0.5)
+        return min(work.macs / (work.dpu_cycles * rate), 1.0)
+
+    def _memory_needed(self) -> Memory:
+        works = self._works
+        return Memory(
+            weights=sum(work.weights_bytes for work in works),
+            largest_activations=max((work.resident_bytes for work in works), default=0),
+            inputs_and_outputs=sum(work.io_bytes for work in works),
+            ddr_traffic=sum(work.ddr_bytes for work in works),
+            spilled=sum(work.spilled_bytes for work in works),
+            cmx=int(self._device.cmx.value * self._tiles),
+        )
+
+    def _notes(self, layers: Sequence[LayerTime]) -> tuple[str, ...]:
+        notes = [f"calibrated on {self._file.date} with {self._file.rows} published measurements"]
+        if not self._device.measured:
+            notes.append(
+                f"nobody has published a model's time on {self._device.platform}: factors of the others, "
+                "wider bands"
+            )
+        unknown = [each for each in layers if each.unit == "SHAVE" and each.provider == "roofline"]
+        if unknown:
+            types = sorted({each.type for each in unknown})
+            notes.append(
+                f"no published figure for the software kernels of {', '.join(types)}: a default rate"
+            )
+        if any(each.type in ("If", "Loop", "TensorIterator") for each in layers):
+            notes.append("bodies of If, Loop and TensorIterator are not counted")
+        notes.append("energy: no published figure")
+        return tuple(notes)
+
+
+def _shares(layers: Sequence[LayerTime], total: float) -> dict[str, float]:
+    times = {bound.value: 0.0 for bound in Bound}
+    for each in layers:
+        times[each.bound.value] += each.time_us.value
+    return {name: float(np.round(us / total, 4)) if total else 0.0 for name, us in times.items()}

@@ -1,0 +1,122 @@
+"""What would make a model faster, by the device model's own account: each change with what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.timing.features import SELECTIONS
+from softnpu.emulator.prediction.timing.predict import predict
+from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Prediction
+from softnpu.emulator.prediction.timing.work import Precision
+
+_WORTH: Final = 0.05
+"""A change that saves a smaller part of the time is not told."""
+_BATCH: Final = 8
+_ACTIVATIONS: Final = frozenset(
+    (
+        "Swish",
+        "HSwish",
+        "Gelu",
+        "Sigmoid",
+        "Tanh",
+        "Mish",
+        "Elu",
+        "Selu",
+        "SoftPlus",
+        "HardSigmoid",
+        "HSigmoid",
+    )
+)
+_USEFUL: Final = 0.6
+
+
+class Win(msgspec.Struct, frozen=True, kw_only=True):
+    """One change. `saved` is the part of an inference's time that it saves; of a batch, a sample's."""
+
+    text: str
+    reason: str
+    saved: float
+
+
+def wins(graph: Graph, prediction: Prediction) -> tuple[Win, ...]:
+    """The changes that are worth it, largest first; they do not add up."""
+    total = prediction.device_us.value
+    if not total:
+        return ()
+    found = [*_quantise(graph, prediction), *_of_layers(prediction.layers, total)]
+    return tuple(sorted((win for win in found if win.saved >= _WORTH), key=lambda win: -win.saved))
+
+
+def _quantise(graph: Graph, prediction: Prediction) -> Iterator[Win]:
+    if prediction.precision == Precision.INT8.value or any(
+        each.precision == "int8" for each in prediction.layers
+    ):
+        return
+    other = predict(graph, prediction.platform, tiles=prediction.tiles, precision=Precision.INT8)
+    yield Win(
+        text="quantise it to int8",
+        reason="int8 has twice the MACs of f16 and half the bytes",
+        saved=1 - other.device_us.value / prediction.device_us.value,
+    )
+
+
+def _of_layers(layers: Iterable[LayerTime], total: float) -> Iterator[Win]:
+    layers = tuple(layers)
+    weights_us = sum(_weights_us(each) for each in layers if each.bound is Bound.MEMORY)
+    yield Win(
+        text=f"compute batches, of {_BATCH} say",
+        reason="constants are fetched once for all of a batch",
+        saved=weights_us * (1 - 1 / _BATCH) / total,
+    )
+    yield from _of_kernels(layers, total)
+    wasted = [
+        each
+        for each in layers
+        if each.kernel in ("Convolution", "MatMul")
+        and (each.utilization or 1) < _USEFUL
+        and each.bound is Bound.COMPUTE
+    ]
+    if wasted:
+        slowest = max(wasted, key=lambda each: each.time_us.value)
+        yield Win(
+            text="use channels in multiples of 16",
+            reason=f"padding wastes MACs in {_count(wasted, 'layer')}, most in {slowest.name}",
+            saved=sum(each.time_us.value * (1 - (each.utilization or 0)) for each in wasted) / total,
+        )
+
+
+def _count(layers: list[LayerTime], noun: str) -> str:
+    return f"{len(layers)} {noun}{'' if len(layers) == 1 else 's'}"
+
+
+def _weights_us(layer: LayerTime) -> float:
+    if not layer.ddr_bytes:
+        return 0.0
+    fetched = layer.memory_us * layer.weights_bytes / layer.ddr_bytes
+    return max(min(fetched, layer.time_us.value - layer.compute_us), 0.0)
+
+
+def _of_kernels(layers: Iterable[LayerTime], total: float) -> Iterator[Win]:
+    by_kernel: dict[str, list[LayerTime]] = {}
+    for each in layers:
+        if each.unit == "SHAVE":
+            by_kernel.setdefault(each.kernel, []).append(each)
+    for kernel, found in by_kernel.items():
+        saved = sum(each.time_us.value for each in found) / total
+        if kernel in _ACTIVATIONS:
+            text = f"use Relu, or another activation of the DPU, for {kernel}"
+            reason = f"{_count(found, 'software kernel')}; the DPU computes Relu on its way out"
+        elif kernel == "MemPermute":
+            text = "avoid transpositions"
+            reason = f"{_count(found, 'software kernel')}; images are stored with channels last"
+        elif kernel in SELECTIONS:
+            text = f"compute {kernel} on the host"
+            reason = "selecting boxes is a software kernel, and slow"
+        else:
+            text = f"use less of {kernel}"
+            reason = f"{_count(found, 'software kernel')} on the SHAVEs, not on the DPU"
+        yield Win(text=text, reason=reason, saved=saved)

@@ -1,0 +1,301 @@
+"""What a group asks of the device: padded cycles of the DPU, elements for a SHAVE, bytes to and from DDR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from softnpu.emulator.prediction.graph import Graph, Source, Tensor
+from softnpu.emulator.prediction.groups import Group, Unit
+from softnpu.emulator.prediction.timing.devices import Device
+
+
+class Precision(Enum):
+    """What the DPU computes with. `AUTO`: int8 where both sides of a product are quantised, else f16."""
+
+    AUTO = "auto"
+    F16 = "f16"
+    INT8 = "int8"
+
+
+CHANNELS: Final = 16
+"""Channels come in multiples of 16 (VPUNN, `device_layer_properties`); the first layer's of 4."""
+SPATIAL: Final = 4
+"""Rows and columns of an output come in multiples of 4: 14x4 and 14x2 take the same time (VPUNN's tests)."""
+POSITIONS: Final = 16
+"""Rows of a matrix come in multiples of 16: the spatial positions that the MACs of one cycle share."""
+FEW_CHANNELS: Final = 4
+DEPTHWISE_CHANNELS: Final = {1: 32, 2: 16}
+"""Channels of a depthwise convolution, by bytes of an element: 16 of int8 take as long as 32 (VPUNN)."""
+WORKLOAD_CYCLES: Final = 250
+"""Cycles of a DPU workload beside its MACs: what VPUNN's measured convolutions take more than their MACs."""
+
+
+VECTOR: Final = 32
+"""Elements of f16 that a SHAVE of 4000 works on at once (VPUNN, `vector_size`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One group's work on a platform, with all of its tiles or fewer.
+
+    `dpu_us`, `shave_elements`, ... are zero for units that do not take part. `ddr_bytes` are the constants,
+    what the model reads and writes, and what does not fit into CMX.
+    """
+
+    group: Group
+    int8: bool
+    macs: int
+    dpu_cycles: float
+    elements: int
+    rows: int
+    kernel: str
+    dma_bytes: int
+    weights_bytes: int
+    spilled_bytes: int
+    io_bytes: int
+    resident_bytes: int
+
+    @property
+    def ddr_bytes(self) -> int:
+        """All bytes to and from DDR."""
+        return self.weights_bytes + self.spilled_bytes + self.io_bytes
+
+
+def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: Precision) -> Work:
+    """The work of one group."""
+    int8 = group.unit is Unit.DPU and _is_int8(graph, group, precision)
+    wide = 1 if precision is Precision.INT8 or int8 else 2
+    read = sum(_stored(graph, source, wide) for source in group.inputs)
+    written = _stored(graph, group.output, wide)
+    weights = _weights(graph, group, int8, precision)
+    results = any(each.type == "Result" for each in graph.consumers(graph.operations[group.output.operation]))
+    external = sum(
+        _stored(graph, source, wide)
+        for source in group.inputs
+        if graph.operations[source.operation].type == "Parameter"
+    )
+    io = external + (written if results else 0)
+    resident = read + written + min(weights, int(device.cmx.value * tiles) // 2)
+    spilled = max(read + written - io, 0) if resident > device.cmx.value * tiles else 0
+    macs, cycles = _dpu(graph, group, device, tiles, int8)
+    out = graph.tensor(group.output)
+    elements = out.elements
+    if group.unit is Unit.SHAVE and group.kernel != "Gather":
+        elements = max([elements, *(graph.tensor(source).elements for source in group.inputs)])
+    return Work(
+        group=group,
+        int8=int8,
+        macs=macs,
+        dpu_cycles=cycles,
+        elements=elements,
+        rows=_rows(graph, group, elements),
+        kernel=_kernel(graph, group),
+        dma_bytes=read + written if group.unit is Unit.DMA else 0,
+        weights_bytes=weights,
+        spilled_bytes=spilled,
+        io_bytes=io,
+        resident_bytes=read + written,
+    )
+
+
+def _stored(graph: Graph, source: Source, wide: int) -> int:
+    """Bytes of a value as the device keeps it: floats are f16, or int8 behind a quantised layer."""
+    tensor = graph.tensor(source)
+    if tensor.element_type in ("f32", "f64", "f16", "bf16"):
+        return tensor.elements * wide
+    return min(tensor.size, tensor.elements * 4)
+
+
+def _weights(graph: Graph, group: Group, int8: bool, precision: Precision) -> int:
+    if group.kernel == "Gather":  # a table stays in DDR: only the rows that are looked up are read
+        return graph.tensor(group.output).elements * 2
+    total = 0
+    for source in group.constants:
+        tensor = _compressed(graph, source)
+        if tensor.bits and tensor.bits < 16:
+            total += tensor.size
+        else:
+            total += tensor.elements * (1 if int8 or precision is Precision.INT8 else 2)
+    return total
+
+
+def _compressed(graph: Graph, source: Source) -> Tensor:
+    """The smallest stored form of a constant: behind Convert and scale, weights are kept as they are."""
+    whole = graph.tensor(source)
+    operation = graph.operations[source.operation]
+    for _ in range(8):
+        if operation.type == "Constant" or not operation.inputs:
+            break
+        following = max(operation.inputs, key=lambda each: graph.tensor(each).elements)
+        if graph.tensor(following).elements < whole.elements:
+            break
+        operation = graph.operations[following.operation]
+    found = operation.outputs[0]
+    return found if found.elements == whole.elements and found.bits < whole.bits else whole
+
+
+def _is_int8(graph: Graph, group: Group, precision: Precision) -> bool:
+    if precision is not Precision.AUTO:
+        return precision is Precision.INT8
+    return all(_quantised(graph, source) for source in group.root.inputs[:2])
+
+
+def _quantised(graph: Graph, source: Source) -> bool:
+    """Whether a value has passed a FakeQuantize of at most 256 levels, or comes from one that has 8 bits."""
+    operation = graph.operations[source.operation]
+    for _ in range(6):
+        if operation.type == "FakeQuantize":
+            levels = operation.attributes.get("levels", 256)
+            return isinstance(levels, int) and levels <= 256
+        if operation.outputs[0].element_type in ("i8", "u8"):
+            return True
+        through = (
+            "Reshape",
+            "Transpose",
+            "Concat",
+            "MaxPool",
+            "Convert",
+            "Multiply",
+            "Subtract",
+            "Relu",
+            "Clamp",
+        )
+        if operation.type not in through or not operation.inputs:
+            return False
+        operation = graph.operations[operation.inputs[0].operation]
+    return False
+
+
+def _rows(graph: Graph, group: Group, elements: int) -> int:
+    if group.kernel not in ("Softmax", "LogSoftmax", "MVN", "NormalizeL2"):
+        return 0
+    shape = graph.tensor(group.output).shape or (1,)
+    axis = group.root.attributes.get("axis", -1)
+    if group.kernel == "MVN" and len(shape) == 4:
+        return elements // max(shape[-1] * shape[-2], 1)
+    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return 0
+    rows = elements // max(shape[axis], 1)
+    # along another axis than the last one a vector holds that many rows
+    return rows if axis in (-1, len(shape) - 1) else -(-rows // VECTOR)
+
+
+def _kernel(graph: Graph, group: Group) -> str:
+    if group.kernel in ("Multiply", "Add", "Subtract"):
+        shapes = {tensor.shape for tensor in graph.input_tensors(group.root)}
+        if len(shapes) > 1:
+            return "MultiplyBroadcast" if group.kernel == "Multiply" else "AddBroadcast"
+    return group.kernel
+
+
+def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> tuple[int, float]:
+    """MACs as the model counts them, and the padded cycles of the busiest tile."""
+    if group.unit is not Unit.DPU:
+        return 0, 0.0
+    half = 1.0 if int8 else 0.5
+    if group.kernel == "MatMul":
+        return _product(graph, group, device, tiles, half)
+    # a group stores the output of its root; what is behind changes no shape
+    shape = graph.tensor(group.output).shape or (1,)
+    if group.kernel in ("Eltwise", "Scale"):
+        elements = math.prod(shape)
+        return 0, elements / (device.elementwise.value * half * tiles) + WORKLOAD_CYCLES
+    batch, channels, height, width = _image(graph.operations[group.root.index].outputs[0].shape or (1,))
+    area, depth = _kernel_size(graph, group)
+    macs = batch * channels * height * width * area * depth
+    if group.kernel in ("DepthwiseConvolution", "Pool"):
+        if group.kernel == "Pool" and group.root.type == "ReduceMean":
+            height, width = SPATIAL, SPATIAL  # few outputs: their reduction is what counts
+            area = (
+                math.prod(graph.tensor(group.root.inputs[0]).shape or (1,)) // max(batch * channels, 1) // 16
+            )
+            area = max(area, 1)
+        step = DEPTHWISE_CHANNELS[1 if int8 else 2]
+        rate = device.depthwise_macs.value * half
+
+        def cycles(rows: int, maps: int) -> float:
+            return batch * rows * _up(width, SPATIAL) * _up(maps, step) * area / rate
+
+        return macs, _best_split(height, channels, tiles, step, cycles) + WORKLOAD_CYCLES
+    groups = 1
+    if group.kernel == "GroupConvolution":
+        weights = graph.tensor(group.root.inputs[1]).shape or (1,)
+        groups = weights[0]
+        channels //= groups
+    deep = _depth(depth, device)
+    rate = device.macs.value * half
+
+    def dense(rows: int, maps: int) -> float:
+        positions = max(_up(rows, SPATIAL) * _up(width, SPATIAL), POSITIONS)
+        return batch * groups * positions * _up(maps, CHANNELS) * deep * area / rate
+
+    return macs, _best_split(height, channels, tiles, CHANNELS, dense) + WORKLOAD_CYCLES
+
+
+def _product(graph: Graph, group: Group, device: Device, tiles: int, half: float) -> tuple[int, float]:
+    left, right = (tensor.shape or (1,) for tensor in graph.input_tensors(group.root)[:2])
+    out = graph.operations[group.root.index].outputs[0].shape or (1,)
+    depth = left[-2] if group.root.attributes.get("transpose_a") and len(left) > 1 else left[-1]
+    columns = out[-1] if len(right) > 1 and out else 1
+    rows = math.prod(out[:-1]) if len(right) <= 2 else (out[-2] if len(out) > 1 else 1)
+    batch = math.prod(out) // max(rows * columns, 1)
+    macs = batch * rows * columns * depth
+    rate = device.macs.value * half
+
+    def cycles(positions: int, maps: int) -> float:
+        return _up(positions, POSITIONS) * _up(maps, CHANNELS) * _up(depth, CHANNELS) / rate
+
+    one = _best_split(rows, columns, tiles, CHANNELS, cycles) * batch
+    shared = -(-batch // tiles) * cycles(rows, columns)
+    return macs, min(one, shared) + WORKLOAD_CYCLES
+
+
+def _best_split(
+    height: int, channels: int, tiles: int, step: int, cycles: Callable[[int, int], float]
+) -> float:
+    """Cycles of the busiest tile: rows or channels are split, over as many tiles as it is best for."""
+    best = math.inf
+    for count in range(1, tiles + 1):
+        rows, maps = -(-height // count), min(_up(-(-channels // count), step), channels)
+        best = min(best, cycles(rows, channels), cycles(height, maps))
+    return best
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Any shape as batch, channels, height, width; more dimensions count as batch, fewer as 1."""
+    if len(shape) == 3:
+        return shape[0], shape[1], 1, shape[2]
+    if len(shape) < 3:
+        return 1, shape[-1] if shape else 1, 1, 1
+    return shape[0], shape[1], math.prod(shape[2:-1]), shape[-1]
+
+
+def _kernel_size(graph: Graph, group: Group) -> tuple[int, int]:
+    """Taps of the kernel, and input channels that an output sums."""
+    root = group.root
+    if group.kernel == "Pool":
+        if root.type == "ReduceMean":
+            before = graph.tensor(root.inputs[0]).shape or (1,)
+            return math.prod(before[2:]), 1
+        return math.prod(root.integers("kernel", (1,))), 1
+    weights = graph.tensor(root.inputs[1]).shape or (1, 1)
+    grouped = root.type.startswith("Group")
+    area = math.prod(weights[3:] if grouped else weights[2:])
+    if root.type.endswith("BackpropData"):
+        strides = math.prod(root.integers("strides", (1,)))
+        return max(area // strides, 1), weights[1] if grouped else weights[0]
+    return area, weights[2] if grouped else weights[1]
+
+
+def _depth(depth: int, device: Device) -> int:
+    if depth <= FEW_CHANNELS:
+        return FEW_CHANNELS
+    return _up(depth, CHANNELS if device.pads_channels else 8)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step

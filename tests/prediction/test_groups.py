@@ -1,0 +1,117 @@
+"""What the device computes together: groups of operations, by small graphs, and by real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from softnpu.emulator.prediction.builder import GraphBuilder
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.groups import fuse
+
+pytestmark = pytest.mark.quick
+
+
+def _convolution_with_activation(build: GraphBuilder) -> Graph:
+    image = build.parameter(1, 16, 8, 8)
+    return build.build(build.convolution(image, 32, 3, activation="Relu"))
+
+
+def _swish(build: GraphBuilder) -> Graph:
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
+    return build.build(build.elementwise("Multiply", value, build.activation(value, "Sigmoid")))
+
+
+def _gate(build: GraphBuilder) -> Graph:
+    """A sigmoid of something else than it multiplies is no swish."""
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
+    gate = build.activation(build.convolution(build.mean(value), 16), "Sigmoid")
+    return build.build(build.elementwise("Multiply", value, gate))
+
+
+def _residual(build: GraphBuilder) -> Graph:
+    """Two readers of a convolution: what only one of them computes cannot be fused behind it."""
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
+    other = build.activation(value, "Relu")
+    return build.build(build.elementwise("Add", value, other))
+
+
+def _normalised_product(build: GraphBuilder) -> Graph:
+    value = build.linear(build.parameter(1, 8, 64), 32)
+    value = build.add("MVN", [value], build.shape(value), axis=2)
+    return build.build(build.elementwise("Multiply", value, build.constant(32)))
+
+
+def _views(build: GraphBuilder) -> Graph:
+    left, right = build.split(build.convolution(build.parameter(1, 16, 8, 8), 32), 16, 16)
+    value = build.concat(build.convolution(left, 16), build.convolution(right, 16))
+    return build.build(build.reshape(value, 1, 2048))
+
+
+def _permutations(build: GraphBuilder) -> Graph:
+    """Channels last is how images are stored; another order is work."""
+    value = build.transpose(build.convolution(build.parameter(1, 16, 8, 8), 32), 0, 2, 3, 1)
+    return build.build(build.transpose(value, 0, 2, 1, 3))
+
+
+def _resized(build: GraphBuilder) -> Graph:
+    value = build.resize(build.convolution(build.parameter(1, 16, 8, 8), 16), 16, 16)
+    return build.build(build.resize(value, 24, 24, "linear"))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (_convolution_with_activation, ["DPU Convolution: Convolution Add Relu"]),
+        (_swish, ["DPU Convolution: Convolution Add", "SHAVE Swish: Sigmoid Multiply"]),
+        (
+            _gate,
+            [
+                "DPU Convolution: Convolution Add",
+                "DPU Pool: ReduceMean",
+                "DPU Convolution: Convolution Add",
+                "SHAVE Sigmoid: Sigmoid",
+                "SHAVE Multiply: Multiply",
+            ],
+        ),
+        (_residual, ["DPU Convolution: Convolution Add", "SHAVE Relu: Relu", "DPU Eltwise: Add"]),
+        (_normalised_product, ["DPU MatMul: MatMul Add", "SHAVE MVN: MVN", "DPU Scale: Multiply"]),
+        (_views, ["DPU Convolution: Convolution Add"] * 3),
+        (_permutations, ["DPU Convolution: Convolution Add", "SHAVE MemPermute: Transpose"]),
+        (
+            _resized,
+            [
+                "DPU Convolution: Convolution Add",
+                "DMA Interpolate: Interpolate",
+                "SHAVE Interpolate: Interpolate",
+            ],
+        ),
+    ],
+)
+def test_operations_are_fused_as_the_device_computes_them(
+    make: Callable[[GraphBuilder], Graph], expected: list[str]
+) -> None:
+    groups = fuse(make(GraphBuilder("small")))
+    assert [
+        f"{each.unit.value} {each.kernel}: {' '.join(member.type for member in each.members)}"
+        for each in groups
+    ] == expected
+
+
+def test_a_native_sigmoid_is_computed_behind_the_product() -> None:
+    build = GraphBuilder("small")
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, activation="Sigmoid")
+    graph = build.build(value)
+    assert len(fuse(graph)) == 2
+    assert len(fuse(graph, native_sigmoid=True)) == 1
+
+
+def test_groups_have_what_they_read_and_write() -> None:
+    build = GraphBuilder("small")
+    image = build.parameter(1, 16, 8, 8)
+    graph = build.build(build.convolution(image, 32, 3, activation="Relu"))
+    (group,) = fuse(graph)
+    assert group.inputs == (image,)
+    assert [graph.tensor(source).shape for source in group.constants] == [(32, 16, 3, 3), (1, 32, 1, 1)]
+    assert graph.operations[group.output.operation].type == "Relu"

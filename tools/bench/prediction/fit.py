@@ -1,0 +1,136 @@
+"""Fit the calibration to published rows, and again with each model left out.
+
+The factors stay near where the device's figures put them: a prior pulls each one back in the logarithm, so
+that a factor that few rows speak about is not bent to explain one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from softnpu.emulator.prediction.timing import calibration
+from softnpu.emulator.prediction.timing.calibration import Calibration, CalibrationFile, Features, Spread
+from softnpu.emulator.prediction.timing.devices import find_device
+from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
+from softnpu.tools.bench.prediction.architectures import architecture
+from softnpu.tools.bench.prediction.measurements import ModelRow
+
+_PRIOR: Final = Calibration()
+_WIDTHS: Final = {
+    "dpu": 0.15,
+    "shave": 0.4,
+    "dma": 0.4,
+    "ddr": 0.15,
+    "exposed": 0.7,
+    "layer_us": 0.7,
+    "kernel_us": 0.7,
+    "selection_3720_ns": 3.0,
+    "selection_4000_ns": 3.0,
+    "requantise": 0.4,
+    "latency": 0.2,
+    "latency_us": 0.7,
+}
+"""Logarithm by which a factor may leave its prior for the price of one row that is wrong by `_SCALE`.
+
+Narrow where the device's figure is published and confirmed (MACs and clock by VPUNN's measured workloads, DDR
+by language models), wider for what is interpreted, widest for what nobody has published.
+"""
+_SCALE: Final = 0.25
+_STEPS: Final = (0.4, 0.2, 0.1, 0.05, 0.02)
+_ROUNDS: Final = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row with the uncalibrated times of its model's groups."""
+
+    row: ModelRow
+    features: Features
+
+    def predicted_us(self, by: Calibration) -> float:
+        """Microseconds an inference, as the row counts them."""
+        device_us = float(self.features.times(by).sum())
+        return calibration.latency_us(device_us, by) if self.row.latency else device_us
+
+
+def cases(rows: Iterable[ModelRow]) -> tuple[Case, ...]:
+    """The rows with their features."""
+    return tuple(Case(row, _features(row)) for row in rows)
+
+
+def _features(row: ModelRow) -> Features:
+    device = find_device(row.platform)
+    works = work_of(architecture(row.model), device, device.tiles, row.precision)
+    units = unit_times(works, device, device.tiles)
+    return features_of(works, units, device, device.tiles, row.precision)
+
+
+def fit(known: Sequence[Case]) -> Calibration:
+    """The factors that explain these rows best; rows that are not to be fitted do not count."""
+    used = [case for case in known if case.row.fitted]
+    weights = _weights(used)
+
+    def loss(by: Calibration) -> float:
+        errors = np.array([np.log(case.predicted_us(by) / case.row.us) for case in used])
+        size = np.abs(errors) / _SCALE
+        rows = np.where(size < 1, size**2 / 2, size - 0.5)  # Huber: an outlier counts once, not squared
+        return float((rows * weights).sum()) + _prior_loss(by)
+
+    return _descend(loss)
+
+
+def _weights(used: Sequence[Case]) -> calibration.Floats:
+    """Each model counts the same, however many rows it has; their sum is the number of rows."""
+    models = [case.row.model for case in used]
+    raw = np.array([1.0 / np.sqrt(models.count(model)) for model in models])
+    return np.asarray(raw * len(raw) / raw.sum())
+
+
+def _prior_loss(by: Calibration) -> float:
+    return sum(
+        float(np.log(getattr(by, name) / getattr(_PRIOR, name)) / width) ** 2 / 2
+        for name, width in _WIDTHS.items()
+    )
+
+
+def _descend(loss: Callable[[Calibration], float]) -> Calibration:
+    """Try steps up and down in each factor, smaller and smaller: few factors, and no gradient needed."""
+    best, least = _PRIOR, loss(_PRIOR)
+    for step in _STEPS:
+        for _ in range(_ROUNDS):
+            before = least
+            for name in best.__struct_fields__:
+                for sign in (1.0, -1.0):
+                    value = getattr(best, name) * float(np.exp(sign * step))
+                    if name == "exposed":
+                        value = min(value, 1.0)
+                    if name == "latency":
+                        value = max(value, 1.0)
+                    tried = msgspec.structs.replace(best, **{name: value})
+                    found = loss(tried)
+                    if found < least:
+                        best, least = tried, found
+            if before - least < 1e-6:
+                break
+    return best
+
+
+def calibrate(rows: Sequence[ModelRow], date: str) -> CalibrationFile:
+    """Fit all rows, and all but those of each model."""
+    known = cases(rows)
+    models = dict.fromkeys(row.model for row in rows)
+    left_out = {name: fit([case for case in known if case.row.model != name]) for name in models}
+    ratios = [case.row.us / case.predicted_us(left_out[case.row.model]) for case in known if case.row.fitted]
+    low, high = np.percentile(ratios, [10, 90])
+    return CalibrationFile(
+        date=date,
+        rows=sum(row.fitted for row in rows),
+        calibration=fit(known),
+        left_out=left_out,
+        spread=Spread(low=float(low), high=float(high)),
+    )

@@ -1,0 +1,122 @@
+"""The published figures: models on a device, and single workloads on one tile or one SHAVE."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from softnpu.emulator.prediction.builder import GraphBuilder
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.timing.work import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model's published throughput or latency; `us` is the time of an inference that follows from it.
+
+    `remark` says what no model of the hardware would expect of the row; empty for others. `fitted`: whether
+    calibration may use it.
+    """
+
+    id: str
+    model: str
+    platform: str
+    precision: Precision
+    latency: bool
+    published: float
+    unit: str
+    remark: str
+    fitted: bool
+
+    @property
+    def us(self) -> float:
+        """Microseconds an inference."""
+        return self.published * 1000 if self.latency else 1e6 / self.published
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """Cycles of one workload. Shapes are channels, height, width."""
+
+    platform: str
+    kernel: str
+    precision: Precision
+    before: tuple[int, int, int]
+    after: tuple[int, int, int]
+    window: tuple[int, int]
+    stride: int
+    cycles: int
+    source: str
+
+    @property
+    def id(self) -> str:
+        """A name for tables."""
+        shape = "x".join(map(str, self.after))
+        window = f" {self.window[0]}x{self.window[1]}/{self.stride}" if self.window != (1, 1) else ""
+        return f"{self.kernel.replace('wiseConvolution', 'wise')} {shape}{window}"
+
+    def graph(self) -> Graph:
+        """The workload as a model of one operation."""
+        build = GraphBuilder(self.id)
+        source = build.parameter(1, *self.before)
+        shape = (1, *self.after)
+        if self.kernel in ("Convolution", "DepthwiseConvolution"):
+            groups = self.before[0] if self.kernel.startswith("Depthwise") else 1
+            weights = (
+                build.constant(self.after[0], self.before[0], *self.window)
+                if groups == 1
+                else build.constant(groups, 1, 1, *self.window)
+            )
+            named = "Convolution" if groups == 1 else "GroupConvolution"
+            return build.build(build.add(named, [source, weights], shape, strides=(self.stride, self.stride)))
+        if self.kernel == "Eltwise":
+            return build.build(build.elementwise("Add", source, build.parameter(*shape)))
+        if self.kernel.endswith("Broadcast"):
+            other = build.parameter(1, *(1, 1, self.after[2]))
+            return build.build(build.elementwise(self.kernel.removesuffix("Broadcast"), source, other))
+        if self.kernel in ("Multiply", "Divide", "Greater", "Less", "Equal", "Power"):
+            return build.build(build.elementwise(self.kernel, source, build.parameter(*shape)))
+        return build.build(build.add(self.kernel, [source], shape, axis=3))
+
+
+def model_rows() -> tuple[ModelRow, ...]:
+    """The rows of models, in the order of the file."""
+    return tuple(
+        ModelRow(
+            id=row["id"],
+            model=row["model"],
+            platform=row["platform"],
+            precision=Precision(row["precision"]),
+            latency=row["mode"] == "latency",
+            published=float(row["value"]),
+            unit=row["unit"],
+            remark=row["remark"],
+            fitted=row["fitted"] == "yes",
+        )
+        for row in _read("models.csv")
+    )
+
+
+def workload_rows() -> tuple[WorkloadRow, ...]:
+    """The rows of workloads, in the order of the file."""
+    return tuple(
+        WorkloadRow(
+            platform=row["platform"],
+            kernel=row["kernel"],
+            precision=Precision(row["precision"]),
+            before=(int(row["in_c"]), int(row["in_h"]), int(row["in_w"])),
+            after=(int(row["out_c"]), int(row["out_h"]), int(row["out_w"])),
+            window=(int(row["k_h"]), int(row["k_w"])),
+            stride=int(row["stride"]),
+            cycles=int(row["cycles"]),
+            source=row["source"],
+        )
+        for row in _read("workloads.csv")
+    )
+
+
+def _read(name: str) -> Iterator[dict[str, str]]:
+    text = resources.files(__package__).joinpath(f"data/{name}").read_text(encoding="utf-8")
+    return csv.DictReader(text.splitlines())

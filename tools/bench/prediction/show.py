@@ -1,0 +1,74 @@
+"""What `softnpu bench predict` prints: a line for each published figure, then what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softnpu.emulator.prediction.timing.calibration import CalibrationFile
+from softnpu.tools.bench.prediction.evaluate import MEDIAN, ORDERED, P90, Compared, Summary
+from softnpu.tools.console import format_time, make_table, out, print_json, print_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def show(
+    rows: Sequence[Compared], found: Sequence[Summary], file: CalibrationFile, *, workloads: bool
+) -> None:
+    """Tables for a person; single workloads only if asked for."""
+    models = [row for row in rows if row.left_out]
+    out.print(_rows("models, each left out of the calibration", models))
+    for text in dict.fromkeys(row.remark for row in models if row.remark):
+        marked = [row for row in models if row.remark == text]
+        names = ", ".join(dict.fromkeys(row.id for row in marked))
+        print_line(f"  * {names} on {marked[0].platform}: {text}")
+    if workloads:
+        single = [row for row in rows if not row.left_out]
+        out.print(_rows("\nworkloads on one tile or one SHAVE, not calibrated", single))
+    out.print(_summaries(found))
+    print_line(
+        f"calibrated on {file.date} with {file.rows} rows; held to: median {MEDIAN:.0%}, p90 {P90:.0%}, "
+        f"{ORDERED:.0%} of pairs"
+    )
+    print_line("pairs: of one kind, 30 % or more apart")
+
+
+def _rows(title: str, rows: Sequence[Compared]) -> Table:
+    table = make_table(title, "", "on", "what", right=("measured", "predicted", "error"))
+    for row in rows:
+        table.add_row(
+            f"{'*' if row.remark else ' '} {row.id}",
+            row.platform,
+            f"{row.precision} {row.kind}" if row.left_out else row.precision,
+            _time(row.published_us),
+            _time(row.predicted_us),
+            f"{row.error:+.0%}",
+        )
+    return table
+
+
+def _time(us: float) -> str:
+    return f"{us:.1f} us" if us < 100 else format_time(us / 1e6)
+
+
+def _summaries(found: Sequence[Summary]) -> Table:
+    table = make_table("\ntogether", "", right=("rows", "median", "p90", "pairs", "in order", "targets"))
+    verdicts = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+    for each in found:
+        pairs = ("", "") if each.ordered is None else (str(each.pairs), f"{each.ordered:.0%}")
+        row = (each.name, str(each.rows), f"{each.median:.0%}", f"{each.p90:.0%}", *pairs)
+        table.add_row(*row, verdicts[each.met])
+    return table
+
+
+def show_json(rows: Sequence[Compared], found: Sequence[Summary], file: CalibrationFile) -> None:
+    """One document: every row, the summaries, the calibration."""
+    print_json(
+        {
+            "rows": rows,
+            "summaries": found,
+            "targets": {"median": MEDIAN, "p90": P90, "ordered": ORDERED},
+            "calibration": file,
+        }
+    )
