@@ -35,7 +35,6 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.platforms",
     ),
     "emulator.supervisor": (*_COMMON, "emulator.blob", "emulator.links", "emulator.platforms"),
-    "emulator.prediction": _COMMON,
     "emulator": (*_COMMON, "emulator.supervisor"),
     "driver": (*_COMMON, "emulator.blob"),
     "plugin": (

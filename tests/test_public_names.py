@@ -121,6 +121,7 @@ def test_the_prediction_has_these_names() -> None:
         "OperationSupport",
         "Prediction",
         "Source",
+        "Speed",
         "Support",
         "Verdict",
         "predict",

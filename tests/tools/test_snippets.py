@@ -78,7 +78,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",
         "",
     ),
-    ("prediction.md", "What the real NPU would do"): ("", "assert not prediction.hints"),
+    ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("plugin.md", "Properties"): ("", "assert compiled.get_property('NPU_TILES') == 2"),
     ("plugin.md", "Remote tensors"): (
         "import multiprocessing\npicture, work = 1, repr\n"

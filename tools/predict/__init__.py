@@ -6,7 +6,8 @@
     print(prediction.support["4000"].verdict)
 
 - `prediction.py`: the function and its result.
-- `section.py`: what each question is to be answered by; `support_section.py`: "Will it compile?".
+- `section.py`: what each question is to be answered by; `support_section.py`, `speed_section.py`: the
+  answers.
 - `screen.py`: what the command prints; `tools/predicting.py` is the command itself.
 """
 
@@ -21,8 +22,19 @@ from softnpu.emulator.prediction.support.findings import (
 )
 from softnpu.tools.predict.prediction import Prediction, predict
 from softnpu.tools.predict.section import Hint
+from softnpu.tools.predict.speed_section import Speed
 
-__all__ = ["Finding", "Hint", "OperationSupport", "Prediction", "Source", "Support", "Verdict", "predict"]
+__all__ = [
+    "Finding",
+    "Hint",
+    "OperationSupport",
+    "Prediction",
+    "Source",
+    "Speed",
+    "Support",
+    "Verdict",
+    "predict",
+]
 
 
 def __dir__() -> list[str]:

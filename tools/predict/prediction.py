@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ from softnpu.emulator.prediction.reader import read_graph
 from softnpu.emulator.prediction.support.findings import Support
 from softnpu.tools.failures import ToolError
 from softnpu.tools.predict.section import Hint, Section, Subject
+from softnpu.tools.predict.speed_section import Speed, SpeedSection
 from softnpu.tools.predict.support_section import SupportSection
 
-SECTIONS: Final[tuple[Section, ...]] = (SupportSection(),)
+SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), SpeedSection())
 """The questions, in the order in which they are answered."""
 
 
@@ -38,6 +39,11 @@ class Prediction:
     def support(self) -> Mapping[str, Support]:
         """By platform: whether the compiler takes the model, and why not."""
         return self.answers["support"]
+
+    @property
+    def speed(self) -> Mapping[str, Speed]:
+        """By platform: how long it takes, if its shapes are known."""
+        return self.answers["speed"]
 
 
 def predict(
@@ -80,7 +86,7 @@ def _subject(
         read, name = _read(Path(model)), Path(model).stem
     if shapes:
         _reshape(read, shapes)
-    return Subject(name, read, read_graph(read), read_bodies(read), config)
+    return Subject(name, read, replace(read_graph(read), name=name), read_bodies(read), config)
 
 
 def _read(path: Path) -> ov.Model:
