@@ -56,6 +56,13 @@ CASES: dict[str, Case] = {
         {"operation.slice": UNKNOWN, "shape.inferred": UNKNOWN, "type.integers-of-64-bits": TAKES},
     ),
     "f64": (lambda: models.unary(ops.relu, 1, 4, kind=np.float64), {"type.f64": UNKNOWN}),
+    "f64 inside": (
+        lambda: models.unary(lambda x: ops.convert(ops.relu(ops.convert(x, "f64")), "f32"), 4),
+        {"type.f64": UNKNOWN},
+    ),
+    "f64 that is folded": (
+        lambda: models.unary(lambda x: ops.add(x, ops.convert(ops.constant(np.ones(4)), "f32")), 4), {},
+    ),
     "i64": (lambda: models.unary(ops.negative, 1, 4, kind=np.int64), {"type.integers-of-64-bits": TAKES}),
     "bf16": (lambda: models.unary(ops.relu, 1, 4, kind=ov.Type.bf16), {}),
     "one bit": (

@@ -47,7 +47,7 @@ def _dynamic(graph: Graph) -> Iterator[Finding]:
     if without_rank:
         inputs = [each for each in without_rank if each.type == "Parameter"]
         yield RULES["shape.rank-open"].finding(
-            f"open rank of {_named(inputs or without_rank)}", _names(without_rank)
+            f"open rank of {_named(graph, inputs or without_rank)}", _names(without_rank)
         )
     open_inputs = [each for each in graph.inputs if is_unbounded(each.outputs[0])]
     bounded = [
@@ -56,18 +56,24 @@ def _dynamic(graph: Graph) -> Iterator[Finding]:
         if not each.outputs[0].static and each.outputs[0].shape is not None and each not in open_inputs
     ]
     if open_inputs and _only_batch_is_open(graph):
-        yield RULES["shape.batch"].finding(f"open batch of {_named(open_inputs)}", _names(open_inputs))
+        yield RULES["shape.batch"].finding(f"open batch of {_named(graph, open_inputs)}", _names(open_inputs))
     elif open_inputs:
         concerned = [
             each for each in graph if any(map(is_unbounded, (*each.outputs, *graph.input_tensors(each))))
         ]
-        yield RULES["shape.unbounded"].finding(f"open dimensions of {_named(open_inputs)}", _names(concerned))
+        yield RULES["shape.unbounded"].finding(
+            f"open dimensions of {_named(graph, open_inputs)}", _names(concerned)
+        )
     if bounded:
-        yield RULES["shape.bounded"].finding(f"bounded dimensions of {_named(bounded)}", _names(bounded))
+        yield RULES["shape.bounded"].finding(
+            f"bounded dimensions of {_named(graph, bounded)}", _names(bounded)
+        )
     if not (without_rank or open_inputs or bounded or any(graph.of_type(*_STATES))):
         inferred = [each for each in graph.dynamic if each.type != "Result"]
         if inferred:
-            yield RULES["shape.inferred"].finding(f"open dimensions of {_named(inferred)}", _names(inferred))
+            yield RULES["shape.inferred"].finding(
+                f"open dimensions of {_named(graph, inferred)}", _names(inferred)
+            )
 
 
 def _only_batch_is_open(graph: Graph) -> bool:
@@ -86,7 +92,7 @@ def _states(graph: Graph) -> Iterator[Finding]:
     for rule, matches in (("state.unbounded", True), ("state.bounded", False)):
         found = [each for each in states if any(map(_is_open, each.outputs)) is matches]
         if found:
-            yield RULES[rule].finding(f"shape of {_named(found, 'state')}", _names(found))
+            yield RULES[rule].finding(f"shape of {_named(graph, found, 'state')}", _names(found))
 
 
 def _is_open(tensor: Tensor) -> bool:
@@ -96,11 +102,11 @@ def _is_open(tensor: Tensor) -> bool:
 def _ranks(graph: Graph) -> Iterator[Finding]:
     arguments = [each for each in (*graph.inputs, *graph.results, *graph.of_type(*_STATES)) if _is_high(each)]
     if arguments:
-        yield RULES["rank.argument"].finding(f"rank of {_named(arguments)}", _names(arguments))
+        yield RULES["rank.argument"].finding(f"rank of {_named(graph, arguments)}", _names(arguments))
         return
     inner = [each for each in graph if each.index not in graph.constant_like and _is_high(each)]
     if inner:
-        yield RULES["rank.inner"].finding(f"rank of {_named(inner, 'layer')}", _names(inner))
+        yield RULES["rank.inner"].finding(f"rank of {_named(graph, inner, 'layer')}", _names(inner))
 
 
 def _is_high(operation: Operation) -> bool:
@@ -115,30 +121,35 @@ def _arguments(graph: Graph) -> Iterator[Finding]:
         if any(size > MAX_DIMENSION for tensor in each.outputs for size in tensor.shape or ())
     ]
     if large:
-        yield RULES["size.dimension"].finding(f"size of {_named(large)}", _names(large))
-    long = [each for each in arguments if len(_label(each).encode()) >= MAX_ARGUMENT_NAME]
+        yield RULES["size.dimension"].finding(f"size of {_named(graph, large)}", _names(large))
+    long = [each for each in arguments if len(_label(graph, each).encode()) >= MAX_ARGUMENT_NAME]
     if long:
         yield RULES["size.name"].finding(
-            f"name of {_label(long[0])[:40]}..., one of {len(long)}", _names(long)
+            f"name of {_label(graph, long[0])[:40]}..., one of {len(long)}", _names(long)
         )
 
 
-def _label(operation: Operation) -> str:
-    """The name that a person knows: of an input or output its first tensor name."""
+def _label(graph: Graph, operation: Operation) -> str:
+    """The name that a person knows: the tensor's of an input or output, the variable's of a state."""
+    if operation.type in _STATES:
+        return str(operation.attributes.get("variable_id", operation.name))
+    if operation.type not in ("Parameter", "Result"):
+        return operation.name
     names = operation.outputs[0].names if operation.outputs else ()
-    return names[0] if names and operation.type in ("Parameter", "Result") else operation.name
+    producer = graph.producer(operation, 0)
+    return names[0] if names else operation.name if producer is None else producer.name
 
 
-def _named(operations: list[Operation], noun: str = "") -> str:
-    """`input 'x' [?,3]`, the first three."""
+def _named(graph: Graph, operations: list[Operation], noun: str = "") -> str:
+    """`input 'x' [?,3]`, the first three; a state that is read and assigned counts once."""
     kinds = {"Parameter": "input", "Result": "output", "ReadValue": "state", "Assign": "state"}
-    shown = [
-        f"{noun or kinds.get(each.type, 'layer')} '{_label(each)}'"
+    named = dict.fromkeys(
+        f"{noun or kinds.get(each.type, 'layer')} '{_label(graph, each)}'"
         + (f" {text(each.outputs[0])}" if each.outputs else "")
-        for each in operations[:_LISTED]
-    ]
-    more = f" and {len(operations) - _LISTED} more" if len(operations) > _LISTED else ""
-    return ", ".join(shown) + more
+        for each in operations
+    )
+    more = f" and {len(named) - _LISTED} more" if len(named) > _LISTED else ""
+    return ", ".join(list(named)[:_LISTED]) + more
 
 
 def _names(operations: Iterable[Operation]) -> list[str]:
