@@ -171,7 +171,8 @@ COMPILE_PROPERTIES = (
         "NPU_STRICT",
         Use.COMPILER,
         "refuses what the real NPU's compiler is known to refuse, with the source of the rule; `query_model`"
-        " leaves such layers out. Always so with a strict daemon (`softnpu daemon --strict`). Not in OpenVINO",
+        " leaves such layers out. Always so with a strict daemon (`softnpu daemon --strict`). Not in"
+        " OpenVINO",
         cached=True,
     ),
     Property(
