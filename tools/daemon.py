@@ -136,6 +136,8 @@ def daemon(
     start_background(settings)
     with connect(path) as driver:
         _announce(driver.status())
+    if settings.is_strict:
+        print_line("  strict: models that silicon is known to refuse are refused")
 
 
 def stop(

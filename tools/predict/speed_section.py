@@ -14,6 +14,7 @@ from softnpu.tools.console import format_bytes, format_time, make_table, out, pr
 from softnpu.tools.predict.section import Hint, Subject
 
 _SLOWEST: Final = 5
+_LARGEST: Final = 4
 _US: Final = 1e6
 
 
@@ -45,7 +46,7 @@ class SpeedSection:
         return Speed(all_tiles=found, one_tile=single, wins=wins(subject.graph, found))
 
     def hints(self, answers: Mapping[str, Speed]) -> Sequence[Hint]:
-        """The changes that save time, once for all platforms that they save it on."""
+        """The few changes that save most, once for all platforms that they save it on."""
         platforms: dict[str, list[str]] = {}
         reasons: dict[str, str] = {}
         best: dict[str, float] = {}
@@ -54,7 +55,7 @@ class SpeedSection:
                 platforms.setdefault(win.text, []).append(platform)
                 best[win.text] = max(best.get(win.text, 0.0), win.saved)
                 reasons[win.text] = f"{win.reason}; up to {best[win.text]:.0%} of the time"
-        ordered = sorted(best, key=lambda text: -best[text])
+        ordered = sorted(best, key=lambda text: -best[text])[:_LARGEST]
         return [Hint(text, reasons[text], tuple(platforms[text])) for text in ordered]
 
     def show(self, answers: Mapping[str, Speed], *, details: bool) -> None:
