@@ -75,7 +75,8 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
         served.record(supervisor.status_path)
         stops.apply_to(supervisor)
         _announce_ready(supervisor, ready_fd)
-        log.info("serving %s with devices %s", served.path, ", ".join(settings.devices))
+        strict = ", strict" if settings.is_strict else ""
+        log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
         supervisor.run()
     finally:
         served.close()

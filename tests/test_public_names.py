@@ -16,6 +16,7 @@ import pytest
 import softnpu.driver
 import softnpu.plugin
 import softnpu.plugin.torch
+import softnpu.tools.predict
 from tests.conformance.call_tables import CALLS
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +112,20 @@ def test_the_plugin_has_the_names_of_openvino_and_its_own() -> None:
     theirs = {name for name in dir(openvino) if not name.startswith("_")} | {"__version__"}
     assert set(dir(softnpu.plugin)) == theirs | set(softnpu.plugin.__all__)
     assert dir(softnpu.plugin.torch) == ["CompiledModule", "compile", "load", "save"]
+
+
+def test_the_prediction_has_these_names() -> None:
+    assert dir(softnpu.tools.predict) == [
+        "Finding",
+        "Hint",
+        "OperationSupport",
+        "Prediction",
+        "Source",
+        "Speed",
+        "Support",
+        "Verdict",
+        "predict",
+    ]
 
 
 def test_softnpu_has_its_version_and_the_two_ways_to_program_it() -> None:

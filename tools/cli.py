@@ -13,7 +13,7 @@ import typer
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
-from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, run, status
+from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, predicting, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
 from softnpu.tools.stress import cli as stress
@@ -49,6 +49,7 @@ def root(
 app.command("demo")(demo.demo)
 app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)
+app.command("predict")(predicting.predict)
 # behind the program's name everything is the program's: no option of it is read as one of ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)

@@ -110,6 +110,9 @@ def daemon(
     self_check: Annotated[
         bool, typer.Option("--self-check", help="Try out every model that is loaded; for tests.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse the models that silicon is known to refuse.")
+    ] = False,
     failpoints: Annotated[
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
@@ -139,7 +142,11 @@ def daemon(
     }
     settings = msgspec.structs.replace(
         DaemonSettings(
-            socket=str(path), log_level=log_level, idle_timeout_s=idle_timeout, self_check=self_check
+            socket=str(path),
+            log_level=log_level,
+            idle_timeout_s=idle_timeout,
+            self_check=self_check,
+            strict=strict,
         ),
         **{name: value for name, value in chosen.items() if value is not None},
     )
@@ -149,6 +156,8 @@ def daemon(
     start_background(settings)
     with connect(path) as driver:
         _announce(driver.status())
+    if settings.is_strict:
+        print_line("  strict: models that silicon is known to refuse are refused")
 
 
 def stop(

@@ -41,7 +41,7 @@ class CompileRequest:
         config = options.merged(job.config, flags.config, subject)
         if job.flags & GraphFlag.ENABLE_PROFILING:
             config[options.PROFILING] = "YES"
-        settings = options.effective(config, job.platform, subject, flags.config)
+        settings = options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
         xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
         weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
         return cls(job, subject, settings, flags, xml, weights)

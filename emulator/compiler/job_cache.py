@@ -19,10 +19,11 @@ from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequ
 from softnpu.emulator.compiler.digests import sources_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
-from softnpu.emulator.compiler.options import COMPILER, PLATFORM
+from softnpu.emulator.compiler.options import COMPILER, PLATFORM, STRICT
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.prediction.support import rules
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
@@ -125,6 +126,8 @@ def _input_digest(request: CompileRequest, stages: Stages) -> bytes:
 def _configuration(request: CompileRequest) -> cache_key.Configuration:
     # the platform has a part of its own, where it is spelled in one way
     values = {name: value for name, value in request.settings.values.items() if name != PLATFORM}
+    if request.settings.strict:
+        values[STRICT] = f"YES by rules {rules.VERSION}"
     return cache_key.Configuration(
         name=request.job.name,
         platform=request.settings.platform,

@@ -59,6 +59,8 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         meta = reader.metadata()
         subject = f"model '{meta.name}'"
         _check_target(meta, job.platform, runtime, subject)
+        if job.strict:
+            _check_strict(meta, subject)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)
@@ -223,6 +225,17 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
             f"{subject}, precision", found=f"'{meta.precision}'", expected=f"'{settings.precision}'"
         )
     options.with_precision(settings, runtime.capabilities, subject)
+
+
+def _check_strict(meta: GraphMeta, subject: str) -> None:
+    """Refuse a blob that nobody has checked for what silicon refuses."""
+    if meta.config.get(options.STRICT) != "YES":
+        raise _invalid(
+            f"{subject}, config",
+            found=f"compiled without {options.STRICT}",
+            expected="a model that a strict compiler has taken, as this daemon is strict",
+            hint="compile the model anew",
+        )
 
 
 def _check_content(

@@ -36,6 +36,7 @@ STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
 WEIGHTLESS = "ENABLE_WEIGHTLESS"
 CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
 UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
+STRICT = "NPU_STRICT"
 
 # The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
 # another precision silently: f16 asked for on a host with bf16 only gave bf16.
@@ -87,6 +88,15 @@ class Settings:
     def platform(self) -> str:
         """The platform to compile for: that of the device, unless the property names another one."""
         return self.values[PLATFORM]
+
+    @property
+    def strict(self) -> bool:
+        """Whether to refuse what silicon is known to refuse."""
+        return self.values[STRICT] == "YES"
+
+    def made_strict(self, strict: bool) -> Settings:
+        """The same, strict if the daemon is: a client cannot turn that off."""
+        return Settings({**self.values, STRICT: "YES"}, self.hint) if strict else self
 
     def without_profiling(self) -> Settings:
         """The same without profiling."""
@@ -193,6 +203,8 @@ OPTIONS: dict[str, Option] = {
     "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
     CALL_NUMBER: _known(_integer(0), "0"),
     "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
+    # recorded, so that a strict daemon knows which blobs were compiled so
+    STRICT: Option(*_YES_NO, default="", engine=True),
     UNBOUNDED_BYTES: Option(*_integer(1, ARGUMENT_LIMIT), default="", engine=True),
     TILES: Option(*_integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(_integer(1), ""),

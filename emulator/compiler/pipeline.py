@@ -17,6 +17,7 @@ from softnpu.emulator.compiler import (
     ir,
     options,
     states,
+    strict,
     weights_separation,
 )
 from softnpu.emulator.compiler.canonical import Canonical, canonical
@@ -82,6 +83,8 @@ def _prepared(
     if settings.makes_static:
         dynamic.to_static(model, subject)
         before = arguments.with_shapes(before, model)
+    if settings.strict:
+        strict.check(model, settings, subject, stages)
     if settings.dynamic_states:
         stages.begin("check")
         own = checks.arguments(model, subject, before, settings.strides_for)

@@ -13,12 +13,12 @@ from softnpu.emulator.links.compiler import QueryJob
 
 def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
     """The friendly names of the supported operations, each in angle brackets, in execution order."""
-    from softnpu.emulator.compiler import arguments, checks, ir
+    from softnpu.emulator.compiler import arguments, checks, ir, strict
 
     subject = f"model '{job.name}'"
     stages.begin("receive")
     flags = build_flags.parse(job.build_flags, subject)
-    settings = options.effective(flags.config, job.platform, subject, flags.config)
+    settings = options.effective(flags.config, job.platform, subject, flags.config).made_strict(job.strict)
     xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
     weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
     stages.begin("read")
@@ -31,5 +31,7 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
         operation.friendly_name
         for operation in checks.unsupported_operations(runtime.core, model, settings.precision, subject)
     }
+    if settings.strict:
+        unsupported |= strict.refused_layers(model, settings)
     text = "".join(f"<{name}>" for name in operations if name not in unsupported).encode()
     return JobResult(GraphQueried(length=len(text)), (linux.sealed_copy("layers", text),))

@@ -32,6 +32,8 @@ ENV_CLOCK = "SOFTNPU_CLOCK"
 """`device` or `paced`: such a daemon's devices show the modelled clock, or also take that long."""
 ENV_INFERENCE_US = "SOFTNPU_INFERENCE_US"
 """The modelled time of every inference on such devices, in microseconds, instead of the predicted one."""
+ENV_STRICT = "SOFTNPU_STRICT"
+"""`1`: a daemon refuses the models that silicon is known to refuse."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
@@ -69,10 +71,12 @@ def idle_s(default: float) -> float:
 
 def self_check() -> bool:
     """`SOFTNPU_SELF_CHECK`: whether engines check what they load."""
-    text = os.environ.get(ENV_SELF_CHECK, "")
-    if text not in {"", "0", "1"}:
-        raise _out_of_range(ENV_SELF_CHECK, found=text, expected="0 or 1")
-    return text == "1"
+    return _switch(ENV_SELF_CHECK)
+
+
+def strict() -> bool:
+    """`SOFTNPU_STRICT`: whether a daemon refuses what silicon refuses."""
+    return _switch(ENV_STRICT)
 
 
 def clock() -> Clock:
@@ -122,6 +126,13 @@ def _is_variable(name: str, value: object) -> bool:
         return b"\0" not in os.fsencode(name + value)
     except UnicodeEncodeError:
         return False
+
+
+def _switch(variable: str) -> bool:
+    text = os.environ.get(variable, "")
+    if text not in {"", "0", "1"}:
+        raise _out_of_range(variable, found=text, expected="0 or 1")
+    return text == "1"
 
 
 def _out_of_range(variable: str, *, found: str, expected: str) -> Refused:

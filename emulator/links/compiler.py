@@ -28,20 +28,25 @@ from softnpu.emulator.interface.messages import (
 
 
 class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
-    """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`."""
+    """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`.
+
+    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does.
+    """
 
     platform: str
     context: Handle = 0
+    strict: bool = False
 
 
 class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
     """Check a native blob for `platform`. Descriptors and fields as in `GraphImport`. Outcome: `Compiled`.
 
-    `deferred`: the engine compares the constants with their digests.
+    `deferred`: the engine compares the constants with their digests. `strict`: only what was compiled so.
     """
 
     platform: str
     context: Handle = 0
+    strict: bool = False
 
 
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
@@ -60,11 +65,12 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
 class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
     """List the layers of an IR that `platform` executes. Descriptors and fields as in `GraphQuery`.
 
-    Outcome: `GraphQueried`.
+    `strict`: without those that silicon is known to refuse. Outcome: `GraphQueried`.
     """
 
     platform: str
     context: Handle = 0
+    strict: bool = False
 
 
 class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):

@@ -6,5 +6,7 @@ runtime; only `reader.py` knows OpenVINO's model.
 - `graph.py`: a neutral description of a model: operations, tensors, edges.
 - `reader.py`: the graph of an `openvino.Model`.
 - `groups.py`: which operations the device fuses, so that it rounds and stores once behind them.
+- `bodies.py`: the graphs inside If, Loop and TensorIterator.
+- `support/`: what the NPU and its compiler take and refuse, rules with their sources.
 - `timing/`: how long each group takes, and what bounds it.
 """

@@ -49,6 +49,7 @@ CONVOLUTIONS: Final = frozenset(("Convolution", "ConvolutionBackpropData", "Bina
 GROUP_CONVOLUTIONS: Final = frozenset(("GroupConvolution", "GroupConvolutionBackpropData"))
 _POOLS: Final = frozenset(("MaxPool", "AvgPool"))
 _FUSED: Final = frozenset(("Relu", "Clamp", "PRelu", "LeakyRelu", "FakeQuantize", "Convert"))
+_ACTIVATIONS: Final = frozenset(("Sigmoid", "Tanh"))
 _LARGEST_POOL: Final = 11
 _FREE: Final = frozenset(
     ("Parameter", "Constant", "Result", "Reshape", "Squeeze", "Unsqueeze", "ReadValue", "Assign", "Identity")
@@ -74,17 +75,22 @@ _MOVES: Final = frozenset(
 _VIEWS: Final = frozenset(("Concat", "Split", "VariadicSplit", "StridedSlice", "Slice"))
 
 
-def fuse(graph: Graph, *, native_sigmoid: bool = False) -> tuple[Group, ...]:
-    """The groups of a graph, in its order. `native_sigmoid`: the DPU has Sigmoid and Tanh on its way out."""
-    return tuple(_Fusion(graph, native_sigmoid).groups())
+def fuse(graph: Graph, native: frozenset[str] = frozenset()) -> tuple[Group, ...]:
+    """The groups of a graph, in its order.
+
+    `native` are operations that a newer DPU has besides: Sigmoid and Tanh on its way out, Multiply of two
+    tensors, MVN.
+    """
+    return tuple(_Fusion(graph, native).groups())
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, native_sigmoid: bool) -> None:
+    def __init__(self, graph: Graph, native: frozenset[str]) -> None:
         self._graph = graph
         self._folded = graph.constant_like
         self._taken: set[int] = set()
-        self._fused = _FUSED | ({"Sigmoid", "Tanh"} if native_sigmoid else frozenset())
+        self._native = native
+        self._fused = _FUSED | (native & _ACTIVATIONS)
 
     def groups(self) -> Iterator[Group]:
         for each in self._graph:
@@ -130,14 +136,14 @@ class _Fusion:
             return "Pool"
         if operation.type in ("Add", "Subtract", "Multiply"):
             return self._elementwise_kernel(operation)
-        return None
+        return "Eltwise" if operation.type == "MVN" and "MVN" in self._native else None
 
     def _elementwise_kernel(self, operation: Operation) -> str | None:
         """The DPU adds two tensors of one shape, and scales and shifts channels by constants."""
         graph = self._graph
         if any(source.operation in self._folded for source in operation.inputs):
             return "Scale" if self._floating(operation) else None
-        if operation.type == "Multiply":
+        if operation.type == "Multiply" and "Multiply" not in self._native:
             return None
         shapes = {tensor.shape for tensor in graph.input_tensors(operation)}
         return "Eltwise" if len(shapes) == 1 and self._floating(operation) else None

@@ -33,6 +33,7 @@ class GraphRequests:
     def __init__(self, state: SessionState, session: int) -> None:
         self._state = state
         self._owner = (state.user.uid, session)
+        self._strict = state.services.strict
         self._compilations: dict[int, Compilation] = {}
 
     def close(self) -> None:
@@ -48,7 +49,7 @@ class GraphRequests:
         fds = call.packet.take_fds(1 + len(request.weights))
         # workers have the rights of the daemon's owner: files of its cache are no business of others
         cache = request.cache if self._state.user.commands else None
-        job = job_of(CompileJob, request, platform=self._platform(context), cache=cache)
+        job = job_of(CompileJob, request, platform=self._platform(context), cache=cache, strict=self._strict)
         self._compile(call, context, job, fds)
 
     def import_blob(self, call: Call, request: msg.GraphImport) -> None:
@@ -62,7 +63,7 @@ class GraphRequests:
                 expected="0 or more",
             )
         fds = call.packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
-        job = job_of(ImportJob, request, platform=self._platform(context))
+        job = job_of(ImportJob, request, platform=self._platform(context), strict=self._strict)
         self._compile(call, context, job, fds)
 
     def answer_blob(self, call: Call, request: msg.GraphBlob) -> None:
@@ -97,7 +98,7 @@ class GraphRequests:
         context = self._state.contexts.get(request.context)
         self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
-        job = job_of(QueryJob, request, platform=self._platform(context))
+        job = job_of(QueryJob, request, platform=self._platform(context), strict=self._strict)
         self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)))
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:

@@ -24,7 +24,10 @@ Post = Callable[[int, msg.Message, Sequence[int]], None]
 
 @dataclass(frozen=True)
 class Services:
-    """What all sessions of a daemon use. `session_segments`: most memory files of one session."""
+    """What all sessions of a daemon use. `session_segments`: most memory files of one session.
+
+    `strict`: the compiler refuses what silicon refuses.
+    """
 
     reactor: Reactor
     devices: Sequence[Device]
@@ -32,6 +35,7 @@ class Services:
     users: Users
     limits: msg.Limits
     session_segments: int
+    strict: bool = False
     context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def device(self, index: int, object: str) -> Device:

@@ -31,6 +31,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled
     time of every inference, 0 for what `softnpu predict` says.
+    `strict`: models that silicon is known to refuse are refused; off: what `SOFTNPU_STRICT` says.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
@@ -49,6 +50,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     self_check: bool = False
     clock: Clock = Clock.HOST
     inference_us: int = 0
+    strict: bool = False
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()
@@ -97,6 +99,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 expected=error.expected,
             ) from error
         environment.self_check()
+        environment.strict()
         for injection in self.injections():
             check_injected_device(injection, len(self.devices))
 
@@ -108,6 +111,11 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     def checks_itself(self) -> bool:
         """Whether engines try out what they load."""
         return self.self_check or environment.self_check()
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the compiler refuses what silicon refuses."""
+        return self.strict or environment.strict()
 
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""

@@ -70,6 +70,7 @@ class Supervisor:
             users=self._users,
             limits=limits_for(settings),
             session_segments=settings.limits.session_segments,
+            strict=settings.is_strict,
         )
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}

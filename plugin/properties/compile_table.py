@@ -177,6 +177,14 @@ COMPILE_PROPERTIES = (
         " bounds is refused",
         cached=True,
     ),
+    switch(
+        "NPU_STRICT",
+        Use.COMPILER,
+        "refuses what the real NPU's compiler is known to refuse, with the source of the rule; `query_model`"
+        " leaves such layers out. Always so with a strict daemon (`softnpu daemon --strict`). Not in"
+        " OpenVINO",
+        cached=True,
+    ),
     Property(
         name="NPU_ENABLE_STRIDES_FOR",
         kind=Text("names of inputs and outputs, separated by commas"),

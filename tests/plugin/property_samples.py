@@ -54,6 +54,7 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "COMPILATION_NUM_THREADS": [(7, 7), ("7", 7)],
     "NPU_BATCH_MODE": [("COMPILER", "COMPILER"), ("PLUGIN", "PLUGIN")],
     "NPU_DYNAMIC_SHAPE_TO_STATIC": _YES,
+    "NPU_STRICT": _YES,
     "NPU_ENABLE_STRIDES_FOR": [("image", "image")],
     "NPU_BYPASS_UMD_CACHING": [*_YES, (ov.properties.intel_npu.bypass_umd_caching(True)[1], True)],
     "CACHE_DIR": [("some/where", "some/where"), (Path("some/where"), "some/where")],

@@ -104,7 +104,16 @@ def test_a_native_sigmoid_is_computed_behind_the_product() -> None:
     value = build.convolution(build.parameter(1, 16, 8, 8), 16, activation="Sigmoid")
     graph = build.build(value)
     assert len(fuse(graph)) == 2
-    assert len(fuse(graph, native_sigmoid=True)) == 1
+    assert len(fuse(graph, frozenset(("Sigmoid",)))) == 1
+
+
+def test_a_native_product_of_two_tensors_is_computed_by_the_dpu() -> None:
+    build = GraphBuilder("small")
+    graph = build.build(
+        build.elementwise("Multiply", build.parameter(1, 16, 8, 8), build.parameter(1, 16, 8, 8))
+    )
+    assert [group.unit.value for group in fuse(graph)] == ["SHAVE"]
+    assert [group.unit.value for group in fuse(graph, frozenset(("Multiply",)))] == ["DPU"]
 
 
 def test_groups_have_what_they_read_and_write() -> None:

@@ -23,8 +23,6 @@ from softnpu.emulator.prediction.timing.providers import (
 from softnpu.emulator.prediction.timing.work import Precision, Work
 from softnpu.tools.bench.prediction.architectures import ARCHITECTURES, architecture
 
-pytestmark = pytest.mark.quick
-
 _PRECISIONS = (Precision.F16, Precision.INT8)
 
 

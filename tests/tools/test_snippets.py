@@ -78,6 +78,14 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",
         "",
     ),
+    ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
+    ("prediction-speed.md", "What a figure means"): ("", ""),
+    ("prediction-speed.md", "The model"): (
+        "from softnpu.emulator.prediction.reader import read_graph, read_model\n"
+        "from softnpu.emulator.prediction.timing import predict\n"
+        "from softnpu.tools.demo.digits import model_path",
+        "",
+    ),
     ("plugin.md", "Properties"): ("", "assert compiled.get_property('NPU_TILES') == 2"),
     ("plugin.md", "Remote tensors"): (
         "import multiprocessing\npicture, work = 1, repr\n"

@@ -28,8 +28,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), a score; no table has it,
       and the platforms differ much. 5010 has that of 4000.
     - `requantise`: on the passes that an int8 model makes around software kernels, which compute in f16.
-    - `latency`: on the time of one inference at a time, which has no next one to overlap with. `latency_us`: what
-      such an inference takes beside it.
+    - `latency`: on the time of one inference at a time, which has no next one to overlap with.
+      `latency_us`: what such an inference takes beside it.
     """
 
     dpu: float = 1.0

@@ -26,7 +26,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One platform. The DPU's rates hold for int8; f16 has half of each."""
+    """One platform. The DPU's rates hold for int8; f16 has half of each.
+
+    `native`: operations that its DPU has beside those of all platforms (VPUNN, `device_valid_valuesVPU5.h`).
+    `measured`: somebody has published the time of a model on it.
+    """
 
     platform: str
     tiles: int
@@ -38,7 +42,7 @@ class Device:
     cmx: Figure
     ddr: Figure
     dma: Figure
-    native_sigmoid: bool
+    native: frozenset[str]
     pads_channels: bool
     measured: bool
 
@@ -54,6 +58,7 @@ class Device:
 
 
 _VPUNN = "VPUNN include/vpu/device_HW_characteristics_"
+_VPUNN_5 = "VPUNN include/vpu/hw_characteristics/device_HW_characteristics_VPU5.h"
 _TESTS_27 = "VPUNN tests/cpp/NPU27_regression_tests.cpp"
 _TESTS_40 = "VPUNN tests/cpp/NPU40_regression_tests.cpp"
 _RESOURCES = "npu_compiler platform_resources.hpp"
@@ -73,7 +78,7 @@ DEVICES: Final[Mapping[str, Device]] = {
             cmx=Figure(1936 * _KIB, 1936 * _KIB, 2048 * _KIB, "bytes a tile", _RESOURCES),
             ddr=Figure(27, 23, 29, "GB/s", f"{_VPUNN}VPU2_7.h; band: reached by LLMs"),
             dma=Figure(31.2, 20, 62.4, "GB/s", "VPUNN: 32 B a cycle at 975 MHz, one of two ports"),
-            native_sigmoid=False,
+            native=frozenset(),
             pads_channels=True,
             measured=True,
         ),
@@ -88,7 +93,7 @@ DEVICES: Final[Mapping[str, Device]] = {
             cmx=Figure(1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", _RESOURCES),
             ddr=Figure(67, 45, 136, "GB/s", f"{_VPUNN}VPU4.h (45, later 136); reached by LLMs: 65 to 69"),
             dma=Figure(62.1, 45, 124, "GB/s", "VPUNN: 64 B a cycle at 971 MHz, one of two ports"),
-            native_sigmoid=False,
+            native=frozenset(),
             pads_channels=True,
             measured=True,
         ),
@@ -96,14 +101,22 @@ DEVICES: Final[Mapping[str, Device]] = {
             platform="5010",
             tiles=3,
             shaves_per_tile=2,
-            clock=Figure(1950, 1950, 2035, "MHz", "VPUNN; 50 TOPS: 2035"),
-            macs=Figure(4096, 4096, 4096, "int8 MAC", "VPUNN: NPU5 has twice the MACs of NPU4 in a tile"),
-            depthwise_macs=Figure(208, 104, 208, "int8 MAC", "inferred: that of 4000, times its MACs"),
-            elementwise=Figure(72, 36, 72, "int8 elements", "inferred: that of 4000, times its MACs"),
-            cmx=Figure(1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", "not published: that of 4000"),
-            ddr=Figure(67, 45, 136, "GB/s", "VPUNN (45, later 136); reached: not published, that of 4000"),
-            dma=Figure(62.1, 45, 124, "GB/s", "not published: that of 4000"),
-            native_sigmoid=True,
+            clock=Figure(1950, 1950, 2035, "MHz", f"{_VPUNN_5}; 50 TOPS: 2035"),
+            macs=Figure(4096, 4096, 4096, "int8 MAC", _VPUNN_5),
+            depthwise_macs=Figure(
+                104, 52, 208, "int8 MAC", f"inferred: that of 4000; {_VPUNN_5}: 32 PPEs, not 64"
+            ),
+            elementwise=Figure(
+                36, 18, 72, "int8 elements", f"inferred: that of 4000; {_VPUNN_5}: 32 PPEs, not 64"
+            ),
+            cmx=Figure(
+                1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", "VPUNN: 1536 KiB; usable as on 4000"
+            ),
+            ddr=Figure(
+                67, 45, 136, "GB/s", f"{_VPUNN_5} (45, later 136); reached: not published, that of 4000"
+            ),
+            dma=Figure(71.3, 45, 143, "GB/s", "VPUNN: 64 B a cycle at 1114 MHz, one of two ports"),
+            native=frozenset(("Sigmoid", "Tanh", "Multiply", "MVN")),
             pads_channels=False,
             measured=False,
         ),

@@ -34,7 +34,7 @@ _COLUMNS: Final = (
 
 def work_of(graph: Graph, device: Device, tiles: int, precision: Precision) -> tuple[Work, ...]:
     """The work of each group of a graph on so many tiles of a device."""
-    groups = fuse(graph, native_sigmoid=device.native_sigmoid)
+    groups = fuse(graph, device.native)
     return tuple(measure(graph, group, device, tiles, precision) for group in groups)
 
 

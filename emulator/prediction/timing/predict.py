@@ -13,7 +13,7 @@ from softnpu.emulator.prediction.groups import Unit
 from softnpu.emulator.prediction.timing import calibration
 from softnpu.emulator.prediction.timing.calibration import CalibrationFile, Features
 from softnpu.emulator.prediction.timing.devices import Device, find_device
-from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
+from softnpu.emulator.prediction.timing.features import SELECTIONS, features_of, unit_times, work_of
 from softnpu.emulator.prediction.timing.providers import DEFAULT_PROVIDERS, Provider, UnitTime
 from softnpu.emulator.prediction.timing.result import Band, Bound, LayerTime, Memory, Prediction
 from softnpu.emulator.prediction.timing.work import Precision, Work
@@ -181,6 +181,10 @@ class _Builder:
             types = sorted({each.type for each in unknown})
             notes.append(
                 f"no published figure for the software kernels of {', '.join(types)}: a default rate"
+            )
+        if any(each.type in SELECTIONS for each in layers):
+            notes.append(
+                "selecting boxes is calibrated with two models, and differs tenfold between platforms"
             )
         if any(each.type in ("If", "Loop", "TensorIterator") for each in layers):
             notes.append("bodies of If, Loop and TensorIterator are not counted")

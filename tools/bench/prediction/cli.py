@@ -15,10 +15,12 @@ def run(*, json: bool, workloads: bool) -> bool:
     """Print the comparison; return whether the predictions of all models meet what they are held to."""
     file = calibration.load()
     cases = fit.cases(model_rows())
-    models = list(evaluate.compare_models(cases, file))
-    plain = list(evaluate.compare_models(cases, file, same_selection=True))
-    single = list(evaluate.compare_workloads(workload_rows()))
-    found = [*evaluate.summaries(models, plain), evaluate.summarise("single workloads", single, held=False)]
+    models = evaluate.compare_models(cases, file)
+    single = evaluate.compare_workloads(workload_rows())
+    found = (
+        *evaluate.summaries(cases, file),
+        evaluate.summarise("single workloads", single, held=False),
+    )
     rows = [*models, *single]
     if json:
         show.show_json(rows, found, file)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
@@ -61,28 +62,40 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_models(
     cases: Sequence[fit.Case], file: CalibrationFile, *, same_selection: bool = False
-) -> Iterator[Compared]:
+) -> tuple[Compared, ...]:
     """Each row of a model, predicted with the factors that were fitted without that model.
 
     `same_selection`: as if 4000 selected boxes as fast as 3720, which its hardware lets expect.
     """
-    for case in cases:
-        row, factors = case.row, file.left_out[case.row.model]
-        if same_selection:
-            factors = msgspec.structs.replace(factors, selection_4000_ns=factors.selection_3720_ns)
-        predicted = case.predicted_us(factors)
-        yield Compared(
-            id=row.model,
-            kind="latency" if row.latency else "throughput",
-            platform=row.platform,
-            precision=row.precision.value,
-            published=f"{row.published:g} {row.unit}",
-            published_us=row.us,
-            predicted_us=predicted,
-            error=predicted / row.us - 1,
-            left_out=True,
-            remark=row.remark,
-        )
+    return tuple(_compared(case, _left_out_us(case, file, same_selection)) for case in cases)
+
+
+def compare_roofline(cases: Sequence[fit.Case]) -> tuple[Compared, ...]:
+    """Each row beside the peak rates of the device alone: what the details are worth."""
+    return tuple(_compared(case, case.roofline_us) for case in cases)
+
+
+def _left_out_us(case: fit.Case, file: CalibrationFile, same_selection: bool) -> float:
+    factors = file.left_out[case.row.model]
+    if same_selection:
+        factors = msgspec.structs.replace(factors, selection_4000_ns=factors.selection_3720_ns)
+    return case.predicted_us(factors)
+
+
+def _compared(case: fit.Case, predicted_us: float) -> Compared:
+    row = case.row
+    return Compared(
+        id=row.model,
+        kind="latency" if row.latency else "throughput",
+        platform=row.platform,
+        precision=row.precision.value,
+        published=f"{row.published:g} {row.unit}",
+        published_us=row.us,
+        predicted_us=predicted_us,
+        error=predicted_us / row.us - 1,
+        left_out=True,
+        remark=row.remark,
+    )
 
 
 def document_line(row: Compared) -> str:
@@ -92,32 +105,36 @@ def document_line(row: Compared) -> str:
     return f"| {row.id}{mark} | {row.platform} | {what} | {row.published} | {row.error:+.0%} |"
 
 
-def compare_workloads(rows: Sequence[WorkloadRow]) -> Iterator[Compared]:
+def compare_workloads(rows: Sequence[WorkloadRow]) -> tuple[Compared, ...]:
     """Each workload on one tile or one SHAVE, by the figures of the device without any calibration."""
-    for row in rows:
-        device = find_device(row.platform)
-        work = _workload(row, device)
-        clock = _VPUNN_MHZ[row.platform]
-        if work.group.unit is Unit.DPU:
-            predicted = work.dpu_cycles / clock
-        else:
-            predicted = find_kernel(row.platform, work.kernel).time(work.elements, work.rows, 1)
-        published = row.cycles / clock
-        yield Compared(
-            id=row.id,
-            kind="workload",
-            platform=row.platform,
-            precision=row.precision.value,
-            published=f"{row.cycles} cycles",
-            published_us=published,
-            predicted_us=predicted,
-            error=predicted / published - 1,
-            left_out=False,
-            remark="",
-        )
+    return tuple(_compared_workload(row) for row in rows)
+
+
+def _compared_workload(row: WorkloadRow) -> Compared:
+    work = _workload(row, find_device(row.platform))
+    clock = _VPUNN_MHZ[row.platform]
+    if work.group.unit is Unit.DPU:
+        predicted = work.dpu_cycles / clock
+    else:
+        predicted = find_kernel(row.platform, work.kernel).time(work.elements, work.rows, 1)
+    published = row.cycles / clock
+    return Compared(
+        id=row.id,
+        kind="workload",
+        platform=row.platform,
+        precision=row.precision.value,
+        published=f"{row.cycles} cycles",
+        published_us=published,
+        predicted_us=predicted,
+        error=predicted / published - 1,
+        left_out=False,
+        remark="",
+    )
 
 
 def _workload(row: WorkloadRow, device: Device) -> Work:
+    # the rows of NPU 5 are software kernels, also of operations that its DPU has
+    device = replace(device, native=frozenset())
     works = work_of(row.graph(), device, 1, row.precision)
     return next(work for work in works if work.group.unit is not Unit.DMA)
 
@@ -155,11 +172,10 @@ def _ordered(one: Compared, other: Compared) -> bool:
     return (one.published_us < other.published_us) == (one.predicted_us < other.predicted_us)
 
 
-def summaries(models: Sequence[Compared], plain: Sequence[Compared]) -> tuple[Summary, ...]:
-    """All models and those without a remark, then for comparison each platform, and `plain` predictions.
-
-    `plain` are those of `same_selection`.
-    """
+def summaries(cases: Sequence[fit.Case], file: CalibrationFile) -> tuple[Summary, ...]:
+    """All models and those without a remark; for comparison each platform and two simpler predictions."""
+    models = compare_models(cases, file)
+    plain = compare_models(cases, file, same_selection=True)
     platforms = dict.fromkeys(row.platform for row in models)
     return (
         summarise("all rows of models", models),
@@ -169,4 +185,5 @@ def summaries(models: Sequence[Compared], plain: Sequence[Compared]) -> tuple[Su
             for name in platforms
         ),
         summarise("boxes on 4000 as on 3720", plain, held=False),
+        summarise("peak rates alone", compare_roofline(cases), held=False),
     )

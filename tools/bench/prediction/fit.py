@@ -17,6 +17,7 @@ from softnpu.emulator.prediction.timing import calibration
 from softnpu.emulator.prediction.timing.calibration import Calibration, CalibrationFile, Features, Spread
 from softnpu.emulator.prediction.timing.devices import find_device
 from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
+from softnpu.emulator.prediction.timing.work import Precision
 from softnpu.tools.bench.prediction.architectures import architecture
 from softnpu.tools.bench.prediction.measurements import ModelRow
 
@@ -47,10 +48,14 @@ _ROUNDS: Final = 60
 
 @dataclass(frozen=True)
 class Case:
-    """A row with the uncalibrated times of its model's groups."""
+    """A row with the uncalibrated times of its model's groups.
+
+    `roofline_us` is what MACs at the peak rate, or constants, inputs and outputs at DDR's, take at least.
+    """
 
     row: ModelRow
     features: Features
+    roofline_us: float
 
     def predicted_us(self, by: Calibration) -> float:
         """Microseconds an inference, as the row counts them."""
@@ -60,14 +65,17 @@ class Case:
 
 def cases(rows: Iterable[ModelRow]) -> tuple[Case, ...]:
     """The rows with their features."""
-    return tuple(Case(row, _features(row)) for row in rows)
+    return tuple(_case(row) for row in rows)
 
 
-def _features(row: ModelRow) -> Features:
+def _case(row: ModelRow) -> Case:
     device = find_device(row.platform)
     works = work_of(architecture(row.model), device, device.tiles, row.precision)
     units = unit_times(works, device, device.tiles)
-    return features_of(works, units, device, device.tiles, row.precision)
+    peak = device.macs.value * device.tiles * device.clock.value
+    computing = sum(work.macs for work in works) / (peak if row.precision is Precision.INT8 else peak / 2)
+    memory = sum(work.weights_bytes + work.io_bytes for work in works) / device.ddr.value / 1000
+    return Case(row, features_of(works, units, device, device.tiles, row.precision), max(computing, memory))
 
 
 def fit(known: Sequence[Case]) -> Calibration:

@@ -1,0 +1,38 @@
+"""The graphs of the bodies of If, Loop and TensorIterator, which `reader.read_graph` counts as one operation.
+
+The names of their operations begin with that of the operation that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import openvino as ov
+
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.reader import read_graph
+
+
+def read_bodies(model: ov.Model) -> tuple[Graph, ...]:
+    """The bodies of a model, and their bodies."""
+    return tuple(_bodies(model, ""))
+
+
+def _bodies(model: ov.Model, prefix: str) -> Iterator[Graph]:
+    for node in model.get_ordered_ops():
+        name = f"{prefix}{node.get_friendly_name()}/"
+        for body in _bodies_of(node):
+            graph = read_graph(body)
+            yield Graph(name, tuple(replace(each, name=name + each.name) for each in graph))
+            yield from _bodies(body, name)
+
+
+def _bodies_of(node: Any) -> tuple[ov.Model, ...]:
+    match node.get_type_name():
+        case "If":
+            return node.get_then_body(), node.get_else_body()
+        case "Loop" | "TensorIterator":
+            return (node.get_function(),)
+    return ()

@@ -1,0 +1,28 @@
+"""All rules together: whether silicon takes a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.support import configuration, element_types, operations, shapes
+from softnpu.emulator.prediction.support.findings import Support
+
+
+def check(
+    graph: Graph, platform: str, bodies: Sequence[Graph] = (), config: Mapping[str, str] | None = None
+) -> Support:
+    """What is known of a model on a platform, worst findings first.
+
+    `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
+    """
+    graphs = (graph, *bodies)
+    supports, found = operations.check(graphs)
+    findings = [
+        *found,
+        *element_types.check(graphs, platform),
+        *shapes.check(graph),
+        *configuration.check(config or {}, platform),
+    ]
+    findings.sort(key=lambda finding: -finding.verdict.severity)
+    return Support(platform, tuple(findings), supports)

@@ -1,0 +1,48 @@
+"""What the NPU compiler does with an operation, by `operations.toml`."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTable:
+    """The file as it is: versions by type, passes by type and version, results by type and version."""
+
+    parsed: Mapping[str, frozenset[str]]
+    converted: Mapping[str, Mapping[str, str]]
+    absent: frozenset[str]
+    conformance: Mapping[str, tuple[int, int]]
+
+    def knows(self, type: str) -> bool:
+        """Whether any version of this type is parsed or converted."""
+        return type in self.parsed or type in self.converted
+
+    def is_parsed(self, type: str, opset: str) -> bool:
+        """Whether the importer has this version."""
+        return opset in self.parsed.get(type, ())
+
+    def conversion(self, type: str, opset: str) -> str:
+        """The pass that replaces this version by one that is parsed; empty if there is none."""
+        return self.converted.get(type, {}).get(opset, "")
+
+    def results(self, type: str, opset: str) -> tuple[int, int]:
+        """Tests passed and tests run on an NPU; zeros if the report has none."""
+        return self.conformance.get(f"{type} {opset}", (0, 0))
+
+
+@functools.cache
+def operation_table() -> OperationTable:
+    """Read the file, once."""
+    text = resources.files(__package__).joinpath("operations.toml").read_text(encoding="utf-8")
+    content = tomllib.loads(text)
+    return OperationTable(
+        parsed={kind: frozenset(versions) for kind, versions in content["parsed"].items()},
+        converted=content["converted"],
+        absent=frozenset(content["absent"]["types"]),
+        conformance={name: (passed, run) for name, (passed, run) in content["conformance"].items()},
+    )

@@ -1,0 +1,114 @@
+"""Which operations of a graph the NPU compiler takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from softnpu.emulator.prediction.graph import Graph, Operation
+from softnpu.emulator.prediction.support.findings import Finding, OperationSupport, Verdict
+from softnpu.emulator.prediction.support.operation_table import operation_table
+from softnpu.emulator.prediction.support.rules import RULES
+
+_PILLOW = ("bilinear_pillow", "bicubic_pillow")
+_BEGIN, _END = 1, 2
+"""The inputs of a Pad that say how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What happens to one operation. `rule` is the one that says so; empty for what is taken."""
+
+    rule: str
+    reason: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the rule says."""
+        return RULES[self.rule].verdict if self.rule else Verdict.TAKES
+
+
+@dataclass(slots=True)
+class _Group:
+    judgement: Judgement
+    layers: list[str] = field(default_factory=list)
+
+
+def check(graphs: Iterable[Graph]) -> tuple[tuple[OperationSupport, ...], tuple[Finding, ...]]:
+    """Each type and version of operations, most frequent first; and the findings, one of each and rule.
+
+    What depends on no input is left out: it is folded before the compiler looks at it.
+    """
+    groups: dict[tuple[str, str, str], _Group] = {}
+    for graph in graphs:
+        for operation in _kept(graph):
+            found = judge(graph, operation)
+            key = (operation.type, operation.opset, found.rule)
+            groups.setdefault(key, _Group(found)).layers.append(operation.name)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1].layers), item[0]))
+    table = operation_table()
+    supports = tuple(
+        OperationSupport(
+            kind,
+            opset,
+            len(group.layers),
+            group.judgement.verdict,
+            group.judgement.reason,
+            *table.results(kind, opset),
+        )
+        for (kind, opset, _), group in ordered
+    )
+    findings = tuple(
+        RULES[rule].finding(f"operation {kind} ({opset}): {group.judgement.reason}", group.layers)
+        for (kind, opset, rule), group in ordered
+        if rule
+    )
+    return supports, findings
+
+
+def judge(graph: Graph, operation: Operation) -> Judgement:
+    """What the NPU compiler does with one operation."""
+    table = operation_table()
+    kind, opset = operation.type, operation.opset
+    if table.is_parsed(kind, opset):
+        return Judgement("", "the compiler imports it")
+    conversion = table.conversion(kind, opset)
+    if conversion:
+        return _obstacle(graph, operation) or Judgement("", f"{conversion} converts it first")
+    if table.knows(kind):
+        return Judgement("operation.version", "the compiler imports other versions of it")
+    if kind in table.absent:
+        return Judgement("operation.unsupported", "the compiler does not import it")
+    return Judgement("operation.custom", "it is in no list of operations")
+
+
+def _kept(graph: Graph) -> Iterator[Operation]:
+    for operation in graph:
+        if operation.index not in graph.constant_like and operation.type not in ("Parameter", "Result"):
+            yield operation
+
+
+def _obstacle(graph: Graph, operation: Operation) -> Judgement | None:
+    """Why the pass that converts this operation leaves this one as it is."""
+    match operation.type:
+        case "Slice" if not _constant(graph, operation, range(1, len(operation.inputs))):
+            return Judgement("operation.slice", "its bounds are no constants")
+        case "Interpolate" if operation.attributes.get("mode") in _PILLOW:
+            mode = operation.attributes["mode"]
+            return Judgement("operation.interpolate-pillow", f"its mode is {mode}")
+        case "Pad" if not _constant(graph, operation, (_BEGIN, _END)):
+            return Judgement("operation.pad-variable", "its pads are no constants")
+        case "Pad" if any(pad < 0 for pad in _values(graph, operation, (_BEGIN, _END))):
+            return Judgement("operation.pad-negative", "it has negative pads")
+    return None
+
+
+def _constant(graph: Graph, operation: Operation, positions: Iterable[int]) -> bool:
+    return all(operation.inputs[position].operation in graph.constant_like for position in positions)
+
+
+def _values(graph: Graph, operation: Operation, positions: Iterable[int]) -> Iterator[float]:
+    for position in positions:
+        producer = graph.producer(operation, position)
+        if producer is not None and producer.value is not None:
+            yield from producer.value

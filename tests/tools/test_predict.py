@@ -1,0 +1,112 @@
+"""`softnpu predict`, and the function behind it: what a person and a program are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from openvino import opset15 as ops
+
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.platforms import PLATFORMS
+from softnpu.emulator.prediction.support.rules import RULES
+from softnpu.tools.failures import ToolError
+from softnpu.tools.predict import Hint, Verdict, predict
+from tests.prediction import models
+from tests.support.cli import softnpu
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An IR with one layer that is refused."""
+    path = tmp_path_factory.mktemp("predict") / "refused.xml"
+    ov.save_model(models.with_is_nan(), path, compress_to_fp16=False)
+    return path
+
+
+def test_a_person_reads_verdict_layer_rule_source_and_what_to_change(refused: Path) -> None:
+    shown = softnpu("predict", refused, "--details").words
+    rule = RULES["operation.unsupported"]
+    for words in (
+        "refused, 7 operations",
+        "Will it compile?\n  3720, 4000, 5010: refuses;",
+        "  refuses: operation IsNaN (opset10): the compiler does not import it  [operation.unsupported]\n"
+        "    1 layer: check\n",
+        f"    source: {rule.sources[0]}\n",
+        f"What to change?\n  1. {rule.hint}\n",
+        "How fast?",
+        "Tanh, opset1",
+        "19 of 21",
+    ):
+        assert words in shown, shown
+
+
+def test_a_program_reads_one_document(refused: Path) -> None:
+    found = json.loads(softnpu("predict", refused, "--json", "--platform", "3720,4000").words)
+    assert found["platforms"] == list(found["support"]) == ["3720", "4000"]
+    answer = found["support"]["4000"]
+    assert answer["verdict"] == "refuses"
+    assert [(each["rule"], each["layers"]) for each in answer["findings"]] == [
+        ("operation.unsupported", ["check"])
+    ]
+    assert {each["type"]: each["verdict"] for each in answer["operations"]}["Relu"] == "takes"
+    assert found["hints"][0]["platforms"] == ["3720", "4000"]
+    assert found["speed"]["4000"]["all_tiles"]["tiles"] == 6
+    assert found["speed"]["4000"]["one_tile"]["latency_us"]["value"] > 0
+
+
+def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: Path) -> None:
+    assert [
+        softnpu("predict", refused).code,
+        softnpu("predict", refused, "--check").code,
+        softnpu("predict", digits, "--check").code,
+    ] == [0, 1, 0]
+
+
+def test_what_cannot_be_predicted_is_told_in_a_line(refused: Path, tmp_path: Path) -> None:
+    for arguments, words in (
+        ((tmp_path / "missing.xml",), "No such file"),
+        ((refused, "--platform", "3721"), "expected 3720 or 4000 or 5010"),
+        ((refused, "--shape", "y=1,2"), "--shape y: no such input; expected one of x"),
+        ((refused, "--shape", "x=0"), "expected positive integers"),
+        ((refused, "--config", "NPU_TILES"), "expected NAME=VALUE"),
+    ):
+        assert words in softnpu("predict", *arguments).complaint, arguments
+
+
+def test_the_function_answers_each_platform_and_leaves_the_model_as_it_is() -> None:
+    model = models.unary(ops.relu, -1, -1)
+    as_it_is = predict(model)
+    assert as_it_is.platforms == tuple(PLATFORMS)
+    assert {support.verdict for support in as_it_is.support.values()} == {Verdict.REFUSES}
+    assert "open shape" in as_it_is.speed["4000"].obstacle
+    reshaped = predict(model, ["4000"], shapes={"x": (1, 4)})
+    assert reshaped.support["4000"].verdict is Verdict.TAKES
+    assert reshaped.speed["4000"].all_tiles is not None
+    assert [hint for hint in reshaped.hints if hint.weight != 1] == []
+    assert model.inputs[0].partial_shape.is_dynamic
+
+
+def test_hints_name_the_platforms_that_they_are_about_and_the_refused_first() -> None:
+    bounded = models.unary(ops.relu, 4, ov.Dimension(1, 8))
+    hints = [hint for hint in predict(bounded, config={"NPU_TILES": "3"}).hints if hint.weight != 1]
+    assert [(hint.reason.split()[0], hint.platforms) for hint in hints] == [
+        ("NPU_TILES=3", ("3720",)),
+        ("bounded", ("3720", "4000", "5010")),
+    ]
+    assert all(isinstance(hint, Hint) for hint in hints)
+
+
+def test_the_function_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    model, nothing = models.unary(ops.relu, 1, 4), tmp_path / "nothing.xml"
+    nothing.write_text("nothing")
+    with pytest.raises(ToolError, match="expected a file that OpenVINO reads"):
+        predict(nothing)
+    with pytest.raises(Refused, match="expected 3720 or 4000 or 5010"):
+        predict(model, ["9999"])
+    with pytest.raises(ToolError, match="no such input"):
+        predict(model, shapes={"nobody": (1, 4)})

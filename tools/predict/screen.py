@@ -1,0 +1,50 @@
+"""What `softnpu predict` prints: the questions and their answers, or one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softnpu.tools.console import format_count, out, print_line
+from softnpu.tools.predict.prediction import SECTIONS, Prediction
+
+
+def show(prediction: Prediction, *, details: bool) -> None:
+    """Print every section, then what to change."""
+    print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
+    for section in SECTIONS:
+        _heading(section.title)
+        section.show(prediction.answers[section.key], details=details)
+    if prediction.hints:
+        _heading("What to change?")
+        for number, hint in enumerate(prediction.hints, 1):
+            only = "" if hint.platforms == prediction.platforms else f" ({', '.join(hint.platforms)})"
+            print_line(f"  {number}. {hint.text}{only}\n     because of: {hint.reason}")
+
+
+def as_document(prediction: Prediction) -> dict[str, Any]:
+    """The same for programs: the fields of the answers as they are."""
+    return {
+        "model": prediction.model,
+        "operations": prediction.operations,
+        "platforms": prediction.platforms,
+        **{
+            section.key: {
+                platform: _with_verdict(answer)
+                for platform, answer in prediction.answers[section.key].items()
+            }
+            for section in SECTIONS
+        },
+        "hints": prediction.hints,
+    }
+
+
+def _with_verdict(answer: Any) -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(answer)
+    verdict = getattr(answer, "verdict", None)
+    return fields if verdict is None else {"verdict": verdict, **fields}
+
+
+def _heading(text: str) -> None:
+    out.print(f"\n[bold]{text}[/bold]")

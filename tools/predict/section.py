@@ -1,0 +1,57 @@
+"""What answers one question about a model: a section of the prediction.
+
+A section is added to `SECTIONS` in `prediction.py`; the command and the JSON document take it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import openvino as ov
+
+from softnpu.emulator.prediction.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is asked about: a model with its shapes set, as OpenVINO and as a neutral graph.
+
+    `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
+    """
+
+    name: str
+    model: ov.Model
+    graph: Graph
+    bodies: tuple[Graph, ...] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Something to change: what to do, why, and on which platforms it counts.
+
+    Hints of a greater `weight` are told first: 3 makes the model possible at all, 2 makes it right, 1 faster.
+    """
+
+    text: str
+    reason: str
+    platforms: tuple[str, ...]
+    weight: int = 1
+
+
+class Section(Protocol):
+    """Answers one question for each platform. `key` is its name in the document, `title` the question."""
+
+    key: str
+    title: str
+
+    def answer(self, subject: Subject, platform: str) -> Any:
+        """The answer for one platform, a dataclass that JSON can hold."""
+
+    def hints(self, answers: Mapping[str, Any]) -> Sequence[Hint]:
+        """What the answers suggest to change."""
+
+    def show(self, answers: Mapping[str, Any], *, details: bool) -> None:
+        """Print the answers for a person, all platforms beside each other."""

@@ -1,0 +1,101 @@
+"""How fast? The account of `emulator/prediction/timing`, for all tiles and for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.prediction import timing
+from softnpu.emulator.prediction.timing.wins import Win, wins
+from softnpu.tools.console import format_bytes, format_time, make_table, out, print_line
+from softnpu.tools.predict.section import Hint, Subject
+
+_SLOWEST: Final = 5
+_LARGEST: Final = 4
+_US: Final = 1e6
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a model is on one platform. `all_tiles` and `one_tile` are None if `obstacle` says why.
+
+    `wins` are changes that make it faster on all tiles, by the same account.
+    """
+
+    all_tiles: timing.Prediction | None = None
+    one_tile: timing.Prediction | None = None
+    wins: tuple[Win, ...] = ()
+    obstacle: str = ""
+
+
+class SpeedSection:
+    """Times of each layer and of the whole, what bounds them, and memory."""
+
+    key = "speed"
+    title = "How fast?"
+
+    def answer(self, subject: Subject, platform: str) -> Speed:
+        """What the model of the device says; nothing about open shapes."""
+        try:
+            found = timing.predict(subject.graph, platform)
+            single = timing.predict(subject.graph, platform, tiles=1)
+        except Refused as refusal:
+            return Speed(obstacle=str(refusal.info))
+        return Speed(all_tiles=found, one_tile=single, wins=wins(subject.graph, found))
+
+    def hints(self, answers: Mapping[str, Speed]) -> Sequence[Hint]:
+        """The few changes that save most, once for all platforms that they save it on."""
+        platforms: dict[str, list[str]] = {}
+        reasons: dict[str, str] = {}
+        best: dict[str, float] = {}
+        for platform, speed in answers.items():
+            for win in speed.wins:
+                platforms.setdefault(win.text, []).append(platform)
+                best[win.text] = max(best.get(win.text, 0.0), win.saved)
+                reasons[win.text] = f"{win.reason}; up to {best[win.text]:.0%} of the time"
+        ordered = sorted(best, key=lambda text: -best[text])[:_LARGEST]
+        return [Hint(text, reasons[text], tuple(platforms[text])) for text in ordered]
+
+    def show(self, answers: Mapping[str, Speed], *, details: bool) -> None:
+        """A table of the platforms, what bounds the time, the slowest layers; with `details` all of them."""
+        known = {name: speed for name, speed in answers.items() if speed.all_tiles is not None}
+        for obstacle in dict.fromkeys(speed.obstacle for speed in answers.values() if speed.obstacle):
+            print_line(f"  not known: {obstacle}")
+        if not known:
+            return
+        _show_times(known)
+        for platform, speed in known.items():
+            if speed.all_tiles is not None:
+                _show_layers(platform, speed.all_tiles, details=details)
+        notes = [note for speed in known.values() if speed.all_tiles for note in speed.all_tiles.notes]
+        for note in dict.fromkeys(notes):
+            print_line(f"  note: {note}")
+
+
+def _show_times(speeds: Mapping[str, Speed]) -> None:
+    table = make_table(None, "platform", right=("tiles", "latency", "80 % between", "a second", "DDR"))
+    for platform, speed in speeds.items():
+        for found in (speed.all_tiles, speed.one_tile):
+            if found is not None:
+                table.add_row(
+                    platform,
+                    str(found.tiles),
+                    format_time(found.latency_us.value / _US),
+                    f"{format_time(found.latency_us.low / _US)}, {format_time(found.latency_us.high / _US)}",
+                    f"{found.throughput.value:.0f}",
+                    format_bytes(found.memory.ddr_traffic),
+                )
+    out.print(table)
+
+
+def _show_layers(platform: str, found: timing.Prediction, *, details: bool) -> None:
+    shares = ", ".join(f"{share:.0%} {bound}" for bound, share in found.shares.items() if share >= 0.005)
+    print_line(f"  {platform}: the time is {shares}")
+    slowest = found.slowest(len(found.layers) if details else _SLOWEST)
+    table = make_table(None, "layer", "type", "unit", "waits for", right=("time",))
+    table.columns[0].no_wrap = False
+    for each in slowest:
+        table.add_row(each.name, each.type, each.unit, each.bound, format_time(each.time_us.value / _US))
+    out.print(table)
