@@ -109,7 +109,7 @@ class CommandList(Handle):
         signal_event: Event | None = None,
         wait_events: Sequence[Event] = (),
     ) -> None:
-        """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
+        """`zeCommandListAppendMemoryFill`: repeat `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
         The last repetition is cut where the size ends.
 
@@ -161,7 +161,7 @@ class CommandList(Handle):
         self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
-        """`zeCommandListAppendWaitOnEvents`: goes on when all are signalled.
+        """`zeCommandListAppendWaitOnEvents`: go on when all are signalled.
 
         A wait longer than the device's TDR limit is aborted and the queue is lost.
         """
@@ -234,7 +234,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """`zeCommandListClose`: ends recording; harmless when repeated."""
+        """`zeCommandListClose`: end recording; harmless when repeated."""
         call = "zeCommandListClose"
         self._check(call)
         if not self._closed:
@@ -244,7 +244,7 @@ class CommandList(Handle):
             self._closed = True
 
     def reset(self) -> None:
-        """`zeCommandListReset`: empties the list and opens it; submissions in flight are not changed."""
+        """`zeCommandListReset`: empty the list and open it; submissions in flight are not changed."""
         self._check("zeCommandListReset")
         self._commands.clear()
         self._submission = None

@@ -68,7 +68,7 @@ class CommandListMutable(CommandList):
         return number
 
     def update_mutable_commands(self, mutations: Sequence[Mutation], flags: int = 0) -> None:
-        """`zeCommandListUpdateMutableCommandsExp`: takes effect with the next submission of the list.
+        """`zeCommandListUpdateMutableCommandsExp`: take effect with the next submission of the list.
 
         Raises `ZeError` with INVALID_ARGUMENT for an open list, unknown ids or arguments, flags, an empty
         chain, strides that do not follow their argument; then nothing is changed.

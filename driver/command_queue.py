@@ -70,7 +70,7 @@ class CommandQueue(Handle):
     # ------------------------------------------------------------ submitting
 
     def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
-        """`zeCommandQueueExecuteCommandLists`: submits closed lists; the fence is signalled after the last.
+        """`zeCommandQueueExecuteCommandLists`: submit closed lists; the fence is signalled after the last.
 
         More lists than the queue has slots are submitted as slots become free. Lists behind one that fails
         run all the same; the fence has the result of the first that failed. With lists that are all empty it
@@ -146,7 +146,7 @@ class CommandQueue(Handle):
             self.context._ring_doorbell()
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
+        """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) when time has passed.
 
         Raises `ZeError` when the queue is lost, with the oldest failure that was not reported yet, and
         with DEVICE_LOST when the daemon is gone. Each failure is reported once.

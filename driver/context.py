@@ -135,7 +135,7 @@ class Context(ContextBase):
         return answer
 
     def set_properties(self, disable_idle_optimizations: bool) -> None:
-        """`pfnSetProperties` of the context extension: opts out of pruning idle memory, or in again.
+        """`pfnSetProperties` of the context extension: opt out of pruning idle memory, or in again.
 
         Nothing idle is pruned behind a program's back here, so the choice is only remembered.
         """
@@ -148,7 +148,7 @@ class Context(ContextBase):
         self.idle_pruning_timeout_ms = timeout_ms
 
     def release_memory(self) -> None:
-        """`pfnReleaseMemory` of the context extension: gives back at once what nothing refers to any more."""
+        """`pfnReleaseMemory` of the context extension: give back at once what nothing refers to any more."""
         self._check("pfnReleaseMemory")
         self._memory.flush()
 
@@ -242,7 +242,7 @@ class Context(ContextBase):
         return streamer
 
     def get_status(self) -> None:
-        """`zeContextGetStatus`: returns when the device can be used, raises DEVICE_LOST when it is gone."""
+        """`zeContextGetStatus`: return when the device can be used, raise DEVICE_LOST when it is gone."""
         self._check("zeContextGetStatus")
         self.device.driver.status("zeContextGetStatus")
 

@@ -90,7 +90,7 @@ class Event(Handle):
         return self._record.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeEventHostSynchronize`: waits for the commands in flight that signal this event.
+        """`zeEventHostSynchronize`: wait for the commands in flight that signal this event.
 
         False (NOT_READY) when the time has passed, and at once when no such command is in flight.
         Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone.

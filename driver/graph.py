@@ -181,7 +181,7 @@ class Graph(Handle):
     # ------------------------------------------------------------ on the device
 
     def initialize(self) -> None:
-        """`pfnGraphInitialize`: loads the graph onto the device; harmless when repeated.
+        """`pfnGraphInitialize`: load the graph onto the device; harmless when repeated.
 
         Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
         """

@@ -63,7 +63,7 @@ class Block:
 
 
 class _View:
-    """Gives numpy access to a block, and keeps the block alive as long as the array."""
+    """Give numpy access to a block, and keep the block alive as long as the array."""
 
     __slots__ = ("__array_interface__", "block")
 

@@ -70,7 +70,7 @@ class Gathered:
 def gather(
     pieces: Sequence[Piece], call: str, known: Mapping[int, tuple[int, int]] | None = None
 ) -> Gathered:
-    """Brings pieces of this process's memory into weight files.
+    """Bring pieces of this process's memory into weight files.
 
     `known` has, by the index of a piece, a descriptor of a file that has the same bytes, and where: they are
     read from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
@@ -138,7 +138,7 @@ def _gathered(
 def _limited(
     located: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
 ) -> list[_InFile | None]:
-    """Leaves as many files as a message carries, the largest; what lies in others is copied."""
+    """Leave as many files as a message carries, the largest; what lies in others is copied."""
     sizes = dict.fromkeys(opened, 0)
     for piece, in_file in zip(pieces, located, strict=True):
         if in_file is not None:

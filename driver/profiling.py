@@ -146,7 +146,10 @@ class ProfilingQuery(Handle):
         return self._pool._block, self._offset
 
     def layers(self) -> list[LayerInfo]:
-        """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
+        """One record for each layer, in execution order.
+
+        Raises `ZeError` with NOT_AVAILABLE until an inference has ended with this query.
+        """
         profile = self._profile()
         return [
             LayerInfo(

@@ -43,7 +43,7 @@ class AddressSpace:
         self._scratch = None
 
     def add_segment(self, number: int, fd: int, size: int) -> None:
-        """Map a segment; takes the descriptor. Commands on one that cannot be mapped are refused."""
+        """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""
         try:
             self._mappings[number] = Mapping(fd, size)
         except OSError as failure:

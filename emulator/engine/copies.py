@@ -70,7 +70,7 @@ def extent(pitch: int, width: int, rows: int) -> int:
 
 
 class OverlappingCopy:
-    """Copies a range onto itself, part by part: from its end if the target lies behind the source."""
+    """Copy a range onto itself, part by part: from its end if the target lies behind the source."""
 
     __slots__ = ("_running", "_source", "_space", "_starts", "_target")
 
@@ -113,7 +113,7 @@ class OverlappingCopy:
 
 
 class OverlappingRegions:
-    """Copies rows to rows that overlap them: no order of copying is safe, so all are staged."""
+    """Copy rows to rows that overlap them: no order of copying is safe, so all are staged."""
 
     __slots__ = ("_running", "_source", "_space", "_target")
 

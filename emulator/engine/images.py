@@ -1,4 +1,4 @@
-"""Loads images in a thread of its own, so that the engine keeps serving rings."""
+"""Load images in a thread of its own, so that the engine keeps serving rings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EngineImage:
 
 
 class ImageLoader:
-    """Loads images in the order of their messages.
+    """Load images in the order of their messages.
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
     With `self_check` an image that does not pass it is refused.
@@ -52,7 +52,7 @@ class ImageLoader:
         return self._images[number]
 
     def load(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Queue an image; takes the descriptors."""
+        """Queue an image; take the descriptors."""
         image = EngineImage(message.image)
         self._images[message.image] = image
         self._jobs.put((image, message, fds))

@@ -1,4 +1,4 @@
-"""GRAPH_EXECUTE: binds arguments in place or stages them, runs one inference, writes its profile."""
+"""GRAPH_EXECUTE: bind arguments in place or stage them, run one inference, write its profile."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class GraphRequests:
         """Abandon all compilations: the client is gone."""
         for compilation in self._compilations.values():
             self._state.services.compilers.abandon(compilation)
-        self._state.user.compiles.give(len(self._compilations))
+        self._state.user.compiles.count(-len(self._compilations))
         self._compilations.clear()
 
     def create(self, call: Call, request: msg.GraphCreate) -> None:
@@ -204,7 +204,7 @@ class GraphRequests:
             worker_signal=call.worker_signal,
         )
         self._compilations[number] = compilation
-        self._state.user.compiles.take()
+        self._state.user.compiles.count()
         try:
             self._state.services.compilers.submit(compilation)
         except OSError:
@@ -216,7 +216,7 @@ class GraphRequests:
     def _pop(self, number: int) -> Compilation | None:
         compilation = self._compilations.pop(number, None)
         if compilation is not None:
-            self._state.user.compiles.give()
+            self._state.user.compiles.count(-1)
         return compilation
 
     def cancel(self, call: Call, request: msg.Cancel) -> None:

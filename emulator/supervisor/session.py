@@ -49,7 +49,7 @@ class Session:
         self.metrics = MetricRequests(self.state)
 
     def handle(self, call: Call, request: msg.Request) -> None:
-        """Serve one request; raises `Refused` before any effect."""
+        """Serve one request; raise `Refused` before any effect."""
         route = _ROUTES.get(type(request))
         if route is None:
             raise refuse(
