@@ -12,7 +12,7 @@ import msgspec
 
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.description import QueueState, describe_ring
-from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
+from softnpu.driver.errors import ZeError, check_type, error, invalid_argument, invalid_size
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
 from softnpu.driver.submissions import FencedExecution, QueueProgress, Submission, SubmissionResults
@@ -41,6 +41,7 @@ class CommandQueue(Handle):
     """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
 
     def __init__(self, context: ContextBase, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
+        check_type("zeCommandQueueCreate", "command queue, slots", slots, int)
         self.context = context
         self.mode = mode
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
@@ -85,9 +86,11 @@ class CommandQueue(Handle):
         if not lists:
             raise invalid_size(call, "command lists", found="none", expected="at least one")
         for entry in lists:
+            check_type(call, "command list", entry, CommandList)
             self.context._check_session(call, "command list", entry.context._connection)
         own = fence
         if fence is not None:
+            check_type(call, "fence", fence, Fence)
             fence._check(call)
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from softnpu.driver.errors import invalid_argument, invalid_size
+from softnpu.driver.errors import check_type, invalid_argument, invalid_size
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
@@ -27,6 +27,7 @@ class EventPool(Handle):
 
     def __init__(self, context: ContextBase, count: int) -> None:
         call = "zeEventPoolCreate"
+        check_type(call, "event pool, count", count, int)
         if count < 1:
             raise invalid_size(call, "event pool", found=f"{count} events", expected="at least 1")
         self.context = context
@@ -39,6 +40,7 @@ class EventPool(Handle):
         """`zeEventCreate`. Raises `ZeError` with INVALID_ARGUMENT for an index out of range or in use."""
         call = "zeEventCreate"
         self._check(call)
+        check_type(call, "event pool, index", index, int)
         if not 0 <= index < self.count or index in self._used:
             raise invalid_argument(
                 call,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.errors import invalid_argument, uninitialized
+from softnpu.driver.errors import check_type, invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
     ArgumentProperties3,
@@ -301,6 +301,7 @@ class Graph(Handle):
     def _argument(self, call: str, index: int) -> ArgumentMeta:
         self._check(call)
         arguments = self.meta.arguments
+        check_type(call, "argument index", index, int)
         if not 0 <= index < len(arguments):
             raise invalid_argument(
                 call,

@@ -129,7 +129,7 @@ class GraphExtension:
         context._check(call)
         if kind == MemoryQuery.DDR:
             total, allocated = context.query_memory()
-            return MemoryUse(total=total, allocated=allocated)
+            return MemoryUse(total=total, allocated=allocated + context.query_graph_memory())
         if kind in (MemoryQuery.DRIVER_CACHE, MemoryQuery.PROGRAM_CACHE):
             return _cache_use()
         raise invalid_argument(

@@ -47,6 +47,7 @@ _wait_call.restype = ctypes.c_long
 _wake_call = ctypes.PyDLL(None).syscall
 _wake_call.restype = None
 _Pointer = ctypes.c_void_p
+_trim_call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
 
 def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
@@ -172,6 +173,12 @@ def can_map_shared(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def trim_heap() -> None:
+    """Give memory that was freed back to the machine, as far as the C library can."""
+    if _trim_call is not None:
+        _trim_call(ctypes.c_size_t(0))
 
 
 def address_of(buffer: mmap.mmap | memoryview) -> int:

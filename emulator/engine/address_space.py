@@ -145,6 +145,10 @@ class AddressSpace:
             scratch = self._scratch = self.take_staging(max(size, least))
         return scratch
 
+    def drop_scratch(self) -> None:
+        """Give the scratch piece back; a step that is bound to it keeps it."""
+        self._scratch = None
+
     def take_staging(self, size: int) -> Piece:
         """Return a new piece of staging, counted on the session."""
         return self.staging.take(size, self._account)

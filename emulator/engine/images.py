@@ -10,21 +10,33 @@ from collections.abc import Callable
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import self_check
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
-from softnpu.emulator.interface.result import ErrorInfo, Refused
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
 
 class EngineImage:
-    """An image that is loading (`loaded` is None), loaded, or failed (`info` is set)."""
+    """An image that is loading (`loaded` is None), loaded, or failed (`info` is set).
 
-    __slots__ = ("info", "loaded", "number")
+    One that is `evicted` is asked for with `ask`, once.
+    """
+
+    __slots__ = ("ask", "evicted", "info", "loaded", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
+        self.evicted = False
+        self.ask: Callable[[link.ImageNeeded], None] | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it is loaded; has it loaded again if it was evicted."""
+        if self.loaded is None and self.ask is not None:
+            ask, self.ask = self.ask, None
+            ask(link.ImageNeeded(image=self.number))
+        return self.loaded is not None
 
 
 class ImageLoader:
@@ -53,13 +65,26 @@ class ImageLoader:
 
     def load(self, message: link.ImageLoad, fds: list[int]) -> None:
         """Queue an image; take the descriptors."""
-        image = EngineImage(message.image)
-        self._images[message.image] = image
+        image = self._images.setdefault(message.image, EngineImage(message.image))
+        image.evicted, image.ask = False, None
         self._jobs.put((image, message, fds))
+
+    def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
+        """Drop what was loaded of an image; `ask` is called when a command needs it again."""
+        image = self._images.get(number)
+        if image is not None and image.loaded is not None:
+            image.loaded, image.evicted, image.ask = None, True, ask
 
     def unload(self, number: int) -> None:
         """Drop an image; its memory is freed with the last program that uses it."""
-        self._images.pop(number, None)
+        image = self._images.pop(number, None)
+        if image is not None and image.evicted:
+            image.info = ErrorInfo(
+                result=ZeResult.ERROR_INVALID_ARGUMENT,
+                object="graph",
+                found="destroyed before it was loaded again",
+                expected="a live graph",
+            )
 
     def _run(self) -> None:
         while True:

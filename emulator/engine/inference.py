@@ -31,7 +31,7 @@ def check_loaded(image: EngineImage) -> Pause | None:
     """Return None if an image can run, else `LOADING`; refuse one that could not be loaded."""
     if image.info is not None:
         raise Refused(image.info)
-    return LOADING if image.loaded is None else None
+    return None if image.is_ready() else LOADING
 
 
 class Inference:

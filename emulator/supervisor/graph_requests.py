@@ -248,6 +248,8 @@ class GraphRequests:
             if graph.handle in graph.context.graphs and not graph.initialized:
                 graph.initialized = True
                 device.announce.graph(graph)
+                graph.context.idle.released = None  # there is more to give back now
+                device.idle.watch()
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
         device.load(graph, on_loaded)

@@ -92,6 +92,8 @@ def test_handles_and_sizes_that_cannot_be_are_refused(wire: Wire, wire_context: 
         (msg.ContextDestroy(context=0), null),
         (msg.ContextDestroy(context=_TOP), invalid),
         (msg.ContextMemory(context=-1), invalid),
+        (msg.ContextIdle(context=context, after_ms=-1), invalid),
+        (msg.ContextRelease(context=_TOP), invalid),
         (msg.MemFree(memory=(2**63,)), invalid),
         (msg.QueueDestroy(queue=0x0300000100000000), invalid),
         (msg.GraphInitialize(graph=0x0400000100000000), invalid),

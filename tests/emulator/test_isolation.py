@@ -93,6 +93,8 @@ def _requests(victim: _Victim) -> list[msg.Message]:
     return [
         msg.ContextDestroy(context=context),
         msg.ContextMemory(context=context),
+        msg.ContextRelease(context=context),
+        msg.ContextIdle(context=context, after_ms=1),
         msg.MemAlloc(context=context, kind="host", size=64),
         msg.MemFree(memory=(memory,)),
         msg.MemFree(memory=tuple(entry.handle for entry in victim.memory[5:])),

@@ -31,6 +31,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _WEIGHTS = {
     "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "queue_create": 8, "queue_workload": 4,
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
+    "context_release": 3, "context_idle": 2,
     "metric_stream_open": 3, "metric_stream_close": 3,
     "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
     "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,

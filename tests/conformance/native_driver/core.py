@@ -9,7 +9,7 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.enumerations import InitDriverType
+from tests.conformance.api.enumerations import CONTEXT_EXTENSION, InitDriverType
 from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
 from tests.conformance.native_driver.session import (
@@ -93,6 +93,19 @@ class NativeCore(Session):
         (driver,) = self.ze_init_drivers().get()
         name = "zexContextSetIdlePruningTimeout"
         return self._private(driver, name, handle(context), c_uint64(timeout_ms))
+
+    def ze_context_set_properties(self, context: Handle, options: int) -> ZeResult:
+        properties = lib.Flags(stype=1, flags=options)
+        return ZeResult(self._context_table().SetProperties(handle(context), ctypes.byref(properties)))
+
+    def ze_context_release_memory(self, context: Handle) -> ZeResult:
+        return ZeResult(self._context_table().ReleaseMemory(handle(context)))
+
+    def _context_table(self) -> lib.Table:
+        (driver,) = self.ze_init_drivers().get()
+        address = self.ze_driver_get_extension_function_address(driver, CONTEXT_EXTENSION).get()
+        assert isinstance(address, int)
+        return lib.Table(address, ["SetProperties", "ReleaseMemory"])
 
     def _private(self, driver: Handle, name: str, *arguments: Any) -> ZeResult:
         address = self.ze_driver_get_extension_function_address(driver, name).get()

@@ -103,6 +103,14 @@ class PythonCore(Keeper):
     def zex_context_set_idle_pruning_timeout(self, context: Handle, timeout_ms: int) -> None:
         live(context, Context).set_idle_pruning_timeout(timeout_ms)
 
+    @results
+    def ze_context_set_properties(self, context: Handle, options: int) -> None:
+        live(context, Context).set_properties(not options & 1)
+
+    @results
+    def ze_context_release_memory(self, context: Handle) -> None:
+        live(context, Context).release_memory()
+
     # ------------------------------------------------------------ device
 
     ze_device_get = told(Driver, lambda found: list(found.devices))

@@ -37,16 +37,16 @@ ze_result_t set_workload_type(ze_command_queue_handle_t queue, uint32_t type) {
     });
 }
 
-// Idle memory is never pruned: there is nothing to opt out of.
 ze_result_t set_context_properties(ze_context_handle_t context, ze_context_properties_npu_ext_t* properties) {
     return guarded("pfnSetProperties", [&] {
-        lookup<Context>(context);
+        const auto found = lookup<Context>(context);
         require_nonnull(properties, "ContextProperties");
+        found->set_idle_pruning((properties->options & ZE_NPU_CONTEXT_OPTION_IDLE_OPTIMIZATIONS) != 0);
     });
 }
 
 ze_result_t release_memory(ze_context_handle_t context) {
-    return guarded("pfnReleaseMemory", [&] { lookup<Context>(context)->memory()->flush(); });
+    return guarded("pfnReleaseMemory", [&] { lookup<Context>(context)->release_memory(); });
 }
 
 ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext_t* extension) {
@@ -86,9 +86,9 @@ ze_result_t disk_cache_get_directory(char* path, size_t* length) {
     });
 }
 
-// There is no idle memory that a time could prune.
-ze_result_t set_idle_pruning_timeout(ze_context_handle_t context, uint64_t) {
-    return guarded("zexContextSetIdlePruningTimeout", [&] { lookup<Context>(context); });
+ze_result_t set_idle_pruning_timeout(ze_context_handle_t context, uint64_t timeout_ms) {
+    return guarded("zexContextSetIdlePruningTimeout",
+                   [&] { lookup<Context>(context)->set_idle_timeout(timeout_ms); });
 }
 
 // The API takes tables as pointers to non-const.

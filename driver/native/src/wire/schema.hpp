@@ -370,6 +370,10 @@ namespace graph_initialize { constexpr std::string_view TAG = "graph_initialize"
 namespace graph_destroy { constexpr std::string_view TAG = "graph_destroy", GRAPH = "graph"; }
 namespace cancel { constexpr std::string_view TAG = "cancel", REQUEST = "request"; }
 namespace context_memory { constexpr std::string_view TAG = "context_memory", CONTEXT = "context"; }
+namespace context_release { constexpr std::string_view TAG = "context_release", CONTEXT = "context"; }
+namespace context_idle {
+constexpr std::string_view TAG = "context_idle", CONTEXT = "context", AFTER_MS = "after_ms";
+}
 namespace metric_stream_open {
 constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERIOD = "period";
 }
