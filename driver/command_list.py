@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from softnpu.driver.block import Block
 from softnpu.driver.errors import check_type, error, invalid_size, not_available, uninitialized
 from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryRef
+from softnpu.driver.memory import MemoryRef
 from softnpu.driver.metrics import MetricQuery
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.region import CopyRegion, check_region

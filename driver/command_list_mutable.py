@@ -15,8 +15,9 @@ from softnpu.emulator.interface.commands import MemoryAt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from softnpu.driver.block import Block
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block, MemoryRef
+    from softnpu.driver.memory import MemoryRef
 
 MUTABLE_GRAPH_ARGUMENTS = 128
 """`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""

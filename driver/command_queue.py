@@ -25,8 +25,8 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.ring import DriverRing
 
 if TYPE_CHECKING:
+    from softnpu.driver.block import Block
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block
 
 
 class QueueMode(enum.IntEnum):

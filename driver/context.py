@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
 from softnpu.driver.command_list_mutable import CommandListMutable
@@ -15,9 +17,10 @@ from softnpu.driver.context_base import ContextBase
 from softnpu.driver.errors import check_type, error, invalid_argument
 from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
-from softnpu.driver.memory import Allocation, Block, MemoryRef
+from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
+from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
@@ -117,6 +120,23 @@ class Context(ContextBase):
         self._check(call)
         check_type(call, "descriptor", fd, int)
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
+
+    def import_system_memory(self, address: int, size: int) -> Allocation:
+        """Memory of this process at `address`, used in place (`zeMemAllocHost` with the descriptor for that).
+
+        It has to be whole pages of a shared mapping of a memory file whose size is sealed; it stays the
+        program's, and mapped as long as the allocation lives. Raises `ZeError` with UNSUPPORTED_FEATURE for
+        any other memory, which has to be copied, and with INVALID_ARGUMENT for an allocation of this context.
+        """
+        call = "zeMemAllocHost"
+        self._check(call)
+        check_type(call, "system memory, address", address, int)
+        check_type(call, "system memory, size", size, int)
+        fd, offset = open_system_memory(call, address, size)
+        try:
+            return self._wrap(self._memory.import_part(call, fd, offset, address, size), "host")
+        finally:
+            os.close(fd)
 
     def query_memory(self) -> tuple[int, int]:
         """Bytes of device memory in all, and bytes that this context has allocated."""

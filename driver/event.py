@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from softnpu.driver.block import Block
 from softnpu.driver.errors import check_type, invalid_argument, invalid_size
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE

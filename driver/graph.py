@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from softnpu.driver.block import Block
 from softnpu.driver.errors import check_type, invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
@@ -22,7 +23,7 @@ from softnpu.driver.graph_properties import (
 )
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryPool, MemoryRef
+from softnpu.driver.memory import MemoryPool, MemoryRef
 from softnpu.emulator.blob.argument_bounds import sparse_sizes
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement

@@ -22,9 +22,9 @@ from softnpu.emulator.interface.metrics import GROUPS, SNAPSHOT, MetricType
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
+    from softnpu.driver.block import Block
     from softnpu.driver.connection import Connection
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
 _FIELDS = tuple(field.name for field in SNAPSHOT.fields)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from softnpu.driver.block import Block
 from softnpu.driver.errors import check_type, invalid_argument, not_available
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
 from softnpu.driver.properties import Record
 from softnpu.driver.query_pool import Query, QueryPool
 from softnpu.emulator.interface import profiling

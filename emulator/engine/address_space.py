@@ -42,10 +42,10 @@ class AddressSpace:
         self._mappings.clear()
         self._scratch = None
 
-    def add_segment(self, number: int, fd: int, size: int) -> None:
+    def add_segment(self, number: int, fd: int, size: int, start: int = 0) -> None:
         """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""
         try:
-            self._mappings[number] = Mapping(fd, size)
+            self._mappings[number] = Mapping(fd, size, start)
         except OSError as failure:
             log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure.strerror)
 

@@ -282,7 +282,7 @@ class Engine:
                 self._contexts[message.context].release()
             case link.SegmentAdd():
                 space = self._contexts[message.context].space
-                space.add_segment(message.segment, packet.take_fds(1)[0], message.size)
+                space.add_segment(message.segment, packet.take_fds(1)[0], message.size, message.start)
             case link.SegmentDrop():
                 self._drop_segment(message)
             case link.MemoryAdd():

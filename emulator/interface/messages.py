@@ -121,6 +121,18 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
     kind: str
 
 
+class MemImportPart(Message, frozen=True, kw_only=True, tag="mem_import_part"):
+    """Use `size` bytes of a memory file from `offset` on, whole pages. Descriptor: the file.
+
+    Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file.
+    """
+
+    context: Handle
+    kind: str
+    offset: int
+    size: int
+
+
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
     """Free any number of allocations. Answer: `Ok`."""
 
@@ -439,8 +451,9 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
 
 
 Request = (
-    Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemFree | QueueCreate | QueueWorkload
-    | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport | GraphQuery | CompilerOptions
+    Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemImportPart | MemFree
+    | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
+    | GraphQuery | CompilerOptions
     | GraphInitialize | GraphDestroy | Cancel | ContextMemory | ContextRelease | ContextIdle
     | MetricStreamOpen | MetricStreamClose | Status | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear

@@ -60,10 +60,11 @@ class ContextRelease(OfContext, frozen=True, kw_only=True, tag="context_release"
 
 
 class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
-    """Descriptor: the segment."""
+    """Descriptor: the segment, which is `size` bytes from `start` on."""
 
     segment: int
     size: int
+    start: int = 0
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):

@@ -209,6 +209,7 @@ _OnContext = (
     | msg.ContextIdle
     | msg.MemAlloc
     | msg.MemImport
+    | msg.MemImportPart
     | msg.QueueCreate
     | msg.GraphCreate
     | msg.GraphImport
@@ -252,6 +253,7 @@ _ROUTES: dict[type[msg.Request], _Route] = dict(
         _route(msg.ContextIdle, lambda s: s.set_idle, _of_context),
         _route(msg.MemAlloc, lambda s: s.memory.alloc, _of_context),
         _route(msg.MemImport, lambda s: s.memory.import_segment, _of_context),
+        _route(msg.MemImportPart, lambda s: s.memory.import_part, _of_context),
         _route(msg.MemFree, lambda s: s.memory.free, _of_memory),
         _route(msg.QueueCreate, lambda s: s.queues.create, _of_context),
         _route(msg.QueueWorkload, lambda s: s.queues.set_workload, _of_queue),

@@ -25,7 +25,7 @@ from tests.conformance.native_driver.session import (
     told,
 )
 
-_EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
+_EXPORT_DESC, _IMPORT_FD, _EXPORT_FD, _SYSTEM_MEMORY = 0x18, 0x19, 0x1A, 0x20037
 _PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
 
 
@@ -298,6 +298,10 @@ class NativeCore(Session):
         return call(function, c_void_p(handle), *[ctypes.byref(room)] * 9)  # type: ignore[arg-type]
 
 
+class _SystemMemory(ctypes.Structure):
+    _fields_ = (("stype", c_uint32), ("pNext", c_void_p), ("pSystemMemory", c_void_p), ("size", c_uint64))
+
+
 def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
     """Hangs the export or import structure that a descriptor stands for on the C one; has to stay alive."""
     if given is None or desc is None:
@@ -307,6 +311,8 @@ def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
         extra = lib.ExternalFd(stype=_IMPORT_FD, flags=2, fd=desc.import_fd)
     elif desc.export:
         extra = lib.Flags(stype=_EXPORT_DESC, flags=desc.export)
+    elif isinstance(desc, api.HostMemDesc) and desc.system_memory is not None:
+        extra = _SystemMemory(_SYSTEM_MEMORY, None, *desc.system_memory)
     if extra is not None:
         given.pNext = ctypes.addressof(extra)
     return extra

@@ -186,6 +186,8 @@ class PythonCore(Keeper):
         assert desc is not None
         if desc.import_fd is not None:
             return self._place(found.import_memory(desc.import_fd, "host"))
+        if desc.system_memory is not None:
+            return self._place(found.import_system_memory(*desc.system_memory))
         return self._place(found.alloc_host(size, alignment, _exportable(desc.export)))
 
     @answers

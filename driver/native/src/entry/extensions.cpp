@@ -14,13 +14,15 @@ const char* const PROFILING = "ZE_extension_profiling_data";
 const char* const COMMAND_QUEUE = "ZE_extension_command_queue_npu";
 const char* const CONTEXT = "ZE_extension_context_npu";
 const char* const DRIVER = "ZE_extension_driver_npu";
+const char* const SYSTEM_MEMORY = "ZE_extension_external_memmap_sysmem";
 const char* const MUTABLE = "ZE_experimental_mutable_command_list";
 
 std::vector<Extension> all_extensions() {
     std::vector<Extension> all = {
         {GRAPH, ZE_GRAPH_EXT_VERSION},          {PROFILING, ZE_PROFILING_DATA_EXT_VERSION},
         {COMMAND_QUEUE, ze_make_version(1, 1)}, {CONTEXT, ze_make_version(1, 0)},
-        {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)}};
+        {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)},
+        {SYSTEM_MEMORY, ze_make_version(1, 0)}};
     for (uint32_t minor = 2; minor <= 8; ++minor) {
         all.push_back({std::string(GRAPH) + "_1_" + std::to_string(minor), ze_make_version(1, minor)});
     }

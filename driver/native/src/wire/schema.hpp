@@ -337,6 +337,10 @@ constexpr std::string_view TAG = "mem_alloc", CONTEXT = "context", KIND = "kind"
     ALIGNMENT = "alignment", EXPORTABLE = "exportable", SPARSE = "sparse";
 }
 namespace mem_import { constexpr std::string_view TAG = "mem_import", CONTEXT = "context", KIND = "kind"; }
+namespace mem_import_part {
+constexpr std::string_view TAG = "mem_import_part", CONTEXT = "context", KIND = "kind", OFFSET = "offset",
+    SIZE = "size";
+}
 namespace mem_free { constexpr std::string_view TAG = "mem_free", MEMORY = "memory"; }
 namespace queue_create {
 constexpr std::string_view TAG = "queue_create", CONTEXT = "context", SLOTS = "slots",
