@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.
         (base, 0, ZeResult.ERROR_UNSUPPORTED_SIZE, "0 bytes"),
         (0, _PAGE, ZeResult.ERROR_INVALID_NULL_POINTER, "null"),
     ):
-        error = failure(lambda at=address, of=size: context.import_system_memory(at, of), result)
+        error = failure(partial(context.import_system_memory, address, size), result)
         assert found in error.info.found
     memory = context.import_system_memory(base, 2 * _PAGE)
     twice = failure(
