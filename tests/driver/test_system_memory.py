@@ -64,11 +64,12 @@ def test_two_imports_of_one_file_are_the_same_memory(
     )
     again = mmap.mmap(fd, 4 * _PAGE)
     sealed[:] = bytes(range(256)) * (4 * _PAGE // 256)
-    expected = sealed[: 3 * _PAGE]
-    one = context.import_system_memory(_address(sealed), 3 * _PAGE)
-    two = context.import_system_memory(_address(again) + _PAGE, 3 * _PAGE)
-    run(queue, copy(context, two, one, 3 * _PAGE))
-    assert sealed[_PAGE:] == expected
+    sealed[2 * _PAGE : 3 * _PAGE] = os.urandom(_PAGE)
+    expected = sealed[2 * _PAGE : 3 * _PAGE]
+    one = context.import_system_memory(_address(sealed), 4 * _PAGE)
+    two = context.import_system_memory(_address(again) + 2 * _PAGE, 2 * _PAGE)
+    run(queue, copy(context, two.address + 64, one.address + 2 * _PAGE, _PAGE))
+    assert sealed[2 * _PAGE + 64 : 3 * _PAGE + 64] == expected
 
 
 def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.mmap, tmp_path: Path) -> None:
