@@ -75,7 +75,7 @@ request = core.compile_model(ov.Model([op.relu(op.add(x, x))], [x], "twice"), "N
 fd = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 os.ftruncate(fd, 32768)
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-imported = faults.inject("delay", value="mem_import_part=0ms", count=None)
+imported = faults.inject("delay", value="mem_import_part=1us", count=None)
 for memory in (mmap.mmap(fd, 32768), mmap.mmap(-1, 32768, flags=mmap.MAP_PRIVATE)):
     given, made = tensors(memory)
     request.set_input_tensor(ov.Tensor(given, shared_memory=True))
