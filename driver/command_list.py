@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from softnpu.driver.errors import error, invalid_size, not_available, uninitialized
+from softnpu.driver.block import Block
+from softnpu.driver.errors import check_type, error, invalid_size, not_available, uninitialized
 from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryRef
+from softnpu.driver.memory import MemoryRef
 from softnpu.driver.metrics import MetricQuery
 from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.region import CopyRegion, check_region
@@ -66,6 +67,7 @@ class CommandList(Handle):
         """
         call = "zeCommandListAppendMemoryCopy"
         self._check_open(call)
+        check_type(call, "copy, size", size, int)
         command = cmd.Copy(self._resolve(call, target), self._resolve(call, source), size)
         self._append(call, command, signal_event, wait_events)
 
@@ -90,6 +92,8 @@ class CommandList(Handle):
         call = "zeCommandListAppendMemoryCopyRegion"
         self._check_open(call)
         target_at, source_at = self._resolve(call, target), self._resolve(call, source)
+        for value in (*target_region, *source_region, target_pitch, source_pitch):
+            check_type(call, "copy region", value, int)
         check_region(call, target_region, source_region, (target_slice_pitch, source_slice_pitch))
         command = cmd.CopyRegion(
             MemoryAt(target_at.memory, target_at.offset + target_region._start(target_pitch)),
@@ -109,7 +113,7 @@ class CommandList(Handle):
         signal_event: Event | None = None,
         wait_events: Sequence[Event] = (),
     ) -> None:
-        """`zeCommandListAppendMemoryFill`: repeats `pattern` (1, 2 or 4 bytes) over `size` bytes.
+        """`zeCommandListAppendMemoryFill`: repeat `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
         The last repetition is cut where the size ends.
 
@@ -118,6 +122,8 @@ class CommandList(Handle):
         """
         call = "zeCommandListAppendMemoryFill"
         self._check_open(call)
+        check_type(call, "fill pattern", pattern, bytes, bytearray, memoryview)
+        check_type(call, "fill, size", size, int)
         if len(pattern) not in (1, 2, 4):
             raise invalid_size(
                 call, "fill pattern", found=f"{len(pattern)} bytes", expected="1, 2 or 4 bytes"
@@ -161,7 +167,7 @@ class CommandList(Handle):
         self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
-        """`zeCommandListAppendWaitOnEvents`: goes on when all are signalled.
+        """`zeCommandListAppendWaitOnEvents`: go on when all are signalled.
 
         A wait longer than the device's TDR limit is aborted and the queue is lost.
         """
@@ -183,6 +189,7 @@ class CommandList(Handle):
         """`pfnAppendGraphInitialize`: harmless when repeated."""
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
+        check_type(call, "graph", graph, Graph)
         self.context._check_session(call, "graph", graph.context._connection)
         graph.initialize()
         self._used.append(graph._on_device)
@@ -203,6 +210,7 @@ class CommandList(Handle):
         """
         call = "pfnAppendGraphExecute"
         self._check_open(call)
+        check_type(call, "graph", graph, Graph)
         graph._check(call)
         self.context._check_session(call, "graph", graph.context._connection)
         addresses, strides = [], []
@@ -222,6 +230,7 @@ class CommandList(Handle):
                     found="none",
                     expected="a query: the graph is profiled",
                 )
+            check_type(call, "profiling query", profiling_query, ProfilingQuery)
             block, offset = profiling_query._location(call, graph)
             self._used.append(block)
             profiling = MemoryAt(block.handle, offset)
@@ -234,7 +243,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """`zeCommandListClose`: ends recording; harmless when repeated."""
+        """`zeCommandListClose`: end recording; harmless when repeated."""
         call = "zeCommandListClose"
         self._check(call)
         if not self._closed:
@@ -244,7 +253,7 @@ class CommandList(Handle):
             self._closed = True
 
     def reset(self) -> None:
-        """`zeCommandListReset`: empties the list and opens it; submissions in flight are not changed."""
+        """`zeCommandListReset`: empty the list and open it; submissions in flight are not changed."""
         self._check("zeCommandListReset")
         self._commands.clear()
         self._submission = None
@@ -289,6 +298,7 @@ class CommandList(Handle):
         self, call: str, query: MetricQuery, end: bool, signal: Event | None, waits: Sequence[Event]
     ) -> None:
         self._check_open(call)
+        check_type(call, "metric query", query, MetricQuery)
         block, offset = query._location(call, end)
         self.context._check_session(call, "metric query", query._pool._connection)
         self._used.append(block)
@@ -338,6 +348,7 @@ class CommandList(Handle):
         return MemoryAt(block.handle, offset)
 
     def _event(self, call: str, event: Event) -> MemoryAt:
+        check_type(call, "event", event, Event)
         event._check(call)
         self.context._check_session(call, "event", event.pool.context._connection)
         block, offset = event._location()

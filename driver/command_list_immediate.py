@@ -43,7 +43,7 @@ class CommandListImmediate(CommandList):
         return True
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeCommandListHostSynchronize`: waits for what was appended; False (NOT_READY) when time is up.
+        """`zeCommandListHostSynchronize`: wait for what was appended; False (NOT_READY) when time is up.
 
         Raises `ZeError` with the failure of a command, DEVICE_LOST when the daemon is gone.
         """

@@ -15,8 +15,9 @@ from softnpu.emulator.interface.commands import MemoryAt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from softnpu.driver.block import Block
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block, MemoryRef
+    from softnpu.driver.memory import MemoryRef
 
 MUTABLE_GRAPH_ARGUMENTS = 128
 """`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
@@ -68,7 +69,7 @@ class CommandListMutable(CommandList):
         return number
 
     def update_mutable_commands(self, mutations: Sequence[Mutation], flags: int = 0) -> None:
-        """`zeCommandListUpdateMutableCommandsExp`: takes effect with the next submission of the list.
+        """`zeCommandListUpdateMutableCommandsExp`: take effect with the next submission of the list.
 
         Raises `ZeError` with INVALID_ARGUMENT for an open list, unknown ids or arguments, flags, an empty
         chain, strides that do not follow their argument; then nothing is changed.

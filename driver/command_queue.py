@@ -12,7 +12,7 @@ import msgspec
 
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.description import QueueState, describe_ring
-from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size
+from softnpu.driver.errors import ZeError, check_type, error, invalid_argument, invalid_size
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
 from softnpu.driver.submissions import FencedExecution, QueueProgress, Submission, SubmissionResults
@@ -25,8 +25,8 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.ring import DriverRing
 
 if TYPE_CHECKING:
+    from softnpu.driver.block import Block
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block
 
 
 class QueueMode(enum.IntEnum):
@@ -41,6 +41,7 @@ class CommandQueue(Handle):
     """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
 
     def __init__(self, context: ContextBase, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
+        check_type("zeCommandQueueCreate", "command queue, slots", slots, int)
         self.context = context
         self.mode = mode
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
@@ -70,7 +71,7 @@ class CommandQueue(Handle):
     # ------------------------------------------------------------ submitting
 
     def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
-        """`zeCommandQueueExecuteCommandLists`: submits closed lists; the fence is signalled after the last.
+        """`zeCommandQueueExecuteCommandLists`: submit closed lists; the fence is signalled after the last.
 
         More lists than the queue has slots are submitted as slots become free. Lists behind one that fails
         run all the same; the fence has the result of the first that failed. With lists that are all empty it
@@ -85,9 +86,11 @@ class CommandQueue(Handle):
         if not lists:
             raise invalid_size(call, "command lists", found="none", expected="at least one")
         for entry in lists:
+            check_type(call, "command list", entry, CommandList)
             self.context._check_session(call, "command list", entry.context._connection)
         own = fence
         if fence is not None:
+            check_type(call, "fence", fence, Fence)
             fence._check(call)
             # as the real driver does: the work runs, and then the fence of another queue is an error
             own = fence if fence.queue is self else None
@@ -146,7 +149,7 @@ class CommandQueue(Handle):
             self.context._ring_doorbell()
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeCommandQueueSynchronize`: waits for all submissions; False (NOT_READY) when time has passed.
+        """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) when time has passed.
 
         Raises `ZeError` when the queue is lost, with the oldest failure that was not reported yet, and
         with DEVICE_LOST when the daemon is gone. Each failure is reported once.

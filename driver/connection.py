@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from softnpu.driver.errors import NoAnswerError, ZeError, error, uninitialized
+import msgspec
+
+from softnpu.driver.errors import NoAnswerError, ZeError, error, invalid_argument, uninitialized
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -251,8 +253,13 @@ class Connection:
 
     def _send(self, call: str, number: int, message: msg.Message, fds: Sequence[int]) -> None:
         try:
+            encoded = msg.encode(message)
+        except (TypeError, ValueError, OverflowError) as failure:
+            self._pending.pop(number, None)
+            raise _bad_field(call, message) from failure
+        try:
             with self._send_lock:
-                self._channel.send(number, msg.encode(message), fds)
+                self._channel.send(number, encoded, fds)
         except Refused as refused:
             self._pending.pop(number, None)  # it was not sent: there will be no answer
             raise ZeError(call, refused.info) from refused
@@ -367,3 +374,19 @@ class Connection:
             self._lost = self._lost or reason
             self._changed.notify_all()
         return self.lost_error(call)
+
+
+def _bad_field(call: str, message: msg.Message) -> ZeError:
+    """The error of a message that cannot be sent, by the field whose value is of a wrong type."""
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        try:
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError) as failure:
+            return invalid_argument(
+                call,
+                f"{message.tag}, {name}",
+                found=f"a {type(value).__name__}: {failure}",
+                expected="a value that can be sent: a number, a text",
+            )
+    return invalid_argument(call, message.tag, found="values that cannot be sent", expected="others")

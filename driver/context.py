@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
 from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue, QueueMode, check_ordinal
 from softnpu.driver.context_base import ContextBase
-from softnpu.driver.errors import error, invalid_argument
+from softnpu.driver.errors import check_type, error, invalid_argument
 from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
-from softnpu.driver.memory import Allocation, Block, MemoryRef
+from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
+from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
@@ -115,7 +118,25 @@ class Context(ContextBase):
         """
         call = "zeMemAllocHost"
         self._check(call)
+        check_type(call, "descriptor", fd, int)
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
+
+    def import_system_memory(self, address: int, size: int) -> Allocation:
+        """Memory of this process at `address`, used in place (`zeMemAllocHost` with the descriptor for that).
+
+        It has to be whole pages of a shared mapping of a memory file whose size is sealed; it stays the
+        program's, and mapped as long as the allocation lives. Raises `ZeError` with UNSUPPORTED_FEATURE for
+        any other memory, which has to be copied, and with INVALID_ARGUMENT for an allocation of this context.
+        """
+        call = "zeMemAllocHost"
+        self._check(call)
+        check_type(call, "system memory, address", address, int)
+        check_type(call, "system memory, size", size, int)
+        fd, offset = open_system_memory(call, address, size)
+        try:
+            return self._wrap(self._memory.import_part(call, fd, offset, address, size), "host")
+        finally:
+            os.close(fd)
 
     def query_memory(self) -> tuple[int, int]:
         """Bytes of device memory in all, and bytes that this context has allocated."""
@@ -135,22 +156,38 @@ class Context(ContextBase):
         return answer
 
     def set_properties(self, disable_idle_optimizations: bool) -> None:
-        """`pfnSetProperties` of the context extension: opts out of pruning idle memory, or in again.
-
-        Nothing idle is pruned behind a program's back here, so the choice is only remembered.
-        """
-        self._check("pfnSetProperties")
-        self.idle_optimizations = not disable_idle_optimizations
+        """`pfnSetProperties` of the context extension: opt out of pruning idle memory, or in again."""
+        call = "pfnSetProperties"
+        self._check(call)
+        self._choose_idle(call, not disable_idle_optimizations, self.idle_pruning_timeout_ms)
 
     def set_idle_pruning_timeout(self, timeout_ms: int) -> None:
-        """`zexContextSetIdlePruningTimeout`: the idle time after which memory is pruned; remembered only."""
-        self._check("zexContextSetIdlePruningTimeout")
-        self.idle_pruning_timeout_ms = timeout_ms
+        """`zexContextSetIdlePruningTimeout`: the idle time after which `release_memory` happens by itself.
+
+        Unless the context has opted out.
+        """
+        call = "zexContextSetIdlePruningTimeout"
+        self._check(call)
+        check_type(call, "idle time in milliseconds", timeout_ms, int)
+        if not 0 <= timeout_ms < 2**64:
+            raise invalid_argument(call, "idle time", found=f"{timeout_ms} ms", expected="0 to 2^64 - 1")
+        self._choose_idle(call, self.idle_optimizations, timeout_ms)
 
     def release_memory(self) -> None:
-        """`pfnReleaseMemory` of the context extension: gives back at once what nothing refers to any more."""
-        self._check("pfnReleaseMemory")
+        """`pfnReleaseMemory` of the context extension: give back memory that is not in use now.
+
+        What is needed again comes back by itself: graphs are loaded by the next inference.
+        """
+        call = "pfnReleaseMemory"
+        self._check(call)
+        self._free_fences.clear()
         self._memory.flush()
+        self._connection.request(call, msg.ContextRelease(context=self.handle), msg.Ok)
+
+    def _choose_idle(self, call: str, enabled: bool, timeout_ms: int) -> None:
+        request = msg.ContextIdle(context=self.handle, after_ms=timeout_ms if enabled else None)
+        self._connection.request(call, request, msg.Ok)
+        self.idle_optimizations, self.idle_pruning_timeout_ms = enabled, timeout_ms
 
     # ------------------------------------------------------------ objects
 
@@ -172,6 +209,7 @@ class Context(ContextBase):
         """
         call = "zeCommandQueueCreate"
         self._check(call)
+        check_type(call, "command queue, priority", priority, str)
         check_ordinal(call, ordinal)
         if device_sync and mode is QueueMode.SYNCHRONOUS:
             raise error(
@@ -235,14 +273,18 @@ class Context(ContextBase):
         `notification_event` is signalled once so many reports can be read, when the host looks at it.
         Raises `ZeError`: NOT_READY if the group is not active, INVALID_ARGUMENT for another period.
         """
-        self._check("zetMetricStreamerOpen")
+        call = "zetMetricStreamerOpen"
+        self._check(call)
+        if notification_event is not None:
+            check_type(call, "event", notification_event, Event)
+            self._check_session(call, "event", notification_event._context._connection)
         streamer = MetricStreamer(self, group, sampling_period_ns)
         if notification_event is not None and notify_every_n_reports:
             notification_event._track(streamer, notify_every_n_reports)
         return streamer
 
     def get_status(self) -> None:
-        """`zeContextGetStatus`: returns when the device can be used, raises DEVICE_LOST when it is gone."""
+        """`zeContextGetStatus`: return when the device can be used, raise DEVICE_LOST when it is gone."""
         self._check("zeContextGetStatus")
         self.device.driver.status("zeContextGetStatus")
 
@@ -265,6 +307,8 @@ class Context(ContextBase):
 
     def _alloc(self, call: str, kind: str, size: int, alignment: int, export: bool) -> Allocation:
         self._check(call)
+        check_type(call, "memory, size", size, int)
+        check_type(call, "memory, alignment", alignment, int)
         return self._wrap(self._memory.allocate(call, kind, size, alignment, export), kind)
 
     def _wrap(self, block: Block, kind: str) -> Allocation:

@@ -6,10 +6,11 @@ import itertools
 import os
 from collections import deque
 
+from softnpu.driver.block import Block
 from softnpu.driver.connection import Connection
 from softnpu.driver.errors import invalid_argument
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryPool
+from softnpu.driver.memory import MemoryPool
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.emulator.interface.records import SIGNAL_SIZE

@@ -42,7 +42,9 @@ class Device:
         self.driver = driver
         self._connection = driver._connection
         self.info = info
-        self._metric_groups = [MetricGroup(index) for index in range(len(GROUPS))]
+        self._metric_groups = [
+            MetricGroup(driver._connection, info.index, number) for number in range(len(GROUPS))
+        ]
 
     def create_context(self) -> Context:
         """`zeContextCreate` on this device."""

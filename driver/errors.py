@@ -64,6 +64,13 @@ def error(
     )
 
 
+def check_type(call: str, name: str, value: object, *kinds: type) -> None:
+    """Raise `ZeError` with INVALID_ARGUMENT for an argument that is of none of these types."""
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise invalid_argument(call, name, found=f"a {type(value).__name__}", expected=expected)
+
+
 class _MakeError(Protocol):
     def __call__(
         self, call: str, object: str, *, found: str, expected: str = "", hint: str = ""

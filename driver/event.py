@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from softnpu.driver.errors import invalid_argument, invalid_size
+from softnpu.driver.block import Block
+from softnpu.driver.errors import check_type, invalid_argument, invalid_size
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
 from softnpu.driver.waiting import FOREVER, new_budget, wait
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.records import SIGNAL_SIZE
@@ -27,6 +27,7 @@ class EventPool(Handle):
 
     def __init__(self, context: ContextBase, count: int) -> None:
         call = "zeEventPoolCreate"
+        check_type(call, "event pool, count", count, int)
         if count < 1:
             raise invalid_size(call, "event pool", found=f"{count} events", expected="at least 1")
         self.context = context
@@ -39,6 +40,7 @@ class EventPool(Handle):
         """`zeEventCreate`. Raises `ZeError` with INVALID_ARGUMENT for an index out of range or in use."""
         call = "zeEventCreate"
         self._check(call)
+        check_type(call, "event pool, index", index, int)
         if not 0 <= index < self.count or index in self._used:
             raise invalid_argument(
                 call,
@@ -90,7 +92,7 @@ class Event(Handle):
         return self._record.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeEventHostSynchronize`: waits for the commands in flight that signal this event.
+        """`zeEventHostSynchronize`: wait for the commands in flight that signal this event.
 
         False (NOT_READY) when the time has passed, and at once when no such command is in flight.
         Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone.

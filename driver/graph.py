@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from softnpu.driver.errors import invalid_argument, uninitialized
+from softnpu.driver.block import Block
+from softnpu.driver.errors import check_type, invalid_argument, uninitialized
 from softnpu.driver.graph_properties import (
     ArgumentMetadata,
     ArgumentProperties3,
@@ -22,7 +23,7 @@ from softnpu.driver.graph_properties import (
 )
 from softnpu.driver.graph_source import GraphSource
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block, MemoryPool, MemoryRef
+from softnpu.driver.memory import MemoryPool, MemoryRef
 from softnpu.emulator.blob.argument_bounds import sparse_sizes
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
 from softnpu.emulator.blob.weights import Placement
@@ -181,7 +182,7 @@ class Graph(Handle):
     # ------------------------------------------------------------ on the device
 
     def initialize(self) -> None:
-        """`pfnGraphInitialize`: loads the graph onto the device; harmless when repeated.
+        """`pfnGraphInitialize`: load the graph onto the device; harmless when repeated.
 
         Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
         """
@@ -301,6 +302,7 @@ class Graph(Handle):
     def _argument(self, call: str, index: int) -> ArgumentMeta:
         self._check(call)
         arguments = self.meta.arguments
+        check_type(call, "argument index", index, int)
         if not 0 <= index < len(arguments):
             raise invalid_argument(
                 call,

@@ -11,7 +11,7 @@ from softnpu.driver import serialized
 from softnpu.driver.build_log import BuildLog, cache_status, failure_text, note_log
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context_base import ContextBase
-from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
+from softnpu.driver.errors import ZeError, check_type, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.graph import Graph
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.driver.graph_source import GraphSource, WeightFile
@@ -68,6 +68,7 @@ def compile_source(
     with the reason when the model cannot be compiled.
     """
     context._check(call)
+    check_type(call, "graph source", source, GraphSource)
     request = msg.GraphCreate(
         context=context.handle,
         name=source.name,

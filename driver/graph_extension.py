@@ -60,7 +60,7 @@ class GraphExtension:
         return "" if kind == OptionType.DRIVER else " ".join(self._options(call).options)
 
     def compiler_is_option_supported(self, kind: int, name: str | None, value: str | None = None) -> None:
-        """`pfnCompilerIsOptionSupported`: returns if the option (and this value of it) is supported.
+        """`pfnCompilerIsOptionSupported`: return if the option (and this value of it) is supported.
 
         Raises `ZeError` with UNSUPPORTED_FEATURE if it is not.
         """
@@ -129,7 +129,7 @@ class GraphExtension:
         context._check(call)
         if kind == MemoryQuery.DDR:
             total, allocated = context.query_memory()
-            return MemoryUse(total=total, allocated=allocated)
+            return MemoryUse(total=total, allocated=allocated + context.query_graph_memory())
         if kind in (MemoryQuery.DRIVER_CACHE, MemoryQuery.PROGRAM_CACHE):
             return _cache_use()
         raise invalid_argument(

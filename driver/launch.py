@@ -29,7 +29,7 @@ _PAUSE_S = 0.01
 
 
 class DaemonLauncher:
-    """Connects one client to the daemon, within 60 s from now.
+    """Connect one client to the daemon, within 60 s from now.
 
     `path` None is the default socket; with `autostart` None the environment decides.
     """

@@ -14,72 +14,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.driver.errors import error, invalid_argument, invalid_size, null_pointer
+from softnpu.driver.block import Block, view_of
+from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
-from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
+from softnpu.emulator.interface.shared import SharedMapping
 
 if TYPE_CHECKING:
     from softnpu.driver.connection import Connection
-
-
-_DEVICE_BASE = 0x8000_0000
-
-
-class Block:
-    """A range of a mapped segment. Handles, views, lists and submissions in flight keep it alive."""
-
-    __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
-
-    def __init__(self, handle: int, mapping: SharedMapping, segment: int, offset: int, size: int) -> None:
-        self.handle = handle
-        self.mapping = mapping
-        self.segment = segment
-        self.offset = offset
-        self.size = size
-
-    @property
-    def device_address(self) -> int:
-        """Where the device would see it: segments lie 4 GiB and more apart in its address space."""
-        return (self.segment << 40) + _DEVICE_BASE + self.offset
-
-    @property
-    def address(self) -> int:
-        return self.mapping.address + self.offset
-
-    def fence(self, offset: int) -> FenceRecord:
-        """The record of a fence at `offset`."""
-        return FenceRecord(self.mapping, self.offset + offset)
-
-    def event(self, offset: int) -> EventRecord:
-        """The record of an event at `offset`."""
-        return EventRecord(self.mapping, self.offset + offset)
-
-
-class _View:
-    """Gives numpy access to a block, and keeps the block alive as long as the array."""
-
-    __slots__ = ("__array_interface__", "block")
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.__array_interface__ = {
-            "data": (block.address, False),
-            "shape": (block.size,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
-def view_of(block: Block) -> npt.NDArray[np.uint8]:
-    """All bytes of a block, without a copy. The block lives at least as long as the array."""
-    return np.asarray(_View(block))
 
 
 class Allocation(Handle):
@@ -187,6 +136,41 @@ class MemoryPool:
                 call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
             )
             return self._map_answer(call, answer, fds, answer.segment_size, self._to_free)
+
+    def import_part(self, call: str, fd: int, offset: int, address: int, size: int) -> Block:
+        """Memory of this process at `address`: `offset` of a file, whose descriptor stays the caller's."""
+        self._check_free(call, address, size)
+        try:
+            os.posix_fallocate(fd, offset, size)
+        except OSError as failure:
+            raise _no_pages(call, size, failure) from failure
+        with self._connection.deferred_section(), self._lock:
+            self.flush()
+            request = msg.MemImportPart(context=self._context, kind="host", offset=offset, size=size)
+            answer, fds = self._connection.request(
+                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
+            )
+            for made in fds:
+                os.close(made)
+            self._segments[answer.segment] = (SharedMapping.borrowed(address, size), 0)
+            placed = msgspec.structs.replace(answer, fresh=False)
+            return self._map_block(call, placed, [], size, self._to_free)
+
+    def _check_free(self, call: str, address: int, size: int) -> None:
+        """Refuse memory that is an allocation of this context already."""
+        with self._lock:
+            index = bisect.bisect_right(self._addresses, address + size - 1) - 1
+            entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
+            block = entry[1]() if entry is not None else None
+        if block is not None and address < block.address + block.size:
+            found = f"part of {describe(block.handle)}"
+            del block  # the error would keep it alive
+            raise invalid_argument(
+                call,
+                f"{size} bytes at {address:#x}",
+                found=found,
+                expected="memory that this context does not have",
+            )
 
     def export_segment(self, call: str, block: Block) -> int:
         """A descriptor of the block's segment, the caller's. Raises INVALID_ENUMERATION if not exportable."""
@@ -366,13 +350,7 @@ class MemoryPool:
             return SharedMapping(fd, answer.segment_size, alignment), 0
         except OSError as failure:
             self._connection.post(msg.MemFree(memory=(answer.memory,)))
-            raise error(
-                call,
-                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
-                f"segment of {answer.segment_size} bytes",
-                found=failure.strerror or str(failure),
-                expected="memory of the machine to back it",
-            ) from failure
+            raise _no_pages(call, answer.segment_size, failure) from failure
         finally:
             os.close(fd)
 
@@ -390,6 +368,16 @@ class MemoryPool:
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:
             del self._blocks[at]
+
+
+def _no_pages(call: str, size: int, failure: OSError) -> ZeError:
+    return error(
+        call,
+        ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+        f"segment of {size} bytes",
+        found=failure.strerror or str(failure),
+        expected="memory of the machine to back it",
+    )
 
 
 class _HasMemory(Protocol):

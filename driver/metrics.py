@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, uninitialized
+from softnpu.driver.errors import ZeError, check_type, error, invalid_argument, uninitialized
 from softnpu.driver.handle import Handle
 from softnpu.driver.properties import Record
+from softnpu.driver.query_pool import Query, QueryPool
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.metrics import GROUPS, SNAPSHOT, MetricType
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
+    from softnpu.driver.block import Block
     from softnpu.driver.connection import Connection
     from softnpu.driver.context_base import ContextBase
-    from softnpu.driver.memory import Block
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
 _FIELDS = tuple(field.name for field in SNAPSHOT.fields)
@@ -67,7 +68,9 @@ class MetricGroupProperties(Record, frozen=True, kw_only=True):
 class MetricGroup:
     """`zet_metric_group_handle_t`: a group of one device. `holder` is the context that has activated it."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, connection: Connection, device: int, index: int) -> None:
+        self._connection = connection
+        self._device = device
         self.index = index
         self.holder: Handle | None = None
         self._group = GROUPS[index]
@@ -130,6 +133,15 @@ class MetricGroup:
             return values
         return [max(values[index::count], default=0) for index in range(count)]
 
+    def _check_of(self, call: str, context: ContextBase) -> None:
+        """Raise `ZeError` with INVALID_ARGUMENT unless it is of the device of this context."""
+        name = f"metric group {self._group.name}"
+        context._check_session(call, name, self._connection)
+        device = context._device_info.index
+        if self._device != device:
+            expected = f"a group of device {device}, as the context"
+            raise invalid_argument(call, name, found=f"of device {self._device}", expected=expected)
+
     def _report(self, before: Sequence[int], after: Sequence[int]) -> bytes:
         """What was counted between two snapshots."""
         differences = (after[word] - before[word] for word in self._words)
@@ -154,11 +166,12 @@ def check_enabled() -> None:
         )
 
 
-def activate(context: Handle, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:
+def activate(context: ContextBase, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:
     """Activate these groups and no others; none deactivates all of this context. `known`: its device's.
 
-    Raises `ZeError`: UNINITIALIZED unless metrics are enabled; INVALID_ARGUMENT for groups of another device,
-    or that another context has activated. The others are active all the same, as with the real driver.
+    Raises `ZeError`: UNINITIALIZED unless metrics are enabled; INVALID_ARGUMENT for groups of another device
+    or driver, or that another context has activated. The others are active all the same, as with the real
+    driver.
     """
     call = "zetContextActivateMetricGroups"
     context._check(call)
@@ -169,33 +182,37 @@ def activate(context: Handle, known: Sequence[MetricGroup], groups: Sequence[Met
             group.holder = None
     failure: ZeError | None = None
     for group in groups:
-        if group not in known or (group.active and group.holder is not context):
-            found = "active in another context" if group.active else "of another device"
-            name = f"metric group {group.get_properties().name}"
-            failure = invalid_argument(call, name, found=found, expected="a free group of this device")
-        else:
+        check_type(call, "metric group", group, MetricGroup)
+        try:
+            group._check_of(call, context)
+            if group.active and group.holder is not context:
+                name = f"metric group {group.get_properties().name}"
+                found = "active in another context"
+                raise invalid_argument(call, name, found=found, expected="a free group of this device")
             group.holder = context
+        except ZeError as error:
+            failure = error
     if failure is not None:
         raise failure
 
 
-class MetricQueryPool(Handle):
+class MetricQueryPool(QueryPool):
     """`zet_metric_query_pool_handle_t`: room for `count` queries of one group."""
+
+    _name = "metric query pool"
+    _destroy_call = "zetMetricQueryPoolDestroy"
 
     def __init__(self, context: ContextBase, group: MetricGroup, count: int) -> None:
         call = "zetMetricQueryPoolCreate"
+        check_type(call, "metric group", group, MetricGroup)
         if not enabled():
             raise uninitialized(call, "metrics", found="not enabled", expected=f"{ENV_ENABLE}=1")
-        if count < 1:
-            raise invalid_size(call, "metric query pool", found=f"{count} queries", expected="at least 1")
+        group._check_of(call, context)
+        self._check_count(call, count)
         if not group.active:
             raise _not_ready(call)
         self.group = group
-        self.count = count
-        self._block = context._memory.allocate(call, "control", 2 * SNAPSHOT.size * count)
-        self._used: set[int] = set()
-        self._connection = context._connection
-        self._register(context, context._connection, self._used.clear)
+        self._allocate(call, context, count, 2 * SNAPSHOT.size)
 
     def create_query(self, index: int) -> MetricQuery:
         """`zetMetricQueryCreate`.
@@ -214,59 +231,29 @@ class MetricQueryPool(Handle):
                 expected="active",
                 hint="activate it",
             )
-        if not 0 <= index < self.count:
-            expected = f"0 to {self.count - 1}"
-            raise invalid_argument(call, "metric query pool", found=f"index {index}", expected=expected)
-        if index in self._used:
-            raise error(
-                call,
-                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
-                "metric query pool",
-                found=f"index {index} has a query",
-                expected="a free index",
-                hint="destroy its query first",
-            )
-        self._used.add(index)
-        return MetricQuery(self, index, self._used)
-
-    def destroy(self) -> None:
-        """`zetMetricQueryPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
-        if not self.destroyed and self._used:
-            raise error(
-                "zetMetricQueryPoolDestroy",
-                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
-                "metric query pool",
-                found=f"{len(self._used)} live queries",
-                expected="none",
-                hint="destroy its queries first",
-            )
-        super().destroy()
-
-    def _drop_references(self) -> None:
-        del self._block
+        self._acquire(call, index)
+        return MetricQuery(self, index)
 
 
-class MetricQuery(Handle):
+class MetricQuery(Query):
     """`zet_metric_query_handle_t`: what was counted between its begin and its end in a command list."""
 
-    def __init__(self, pool: MetricQueryPool, index: int, used: set[int]) -> None:
-        self._pool = pool
-        self._offset = index * 2 * SNAPSHOT.size
-        self._register(pool, pool._connection, used.discard, index)
+    _pool: MetricQueryPool
+
+    def __init__(self, pool: MetricQueryPool, index: int) -> None:
+        super().__init__(pool, index)
         self.reset()
 
     def reset(self) -> None:
         """`zetMetricQueryReset`: all values are 0."""
         self._check("zetMetricQueryReset")
-        block = self._pool._block
-        start = block.offset + self._offset
+        block, start = self._pool._block, self._start
         block.mapping.buffer[start : start + 2 * SNAPSHOT.size] = bytes(2 * SNAPSHOT.size)
 
     def get_data(self) -> bytes:
         """`zetMetricQueryGetData`: one report; zeros before the end has run."""
         self._check("zetMetricQueryGetData")
-        block = self._pool._block
-        start = block.offset + self._offset
+        block, start = self._pool._block, self._start
         before = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start)
         after = SNAPSHOT.struct.unpack_from(block.mapping.buffer, start + SNAPSHOT.size)
         return self._pool.group._report(before, after if after[0] >= before[0] else before)
@@ -282,6 +269,8 @@ class MetricStreamer(Handle):
 
     def __init__(self, context: ContextBase, group: MetricGroup, period_ns: int) -> None:
         call = "zetMetricStreamerOpen"
+        check_type(call, "metric group", group, MetricGroup)
+        group._check_of(call, context)
         if not group.active:
             raise _not_ready(call)
         self.group = group

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from softnpu.driver.errors import error, invalid_argument
 from softnpu.driver.graph_source import WeightFile
+from softnpu.driver.process_maps import Area, open_mapped_file, read_areas
 from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ZeResult
 
-_MAPS = "/proc/self/maps"
 _SMAPS = "/proc/self/smaps"
 _CHUNK = 1 << 30
 
@@ -32,23 +32,6 @@ class Piece:
     name: str
     address: int
     length: int
-
-
-@dataclass(frozen=True)
-class _Area:
-    """One line of /proc/self/maps."""
-
-    start: int
-    end: int
-    access: str
-    offset: int
-    device: tuple[int, int]
-    inode: int
-    path: str
-
-    @property
-    def file(self) -> tuple[int, int, int]:
-        return (*self.device, self.inode)
 
 
 @dataclass(frozen=True)
@@ -70,13 +53,13 @@ class Gathered:
 def gather(
     pieces: Sequence[Piece], call: str, known: Mapping[int, tuple[int, int]] | None = None
 ) -> Gathered:
-    """Brings pieces of this process's memory into weight files.
+    """Bring pieces of this process's memory into weight files.
 
     `known` has, by the index of a piece, a descriptor of a file that has the same bytes, and where: they are
     read from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
     nothing of any piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
     """
-    areas = _areas()
+    areas = read_areas()
     covering = [_covering(areas, piece, call) for piece in pieces]
     opened: dict[tuple[int, int, int], int] = {}
     try:
@@ -138,7 +121,7 @@ def _gathered(
 def _limited(
     located: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
 ) -> list[_InFile | None]:
-    """Leaves as many files as a message carries, the largest; what lies in others is copied."""
+    """Leave as many files as a message carries, the largest; what lies in others is copied."""
     sizes = dict.fromkeys(opened, 0)
     for piece, in_file in zip(pieces, located, strict=True):
         if in_file is not None:
@@ -194,22 +177,9 @@ def _write(fd: int, address: int, length: int, offset: int, name: str, call: str
             ) from failure
 
 
-def _areas() -> list[_Area]:
-    with open(_MAPS, "rb") as file:
-        lines = file.read().decode(errors="surrogateescape").splitlines()
-    areas = []
-    for line in lines:
-        fields = line.split(maxsplit=5)
-        start, end = (int(text, 16) for text in fields[0].split("-"))
-        major, minor = (int(text, 16) for text in fields[3].split(":"))
-        path = fields[5] if len(fields) > 5 else ""
-        areas.append(_Area(start, end, fields[1], int(fields[2], 16), (major, minor), int(fields[4]), path))
-    return areas
-
-
-def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
+def _covering(areas: list[Area], piece: Piece, call: str) -> list[Area]:
     """The mappings that a piece lies in; refuses one that is not readable memory from end to end."""
-    cover: list[_Area] = []
+    cover: list[Area] = []
     at, end = piece.address, piece.address + piece.length
     index = bisect.bisect_right(areas, at, key=lambda area: area.start) - 1
     while at < end and 0 <= index < len(areas):
@@ -229,7 +199,7 @@ def _covering(areas: list[_Area], piece: Piece, call: str) -> list[_Area]:
 
 
 def _in_file(
-    piece: Piece, cover: list[_Area], opened: dict[tuple[int, int, int], int], private: _Private
+    piece: Piece, cover: list[Area], opened: dict[tuple[int, int, int], int], private: _Private
 ) -> _InFile | None:
     """Where in a file a piece lies, if it does and can go as a descriptor."""
     if len(cover) != 1 or not piece.length:
@@ -238,7 +208,7 @@ def _in_file(
     if not area.inode or "w" in area.access or not area.path.startswith("/"):
         return None
     if area.file not in opened:
-        fd = _open_file(area)
+        fd = open_mapped_file(area)
         if fd is None:
             return None
         opened[area.file] = fd
@@ -257,7 +227,7 @@ class _Private:
     def __init__(self) -> None:
         self._starts: set[int] | None = None
 
-    def has(self, area: _Area) -> bool:
+    def has(self, area: Area) -> bool:
         if self._starts is None:
             self._starts = self._read()
         return area.start in self._starts
@@ -274,28 +244,3 @@ class _Private:
                 elif line[:1] in b"0123456789abcdef":
                     start = int(line[: line.index(b"-")], 16)
         return starts
-
-
-def _open_file(area: _Area) -> int | None:
-    """A descriptor of the very file that is mapped; None if it cannot be had."""
-    for name in (f"/proc/self/map_files/{area.start:x}-{area.end:x}", area.path):
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue
-        if _is_file(fd, area):
-            return fd
-        os.close(fd)
-    # a memory file, or one that was removed: this process may still have it open
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if _is_file(int(name), area):
-                return os.dup(int(name))
-        except OSError:
-            continue
-    return None
-
-
-def _is_file(fd: int, area: _Area) -> bool:
-    info = os.fstat(fd)
-    return info.st_ino == area.inode and (os.major(info.st_dev), os.minor(info.st_dev)) == area.device

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from softnpu.driver.errors import error, invalid_argument, invalid_size, not_available
+from softnpu.driver.block import Block
+from softnpu.driver.errors import check_type, invalid_argument, not_available
 from softnpu.driver.handle import Handle
-from softnpu.driver.memory import Block
 from softnpu.driver.properties import Record
+from softnpu.driver.query_pool import Query, QueryPool
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.profiling import LayerStatus, Profile, TaskType
-from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.graph import Graph
@@ -63,11 +63,15 @@ class TaskInfo(Record, frozen=True, kw_only=True):
     parent_layer_id: int
 
 
-class ProfilingPool(Handle):
+class ProfilingPool(QueryPool):
     """Room for `count` queries on one graph that was compiled to be profiled."""
+
+    _name = "profiling pool"
+    _destroy_call = "pfnProfilingPoolDestroy"
 
     def __init__(self, graph: Graph, count: int) -> None:
         call = "pfnProfilingPoolCreate"
+        check_type(call, "graph", graph, Handle)
         graph._check(call)
         if not graph.profiled:
             raise not_available(
@@ -76,62 +80,29 @@ class ProfilingPool(Handle):
                 found="compiled without profiling",
                 expected="a graph created with the profiling flag",
             )
-        if count < 1:
-            raise invalid_size(call, "profiling pool", found=f"{count} queries", expected="at least 1")
+        self._check_count(call, count)
         self.graph = graph
-        self.count = count
         layers = graph.meta.operations * _LAYERS_PER_OPERATION + _LAYERS_MORE
-        self._query_size = -(-profiling.size_for(layers) // 64) * 64
-        self._block = graph.context._memory.allocate(call, "control", self._query_size * count)
-        self._used: set[int] = set()
-        self._register(graph.context, graph.context._connection, self._used.clear)
+        query_size = -(-profiling.size_for(layers) // 64) * 64
+        self._allocate(call, graph.context, count, query_size)
 
     def create_query(self, index: int) -> ProfilingQuery:
         """`pfnProfilingQueryCreate`. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE for a used one."""
         call = "pfnProfilingQueryCreate"
         self._check(call)
-        if not 0 <= index < self.count:
-            raise invalid_argument(
-                call, "profiling pool", found=f"index {index}", expected=f"0 to {self.count - 1}"
-            )
-        if index in self._used:
-            raise error(
-                call,
-                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
-                "profiling pool",
-                found=f"index {index} has a query",
-                expected="a free index",
-                hint="destroy its query first",
-            )
-        self._used.add(index)
-        return ProfilingQuery(self, index, self._used)
-
-    def _drop_references(self) -> None:
-        del self._block
-
-    def destroy(self) -> None:
-        """`pfnProfilingPoolDestroy`. HANDLE_OBJECT_IN_USE while it has live queries."""
-        if not self.destroyed and self._used:
-            raise error(
-                "pfnProfilingPoolDestroy",
-                ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
-                "profiling pool",
-                found=f"{len(self._used)} live queries",
-                expected="none",
-                hint="destroy its queries first",
-            )
-        super().destroy()
+        self._acquire(call, index)
+        return ProfilingQuery(self, index)
 
 
-class ProfilingQuery(Handle):
+class ProfilingQuery(Query):
     """The profile of the last inference that was executed with this query."""
 
-    def __init__(self, pool: ProfilingPool, index: int, used: set[int]) -> None:
-        self._pool = pool
-        self._offset = index * pool._query_size
-        start = pool._block.offset + self._offset
+    _pool: ProfilingPool
+
+    def __init__(self, pool: ProfilingPool, index: int) -> None:
+        super().__init__(pool, index)
+        start = self._start
         pool._block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
-        self._register(pool, pool.graph.context._connection, used.discard, index)
 
     def _location(self, call: str, graph: Graph) -> tuple[Block, int]:
         """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
@@ -146,7 +117,10 @@ class ProfilingQuery(Handle):
         return self._pool._block, self._offset
 
     def layers(self) -> list[LayerInfo]:
-        """One record a layer, in execution order. NOT_READY... as NOT_AVAILABLE before an inference ended."""
+        """One record for each layer, in execution order.
+
+        Raises `ZeError` with NOT_AVAILABLE until an inference has ended with this query.
+        """
         profile = self._profile()
         return [
             LayerInfo(
@@ -206,7 +180,7 @@ class ProfilingQuery(Handle):
         return ""
 
     def _raw(self) -> bytes:
-        start = self._pool._block.offset + self._offset
+        start = self._start
         data = self._pool._block.mapping.buffer[start : start + self._pool._query_size]
         count = profiling.HEADER.unpack_from(data)[2]
         return data[: profiling.size_for(count)]

@@ -44,6 +44,7 @@ class ExternalMemoryFlag(enum.IntFlag):
     NONE = 0
     OPAQUE_FD = 1
     DMA_BUF = 2
+    STANDARD_ALLOCATION = 0x100
 
 
 class QueueGroupFlag(enum.IntFlag):
@@ -141,7 +142,9 @@ class MemoryAccessProperties(Record, frozen=True, kw_only=True):
 class ExternalMemoryProperties(Record, frozen=True, kw_only=True):
     """`ze_device_external_memory_properties_t`: memory travels as a descriptor, as DMA-BUF does."""
 
-    memory_allocation_import_types: ExternalMemoryFlag = ExternalMemoryFlag.DMA_BUF
+    memory_allocation_import_types: ExternalMemoryFlag = (
+        ExternalMemoryFlag.DMA_BUF | ExternalMemoryFlag.STANDARD_ALLOCATION
+    )
     memory_allocation_export_types: ExternalMemoryFlag = ExternalMemoryFlag.DMA_BUF
     image_import_types: ExternalMemoryFlag = ExternalMemoryFlag.NONE
     image_export_types: ExternalMemoryFlag = ExternalMemoryFlag.NONE

@@ -8,7 +8,7 @@ from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 
 if TYPE_CHECKING:
-    from softnpu.driver.memory import Block
+    from softnpu.driver.block import Block
 
 _MOST_KEPT = 1024
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from softnpu.driver.connection import Connection
+from softnpu.driver.errors import check_type
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.interface.environment import spin_us
@@ -37,6 +38,7 @@ def wait(
     """
     if is_over():
         return True
+    check_type(call, "time-out in nanoseconds", timeout_ns, int, float)
     if timeout_ns <= 0:
         if connection.is_lost():
             raise connection.lost_error(call)

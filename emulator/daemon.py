@@ -37,7 +37,7 @@ _READY = re.compile(rb"ready (\d+)\n")
 
 
 class LineLimit(logging.Filter):
-    """Passes a bounded number of lines: clients that come and go must not fill a disk."""
+    """Pass a bounded number of lines: clients that come and go must not fill a disk."""
 
     def __init__(self, lines: int = 2000, period_s: float = 10.0) -> None:
         super().__init__()

@@ -87,7 +87,7 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Bind the socket. Replaces what a dead daemon left, refuses anything else."""
+    """Bind the socket; replace what a dead daemon left, refuse anything else."""
     try:
         info = os.lstat(path)
         kind = info.st_mode

@@ -62,6 +62,8 @@ class Executable:
             self._queue = self.context.create_command_queue(properties.priority, properties.turbo)
             if properties.background:
                 self._queue.set_workload_type(True)
+            if properties.keeps_idle_memory and self.context.idle_optimizations:
+                self.context.set_properties(disable_idle_optimizations=True)
             return self._queue
 
     def set_background(self, background: bool) -> None:

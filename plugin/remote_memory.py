@@ -14,7 +14,8 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import Allocation, Context
-from softnpu.driver.memory import locate, view_of
+from softnpu.driver.block import view_of
+from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InputError, NpuError, PropertyError, translated
 from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorType
 

@@ -48,7 +48,7 @@ DRIVER: dict[str, str] = {
     "CommandListMutable": f"{HANDLE} context",
     "CommandQueue": f"{HANDLE} context describe handle lost mode spin",
     "Context": f"{HANDLE} create_event create_graph device export_memory handle idle_optimizations"
-    " idle_pruning_timeout_ms import_memory lost query_graph_memory query_memory",
+    " idle_pruning_timeout_ms import_memory import_system_memory lost query_graph_memory query_memory",
     "CopyRegion": "depth height origin_x origin_y origin_z width",
     "Device": "driver info",
     "Driver": f"{HANDLE} daemon_pid limits lost session status stop_daemon",

@@ -47,6 +47,7 @@ _wait_call.restype = ctypes.c_long
 _wake_call = ctypes.PyDLL(None).syscall
 _wake_call.restype = None
 _Pointer = ctypes.c_void_p
+_trim_call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
 
 def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
@@ -149,11 +150,13 @@ def has_seals(fd: int, seals: int) -> bool:
         return False
 
 
-def map_shared(fd: int, size: int) -> mmap.mmap:
-    """The whole memory file, readable and writable, shared with every process that maps it."""
+def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:
+    """A memory file from `offset` on, readable and writable, shared with every process that maps it."""
     filled = open_streams()  # `mmap` keeps a duplicate of the descriptor
     try:
-        mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        mapping = mmap.mmap(
+            fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset
+        )
     finally:
         for stream in filled:
             os.close(stream)
@@ -162,16 +165,22 @@ def map_shared(fd: int, size: int) -> mmap.mmap:
     return mapping
 
 
-def can_map_shared(fd: int) -> bool:
-    """Whether a memory file can be mapped for writing: its first page is, for a moment, and is not touched.
+def can_map_shared(fd: int, offset: int = 0) -> bool:
+    """Whether a memory file can be mapped for writing: a page at `offset` is, for a moment, and not touched.
 
     False if it was opened for reading, is sealed against writing, or has huge pages that this machine lacks.
     """
     try:
-        map_shared(fd, mmap.PAGESIZE).close()
+        map_shared(fd, mmap.PAGESIZE, offset).close()
     except OSError:
         return False
     return True
+
+
+def trim_heap() -> None:
+    """Give memory that was freed back to the machine, as far as the C library can."""
+    if _trim_call is not None:
+        _trim_call(ctypes.c_size_t(0))
 
 
 def address_of(buffer: mmap.mmap | memoryview) -> int:

@@ -59,7 +59,7 @@ class BuildFlags:
 
 
 def parse(line: str, subject: str) -> BuildFlags:
-    """Parse a line; refuses with `ERROR_INVALID_ARGUMENT` what it cannot read, and says where."""
+    """Parse a line; refuse with `ERROR_INVALID_ARGUMENT` what it cannot read, and say where."""
     object_name = f"{subject}, build flags"
     if len(line) > _LIMIT:
         raise _bad(object_name, found=f"{len(line)} characters", expected=f"at most {_LIMIT}")

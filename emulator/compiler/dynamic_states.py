@@ -104,7 +104,7 @@ def are_dynamic(arguments: Sequence[ArgumentMeta], kept: Sequence[StateMeta]) ->
 
 
 def check_settings(settings: Settings, subject: str) -> None:
-    """Refuses with `ERROR_INVALID_ARGUMENT` what makes no sense with `NPU_STATES_DYNAMIC`."""
+    """Refuse with `ERROR_INVALID_ARGUMENT` what makes no sense with `NPU_STATES_DYNAMIC`."""
     for name, is_set in ((STATES_INIT, settings.initial_states), (WEIGHTLESS, settings.separates_weights)):
         if is_set:
             raise refuse(

@@ -14,7 +14,7 @@ _NO_SPACE = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
 
 @contextmanager
 def openvino_errors(result: ZeResult, subject: str, expected: str, hint: str = "") -> Iterator[None]:
-    """Errors that OpenVINO raises in the block become a refusal with `result`.
+    """Turn errors that OpenVINO raises in the block into a refusal with `result`.
 
     Running out of memory is `ERROR_OUT_OF_HOST_MEMORY`, also where OpenVINO wraps it in its own exception.
     """

@@ -42,10 +42,10 @@ class AddressSpace:
         self._mappings.clear()
         self._scratch = None
 
-    def add_segment(self, number: int, fd: int, size: int) -> None:
-        """Map a segment; takes the descriptor. Commands on one that cannot be mapped are refused."""
+    def add_segment(self, number: int, fd: int, size: int, start: int = 0) -> None:
+        """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""
         try:
-            self._mappings[number] = Mapping(fd, size)
+            self._mappings[number] = Mapping(fd, size, start)
         except OSError as failure:
             log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure.strerror)
 
@@ -144,6 +144,10 @@ class AddressSpace:
             least = 0 if scratch is None else scratch.array.size * 3 // 2
             scratch = self._scratch = self.take_staging(max(size, least))
         return scratch
+
+    def drop_scratch(self) -> None:
+        """Give the scratch piece back; a step that is bound to it keeps it."""
+        self._scratch = None
 
     def take_staging(self, size: int) -> Piece:
         """Return a new piece of staging, counted on the session."""

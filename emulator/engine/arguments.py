@@ -1,4 +1,4 @@
-"""Binds the arguments of one execution: the memory that OpenVINO uses, and the copies before and after.
+"""Bind the arguments of one execution: the memory that OpenVINO uses, and the copies before and after.
 
 OpenVINO takes dense tensors, and writes an output while it still reads inputs. So a strided argument and an
 output that overlaps an input go through staging. That outlives the engine: once such an output is copied, the

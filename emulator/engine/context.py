@@ -35,6 +35,11 @@ class EngineContext:
         self.space.drop(handle)
         self.programs.evict_users(handle)
 
+    def release(self) -> None:
+        """Drop what can be made again: decoded programs with their infer requests, and staging."""
+        self.programs.clear()
+        self.space.drop_scratch()
+
     def close(self) -> None:
         """Drop everything; mappings end when the last view of them does."""
         os.close(self.doorbell)

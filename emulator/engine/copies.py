@@ -31,11 +31,11 @@ def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, comm
     to, origin = space.resolve(target, size), space.resolve(source, size)
     written = to.array[target.offset : target.offset + size]
     read = origin.array[source.offset : source.offset + size]
-    read_at, write_at = origin.offset + source.offset, to.offset + target.offset
-    hazards.write(to.mapping.identity, write_at, write_at + size)
-    hazards.read(origin.mapping.identity, read_at, read_at + size)
-    if 0 < abs(write_at - read_at) < size and to.mapping.identity == origin.mapping.identity:
-        return OverlappingCopy(space, running, written, read, write_at > read_at)
+    write_range, read_range = to.range(target.offset, size), origin.range(source.offset, size)
+    hazards.write(*write_range)
+    hazards.read(*read_range)
+    if write_range.start != read_range.start and write_range.overlaps(read_range):
+        return OverlappingCopy(space, running, written, read, write_range.start > read_range.start)
     if size > PART_BYTES:
         return partial(_copy_in_parts, written, read)
     return partial(np.copyto, written, read)
@@ -70,7 +70,7 @@ def extent(pitch: int, width: int, rows: int) -> int:
 
 
 class OverlappingCopy:
-    """Copies a range onto itself, part by part: from its end if the target lies behind the source."""
+    """Copy a range onto itself, part by part: from its end if the target lies behind the source."""
 
     __slots__ = ("_running", "_source", "_space", "_starts", "_target")
 
@@ -113,7 +113,7 @@ class OverlappingCopy:
 
 
 class OverlappingRegions:
-    """Copies rows to rows that overlap them: no order of copying is safe, so all are staged."""
+    """Copy rows to rows that overlap them: no order of copying is safe, so all are staged."""
 
     __slots__ = ("_running", "_source", "_space", "_target")
 

@@ -1,4 +1,4 @@
-"""Writes the engine's part of the status page.
+"""Write the engine's part of the status page.
 
 The counters of a submission are written before its fence is signalled, so a client that sees the signal sees
 them.

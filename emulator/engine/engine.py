@@ -300,9 +300,11 @@ class Engine:
                 self._add_context(message, packet.take_fds(1)[0])
             case link.ContextDrop():
                 self._drop_context(self._contexts.pop(message.context))
+            case link.ContextRelease():
+                self._contexts[message.context].release()
             case link.SegmentAdd():
                 space = self._contexts[message.context].space
-                space.add_segment(message.segment, packet.take_fds(1)[0], message.size)
+                space.add_segment(message.segment, packet.take_fds(1)[0], message.size, message.start)
             case link.SegmentDrop():
                 self._drop_segment(message)
             case link.MemoryAdd():
@@ -325,10 +327,8 @@ class Engine:
                 self._runner.abort(message)
             case link.Ping():
                 self._answer_ping(message.number)
-            case link.ImageLoad():
-                self._images.load(message, packet.take_fds(packet.fd_count))
-            case link.ImageUnload():
-                self._images.unload(message.image)
+            case link.ImageLoad() | link.ImageUnload() | link.ImageEvict():
+                self._handle_image(message, packet)
             case link.GraphAdd():
                 image = self._images.image(message.image)
                 self._contexts[message.context].space.add_graph(message.graph, image)
@@ -340,6 +340,19 @@ class Engine:
                 self._faults.drop(message)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
+
+    def _handle_image(
+        self, message: link.ImageLoad | link.ImageUnload | link.ImageEvict, packet: Packet
+    ) -> None:
+        match message:
+            case link.ImageLoad():
+                self._images.load(message, packet.take_fds(packet.fd_count))
+            case link.ImageUnload():
+                self._images.unload(message.image)
+                self._queues.retry_blocked()
+            case link.ImageEvict():
+                self._images.evict(message.image, self.send)
+                linux.trim_heap()
 
     def _resume(self) -> None:
         """Continue the queues, all objects being announced, with what a dead engine has staged for them."""

@@ -1,4 +1,4 @@
-"""Computes with OpenVINO's CPU runtime: loads images, binds client memory, runs and cancels inferences."""
+"""Compute with OpenVINO's CPU runtime: load images, bind client memory, run and cancel inferences."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Binding:
         self._copies.append((output, lambda: source))
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Compute the outputs from the inputs; raises `RuntimeError` with OpenVINO's reason.
+        """Compute the outputs from the inputs; raise `RuntimeError` with OpenVINO's reason.
 
         `is_cancelled` is called now and then while a long inference runs. Once it returns True the inference
         ends: the result is False, and the outputs are void.

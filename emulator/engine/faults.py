@@ -61,7 +61,7 @@ class InjectedFaults:
     # ------------------------------------------------------------ messages
 
     def add(self, message: link.InjectionAdd, fd: int) -> None:
-        """Add an injection; takes the descriptor of the counters."""
+        """Add an injection; take the descriptor of the counters."""
         with self._lock:
             if self._counters is None:
                 self._counters = InjectionCounters(fd, message.counters)

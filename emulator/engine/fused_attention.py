@@ -1,4 +1,4 @@
-"""Finds the attentions that OpenVINO's CPU runtime has fused with variables, and these in the model.
+"""Find the attentions that OpenVINO's CPU runtime has fused with variables, and these in the model.
 
 What is fused says the compiled model, how (along which axes) the model before; what differs from the pattern
 that is known (2026.4) is refused.

@@ -1,4 +1,4 @@
-"""Refuses states that do not fit an attention which OpenVINO has fused with them, before it computes.
+"""Refuse states that do not fit an attention which OpenVINO has fused with them, before it computes.
 
 OpenVINO's CPU runtime (2026.4) fuses ScaledDotProductAttention with its variables for keys and values, their
 Gather and their Concat. The fused operation takes most shapes from one of its inputs and uses them for the

@@ -1,4 +1,4 @@
-"""Finds lists that overwrite what they have read: their progress is noted after each command.
+"""Find lists that overwrite what they have read: their progress is noted after each command.
 
 In a list without inferences and events progress is noted now and then, and after an engine reset the commands
 since the last note run again. That changes nothing unless one of them has overwritten what an earlier one

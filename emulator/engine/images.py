@@ -1,4 +1,4 @@
-"""Loads images in a thread of its own, so that the engine keeps serving rings."""
+"""Load images in a thread of its own, so that the engine keeps serving rings."""
 
 from __future__ import annotations
 
@@ -11,25 +11,37 @@ from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import self_check
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
-from softnpu.emulator.interface.result import ErrorInfo, Refused
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
 
 class EngineImage:
-    """An image that is loading (`loaded` is None), loaded, or failed (`info` is set)."""
+    """An image that is loading (`loaded` is None), loaded, or failed (`info` is set).
 
-    __slots__ = ("info", "loaded", "number")
+    One that is `evicted` is asked for with `ask`, once.
+    """
+
+    __slots__ = ("ask", "evicted", "info", "loaded", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
+        self.evicted = False
+        self.ask: Callable[[link.ImageNeeded], None] | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it is loaded; has it loaded again if it was evicted."""
+        if self.loaded is None and self.ask is not None:
+            ask, self.ask = self.ask, None
+            ask(link.ImageNeeded(image=self.number))
+        return self.loaded is not None
 
 
 class ImageLoader:
-    """Loads images in the order of their messages.
+    """Load images in the order of their messages.
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
     With `self_check` an image that does not pass it is refused.
@@ -55,14 +67,27 @@ class ImageLoader:
         return self._images[number]
 
     def load(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Queue an image; takes the descriptors."""
-        image = EngineImage(message.image)
-        self._images[message.image] = image
+        """Queue an image; take the descriptors."""
+        image = self._images.setdefault(message.image, EngineImage(message.image))
+        image.evicted, image.ask = False, None
         self._jobs.put((image, message, fds))
+
+    def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
+        """Drop what was loaded of an image; `ask` is called when a command needs it again."""
+        image = self._images.get(number)
+        if image is not None and image.loaded is not None:
+            image.loaded, image.evicted, image.ask = None, True, ask
 
     def unload(self, number: int) -> None:
         """Drop an image; its memory is freed with the last program that uses it."""
-        self._images.pop(number, None)
+        image = self._images.pop(number, None)
+        if image is not None and image.evicted:
+            image.info = ErrorInfo(
+                result=ZeResult.ERROR_INVALID_ARGUMENT,
+                object="graph",
+                found="destroyed before it was loaded again",
+                expected="a live graph",
+            )
 
     def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""GRAPH_EXECUTE: binds arguments in place or stages them, runs one inference, writes its profile."""
+"""GRAPH_EXECUTE: bind arguments in place or stage them, run one inference, write its profile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_loaded(image: EngineImage) -> Pause | None:
     """Return None if an image can run, else `LOADING`; refuse one that could not be loaded."""
     if image.info is not None:
         raise Refused(image.info)
-    return LOADING if image.loaded is None else None
+    return None if image.is_ready() else LOADING
 
 
 class Inference:

@@ -1,4 +1,4 @@
-"""Converts OpenVINO's profile of an inference to the records of the profiling extension."""
+"""Convert OpenVINO's profile of an inference to the records of the profiling extension."""
 
 from __future__ import annotations
 

@@ -29,16 +29,17 @@ class Range(NamedTuple):
 class Mapping:
     """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
 
-    `identity` is the same for all mappings of one file.
+    `identity` is the same for all mappings of one file; this one begins at byte `start` of it.
     """
 
-    __slots__ = ("array", "identity", "shared")
+    __slots__ = ("array", "identity", "shared", "start")
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, start: int = 0) -> None:
+        self.start = start
         try:
             status = os.fstat(fd)
             self.identity = (status.st_dev, status.st_ino)
-            self.shared = SharedMapping(fd, size)
+            self.shared = SharedMapping(fd, size, offset=start)
         finally:
             os.close(fd)
         self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
@@ -57,5 +58,5 @@ class Memory:
 
     def range(self, offset: int, size: int) -> Range:
         """Return `size` bytes of it from `offset` on."""
-        start = self.offset + offset
+        start = self.mapping.start + self.offset + offset
         return Range(self.mapping.identity, start, start + size)

@@ -1,4 +1,4 @@
-"""Starts inferences before their turn, so that all streams of an image have work.
+"""Start inferences before their turn, so that all streams of an image have work.
 
 An image that was compiled for throughput splits the threads into streams, each of which runs one inference at
 a time. While the engine waits for one inference, it starts the next ones beside it. They end in the order of

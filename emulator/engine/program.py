@@ -1,4 +1,4 @@
-"""Decodes command buffers: each command is checked once and becomes a call that runs many times."""
+"""Decode command buffers: each command is checked once and becomes a call that runs many times."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Program:
 
 
 class Decoding:
-    """Checks every command of a buffer (a private copy) before any of them runs.
+    """Check every command of a buffer (a private copy) before any of them runs.
 
     It does so in parts: 16 MiB may hold two million commands, which takes seconds.
     """

@@ -1,4 +1,4 @@
-"""Runs submissions: takes one out of its ring, checks it, runs it for a slice, reports how it ended.
+"""Run submissions: take one out of its ring, check it, run it for a slice, report how it ended.
 
 Progress is noted in memory that outlives the engine: after a reset a submission continues with the command
 that was interrupted, and only that one runs twice.
@@ -54,7 +54,7 @@ class EngineLoop(Protocol):
 
 
 class Runner:
-    """Runs one submission at a time."""
+    """Run one submission at a time."""
 
     def __init__(
         self,

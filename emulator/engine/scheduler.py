@@ -50,7 +50,7 @@ _Queue = TypeVar("_Queue", bound=Schedulable)
 
 
 class Scheduler:
-    """Picks queues and keeps the accounts."""
+    """Pick queues and keep the accounts."""
 
     def __init__(self) -> None:
         self._min_spent_ns = [0] * LEVELS  # minimum virtual runtime of the runnable sessions of each level

@@ -1,4 +1,4 @@
-"""Checks a newly loaded image: compares an inference on bound memory with one on OpenVINO's own tensors.
+"""Check a newly loaded image: compare an inference on bound memory with one on OpenVINO's own tensors.
 
 On equal inputs both have to give equal bits; otherwise an output would be read from memory that was never
 written, or computed from the wrong tensor. It is an option of the daemon, which tests and `softnpu stress`

@@ -1,4 +1,4 @@
-"""Finds outputs without a tensor of their own: those that are an input or equal another output.
+"""Find outputs without a tensor of their own: those that are an input or equal another output.
 
 OpenVINO's CPU runtime has one tensor for both. Setting such an output would move the input as well, and the
 model would compute from the memory of its result. Models declare such outputs, and transformations create

@@ -1,4 +1,4 @@
-"""Finds the models that OpenVINO's CPU runtime computes wrongly with several streams.
+"""Find the models that OpenVINO's CPU runtime computes wrongly with several streams.
 
 The graphs of all streams are made at once and share constants. Where an operation computes a constant from
 one that was computed as well, in its place (Convert and Multiply of compressed weights), one stream may write

@@ -47,7 +47,7 @@ class Packet:
         return len(self._fds)
 
     def take_fds(self, expected: int) -> list[int]:
-        """Hand over exactly `expected` descriptors; refuses another number."""
+        """Hand over exactly `expected` descriptors; refuse another number."""
         if len(self._fds) != expected:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,

@@ -48,7 +48,7 @@ def encode(request: int, body: bytes, fd_count: int = 0) -> bytes:
 
 
 def decode(frame: bytes, fd_count: int) -> tuple[int, memoryview]:
-    """Check one received frame against its header; returns request id and body."""
+    """Check one received frame against its header; return request id and body."""
     if len(frame) < HEADER.size:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,

@@ -79,7 +79,7 @@ class HandleTable(Generic[T]):
             )
 
     def add(self, obj: T) -> int:
-        """Store `obj` and returns its handle."""
+        """Store `obj` and return its handle."""
         self.check_room()
         if self._free:
             slot = self._free.pop()
@@ -99,7 +99,7 @@ class HandleTable(Generic[T]):
         return self._lookup(handle)[1]
 
     def pop(self, handle: int) -> T:
-        """Remove and returns the object of `handle`; its slot may be reused with a new generation."""
+        """Remove and return the object of `handle`; its slot may be reused with a new generation."""
         slot, obj = self._lookup(handle)
         self._objects[slot] = None
         if self._generations[slot] < self._last_generation:

@@ -122,6 +122,18 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
     kind: str
 
 
+class MemImportPart(Message, frozen=True, kw_only=True, tag="mem_import_part"):
+    """Use `size` bytes of a memory file from `offset` on, whole pages. Descriptor: the file.
+
+    Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file.
+    """
+
+    context: Handle
+    kind: str
+    offset: int
+    size: int
+
+
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
     """Free any number of allocations. Answer: `Ok`."""
 
@@ -279,6 +291,19 @@ class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
     context: Handle
 
 
+class ContextRelease(Message, frozen=True, kw_only=True, tag="context_release"):
+    """Give back what the device keeps of a context and does not use now. Answer: `Ok`."""
+
+    context: Handle
+
+
+class ContextIdle(Message, frozen=True, kw_only=True, tag="context_idle"):
+    """Have it do so by itself after `after_ms` milliseconds without work; never if None. Answer: `Ok`."""
+
+    context: Handle
+    after_ms: int | None = None
+
+
 class MetricStreamOpen(Message, frozen=True, kw_only=True, tag="metric_stream_open"):
     """Sample the counters of a context's device every `period` nanoseconds. Answer: `MetricStreamOpened`."""
 
@@ -427,10 +452,11 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
 
 
 Request = (
-    Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemFree | QueueCreate | QueueWorkload
-    | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport | GraphQuery | CompilerOptions
-    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | MetricStreamOpen
-    | MetricStreamClose | Status | Stop
+    Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemImportPart | MemFree
+    | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
+    | GraphQuery | CompilerOptions
+    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | ContextRelease | ContextIdle
+    | MetricStreamOpen | MetricStreamClose | Status | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
 )  # fmt: skip
 Answer = (

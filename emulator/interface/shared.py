@@ -7,8 +7,10 @@ never sees half of it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import time
+from typing import Any
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.address_range import map_shared_aligned
@@ -41,8 +43,8 @@ class SharedMapping:
 
     __slots__ = ("_aligned", "address", "buffer", "longs", "size", "words")
 
-    def __init__(self, fd: int, size: int, alignment: int = 0) -> None:
-        self.buffer: mmap.mmap = linux.map_shared(fd, size)
+    def __init__(self, fd: int, size: int, alignment: int = 0, offset: int = 0) -> None:
+        self.buffer: mmap.mmap = linux.map_shared(fd, size, offset)
         self.size = size
         self.address = linux.address_of(self.buffer)
         self.words = memoryview(self.buffer).cast("I")
@@ -52,6 +54,15 @@ class SharedMapping:
             with contextlib.suppress(OSError):
                 self._aligned = map_shared_aligned(fd, size, alignment)
                 self.address = linux.address_of(self._aligned)
+
+    @classmethod
+    def borrowed(cls, address: int, size: int) -> SharedMapping:
+        """Whole pages that are mapped already; whoever maps them keeps them mapped."""
+        mapping = cls.__new__(cls)
+        pages: Any = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        mapping.buffer, mapping.size, mapping.address = pages, size, address
+        mapping.words, mapping.longs = pages.cast("I"), pages.cast("Q")
+        return mapping
 
 
 class _Record:

@@ -58,11 +58,16 @@ class ContextDrop(OfContext, frozen=True, kw_only=True, tag="context_drop"):
     """Drop a context with all its objects; answered by `ContextDropped` once nothing of it is in use."""
 
 
+class ContextRelease(OfContext, frozen=True, kw_only=True, tag="context_release"):
+    """Drop what the engine keeps for the next commands of a context, and can make again."""
+
+
 class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
-    """Descriptor: the segment."""
+    """Descriptor: the segment, which is `size` bytes from `start` on."""
 
     segment: int
     size: int
+    start: int = 0
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):
@@ -150,6 +155,12 @@ class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
     image: int
 
 
+class ImageEvict(Message, frozen=True, kw_only=True, tag="image_evict"):
+    """Drop what was loaded; report `ImageNeeded` when a command needs it again."""
+
+    image: int
+
+
 class GraphAdd(OfContext, frozen=True, kw_only=True, tag="graph_add"):
     """Make a graph handle of a context name this image."""
 
@@ -177,9 +188,9 @@ class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
 
 
 EngineCommand = (  # every message to an engine
-    Setup | Resume | ContextAdd | ContextDrop | SegmentAdd | SegmentDrop | MemoryAdd | MemoryDrop | QueueAdd
-    | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload | GraphAdd | GraphDrop
-    | InjectionAdd | InjectionDrop
+    Setup | Resume | ContextAdd | ContextDrop | ContextRelease | SegmentAdd | SegmentDrop | MemoryAdd
+    | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload
+    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor
@@ -209,6 +220,12 @@ class ImageLoaded(Message, frozen=True, kw_only=True, tag="image_loaded"):
     info: ErrorInfo | None = None
 
 
+class ImageNeeded(Message, frozen=True, kw_only=True, tag="image_needed"):
+    """A command waits for an image that was evicted."""
+
+    image: int
+
+
 class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_failed"):
     """For the log: a submission ended with an error."""
 
@@ -217,7 +234,9 @@ class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_fai
     info: ErrorInfo
 
 
-Report = Ready | ContextDropped | SegmentUnmapped | QueueDropped | ImageLoaded | SubmissionFailed
+Report = (
+    Ready | ContextDropped | SegmentUnmapped | QueueDropped | ImageLoaded | ImageNeeded | SubmissionFailed
+)
 
 command_decoder: msgspec.msgpack.Decoder[EngineCommand] = msgspec.msgpack.Decoder(EngineCommand)
 report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

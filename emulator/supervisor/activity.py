@@ -15,7 +15,7 @@ _CPU_NS = 1_000_000
 
 
 class Activity:
-    """Reads the state of a process from outside. A process that has ended uses no CPU and has no threads."""
+    """Read the state of a process from outside. A process that has ended uses no CPU and has no threads."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -52,7 +52,7 @@ class Activity:
 
 
 class StallWatch:
-    """Calls `on_stall(seconds)` once when a process has done nothing for `limit_s` while it was watched.
+    """Call `on_stall(seconds)` once when a process has done nothing for `limit_s` while it was watched.
 
     Only time that this process has seen pass counts.
     """

@@ -34,7 +34,10 @@ class Announcements:
 
     def segment(self, context: Context, segment: int) -> None:
         record = context.memory.segments[segment]
-        self._post(link.SegmentAdd(context=context.number, segment=segment, size=record.size), [record.fd])
+        self._post(
+            link.SegmentAdd(context=context.number, segment=segment, size=record.size, start=record.start),
+            [record.fd],
+        )
 
     def memory(self, context: Context, handle: int) -> None:
         memory = context.allocations[handle]

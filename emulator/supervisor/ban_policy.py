@@ -38,7 +38,7 @@ def ban_key(pid: int, session: int) -> str:
 
 
 class BanPolicy:
-    """Counts the engine resets of each process, over all devices of the daemon."""
+    """Count the engine resets of each process, over all devices of the daemon."""
 
     def __init__(self, window_s: float = _WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.window_s = window_s
@@ -46,7 +46,7 @@ class BanPolicy:
         self._resets: dict[str, list[float]] = {}
 
     def add_reset(self, key: str) -> int:
-        """Count one more reset; returns how many there were within the window."""
+        """Count one more reset and return how many there were within the window."""
         if len(self._resets) >= _MAX_PROCESSES:
             self._resets = {name: times for name in self._resets if (times := self._recent(name))}
         times = self._recent(key)
@@ -89,7 +89,7 @@ class BanPolicy:
 
 
 class DeviceBans:
-    """Applies the policy on one device. `post` sends to its engine, `count` increments a status word."""
+    """Apply the policy on one device. `post` sends to its engine, `count` increments a status word."""
 
     def __init__(
         self,

@@ -75,8 +75,8 @@ class Client:
         self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
         self._open = True
-        user.connections.take()
-        user.handshakes.take()
+        user.connections.count()
+        user.handshakes.count()
         self._deadline: Timer | None = self._reactor.after(
             handshake_s, lambda: self.close("no handshake in time")
         )
@@ -108,10 +108,10 @@ class Client:
         self._count_unread()
         if self.session is not None:
             self.session.close()
-            self.user.sessions.give()
+            self.user.sessions.count(-1)
         if not self._greeted:
-            self.user.handshakes.give()
-        self.user.connections.give()
+            self.user.handshakes.count(-1)
+        self.user.connections.count(-1)
         self._channel.discard()
         self._server.client_gone(self.number)
 
@@ -128,7 +128,7 @@ class Client:
         self._count_unread()
 
     def _count_unread(self) -> None:
-        self.user.unread.take(self._outbox.waiting_bytes - self._unread)
+        self.user.unread.count(self._outbox.waiting_bytes - self._unread)
         self._unread = self._outbox.waiting_bytes
 
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
@@ -265,7 +265,7 @@ class Client:
         if request.role == "session":
             self.user.sessions.check()
         self._greeted = True
-        self.user.handshakes.give()
+        self.user.handshakes.count(-1)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -273,7 +273,7 @@ class Client:
             self.session = Session(
                 self.number, self.pid, request.client, self._services, self.user, self._post, self._end
             )
-            self.user.sessions.take()
+            self.user.sessions.count()
         log.info(
             "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
         )

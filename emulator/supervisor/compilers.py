@@ -74,7 +74,7 @@ class Compilation:
 
 
 class CompilerPool:
-    """Hands compilations to workers, in fair turns.
+    """Hand compilations to workers, in fair turns.
 
     First come those of the user, then of the session, with the fewest at work and the longest time since its
     last turn; else they are served in the order of their requests.

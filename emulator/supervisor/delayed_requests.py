@@ -9,7 +9,7 @@ from softnpu.emulator.supervisor.reactor import Reactor, Timer
 
 
 class DelayedRequests:
-    """Holds packets with their descriptors until their time has come."""
+    """Hold packets with their descriptors until their time has come."""
 
     def __init__(self, reactor: Reactor, serve: Callable[[Packet], None]) -> None:
         self._reactor = reactor

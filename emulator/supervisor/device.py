@@ -23,6 +23,7 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.announcements import Announcements
 from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
 from softnpu.emulator.supervisor.child import Child, ChildProgram
+from softnpu.emulator.supervisor.idle_memory import IdleMemory
 from softnpu.emulator.supervisor.image_loads import ImageLoads
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
 from softnpu.emulator.supervisor.limits import DEVICE_ADDRESS_SPACE, address_space
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 _FAILED_STARTS = 5
 _SETTLED_S = 1.0
 _LONGEST_PAUSE_S = 1.0
+_NEVER_PRUNED = ("3720",)  # as by the real driver
 
 
 class Device:
@@ -84,6 +86,8 @@ class Device:
         self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
         self.announce = Announcements(self._post, self.bans)
         self._loads = ImageLoads(self.images, self.announce, self._post)
+        prunes = info.platform not in _NEVER_PRUNED
+        self.idle = IdleMemory(self.contexts, self.states, self._loads, self._post, reactor, prunes)
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
         self._kill_reason: KillReason | None = None
         self._failed_starts = 0  # engines in a row that were never ready
@@ -175,6 +179,8 @@ class Device:
                 self._finish_queue_drop((number, queue))
             case link.ImageLoaded():
                 self._loads.finish(report)
+            case link.ImageNeeded():
+                self.idle.restore(report)
             case link.SubmissionFailed():
                 log.warning(
                     "device %d: context %d, submission %d: %s",

@@ -40,7 +40,7 @@ class GraphRequests:
         """Abandon all compilations: the client is gone."""
         for compilation in self._compilations.values():
             self._state.services.compilers.abandon(compilation)
-        self._state.user.compiles.give(len(self._compilations))
+        self._state.user.compiles.count(-len(self._compilations))
         self._compilations.clear()
 
     def create(self, call: Call, request: msg.GraphCreate) -> None:
@@ -205,7 +205,7 @@ class GraphRequests:
             worker_signal=call.worker_signal,
         )
         self._compilations[number] = compilation
-        self._state.user.compiles.take()
+        self._state.user.compiles.count()
         try:
             self._state.services.compilers.submit(compilation)
         except OSError:
@@ -217,7 +217,7 @@ class GraphRequests:
     def _pop(self, number: int) -> Compilation | None:
         compilation = self._compilations.pop(number, None)
         if compilation is not None:
-            self._state.user.compiles.give()
+            self._state.user.compiles.count(-1)
         return compilation
 
     def cancel(self, call: Call, request: msg.Cancel) -> None:
@@ -249,6 +249,8 @@ class GraphRequests:
             if graph.handle in graph.context.graphs and not graph.initialized:
                 graph.initialized = True
                 device.announce.graph(graph)
+                graph.context.idle.released = None  # there is more to give back now
+                device.idle.watch()
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
         device.load(graph, on_loaded)

@@ -24,7 +24,7 @@ class ImageLoads:
     def wait(self, image: Image, loader: str, on_loaded: LoadCallback) -> None:
         """Call `on_loaded(error, ms)` once the image is on the device; load it if nobody has asked yet."""
         image.waiting.append(on_loaded)
-        if image.state is ImageState.COMPILED:
+        if image.state in (ImageState.COMPILED, ImageState.EVICTED):
             image.state, image.loader = ImageState.LOADING, loader
             self.begin(image)
 
@@ -33,6 +33,19 @@ class ImageLoads:
         self._announce.image(image)
         image.loads += 1
         self._under_way[image.number] = None
+
+    def evict(self, image: Image) -> None:
+        """Take the image off the device; nothing if it is not on it."""
+        if image.state is ImageState.LOADED:
+            image.state = ImageState.EVICTED
+            self._post(link.ImageEvict(image=image.number), [])
+
+    def restore(self, number: int) -> None:
+        """Load an image again that was evicted; nothing if that is under way."""
+        image = self._images.find(number)
+        if image is not None and image.state is ImageState.EVICTED:
+            image.state = ImageState.LOADING
+            self.begin(image)
 
     def finish(self, report: link.ImageLoaded) -> None:
         """Tell those who wait how a load has ended."""

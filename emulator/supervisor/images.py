@@ -23,11 +23,12 @@ LoadCallback = Callable[[ErrorInfo | None, float], None]
 
 
 class ImageState(enum.Enum):
-    """Where an image is."""
+    """Where an image is. One that is `EVICTED` was on the device, and comes back when it is needed."""
 
     COMPILED = "compiled"
     LOADING = "loading"
     LOADED = "loaded"
+    EVICTED = "evicted"
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Image:
     deferred: bool = False
     compared: tuple[bytes, ...] = ()
     loads: int = 0
+    load_ms: float = 0.0
     users: int = 0
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
@@ -80,6 +82,7 @@ class Image:
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
         """Call everyone who waits for this image."""
         self.state = ImageState.COMPILED if info else ImageState.LOADED
+        self.load_ms = load_ms
         waiting, self.waiting = self.waiting, []
         for on_loaded in waiting:
             on_loaded(info, load_ms)

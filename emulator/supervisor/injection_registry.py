@@ -89,7 +89,7 @@ class InjectionRegistry:
                 return Cleared(count=self._clear(request.ids))
 
     def add(self, injection: Injection) -> int:
-        """Add an injection, checked before it has any effect; returns its id."""
+        """Add an injection, checked before it has any effect, and return its id."""
         injection.check()
         check_injected_device(injection, len(self._devices))
         self._make_room()

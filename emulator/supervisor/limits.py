@@ -109,12 +109,9 @@ class Quota:
             hint = "give some back"
         raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
-    def take(self, count: int = 1) -> None:
-        """Count what `check` has let pass, or a negative `count` of what is given back."""
-        self.used += count
-
-    def give(self, count: int = 1) -> None:
-        self.used -= count
+    def count(self, more: int = 1) -> None:
+        """Count `more` of it, which `check` has let pass; what is given back is negative."""
+        self.used += more
 
 
 def address_space(whose: str, limit: int) -> Quota:
@@ -142,15 +139,15 @@ class CountedTable(HandleTable[T], Generic[T]):
             quota.check()
 
     def add(self, obj: T) -> int:
-        """Store `obj` and returns its handle."""
+        """Store `obj` and return its handle."""
         handle = super().add(obj)
         for quota in self._quotas:
-            quota.take()
+            quota.count()
         return handle
 
     def pop(self, handle: int) -> T:
         """Remove and return the object of `handle`."""
         obj = super().pop(handle)
         for quota in self._quotas:
-            quota.give()
+            quota.count(-1)
         return obj

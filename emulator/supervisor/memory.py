@@ -30,13 +30,14 @@ _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 @dataclass
 class Segment:
-    """One memory file. The descriptor is ours; clients and engine get duplicates."""
+    """A memory file from `start` on. The descriptor is ours; clients and engine get duplicates."""
 
     number: int
     fd: int
     size: int
     ranges: RangeAllocator
     control: bool
+    start: int = 0
 
     def close(self) -> None:
         os.close(self.fd)
@@ -98,9 +99,10 @@ class ContextMemory:
         self.allocated += allocation.counted
         return allocation, fresh
 
-    def adopt(self, fd: int, size: int, kind: str) -> Allocation:
-        """A segment that another process has made, as one allocation; takes the descriptor."""
+    def adopt(self, fd: int, size: int, kind: str, start: int = 0) -> Allocation:
+        """A segment that a client has made, as one allocation; take the descriptor."""
         segment = self._keep_segment(fd, size, control=False)
+        segment.start = start
         segment.ranges.allocate(size, PAGE)
         self.allocated += size
         return Allocation(segment, 0, size, size, kind, size)

@@ -65,18 +65,29 @@ class MemoryRequests:
             self._state.post(number, msg.Failed(info=error.info), ())
 
     def import_segment(self, call: Call, request: msg.MemImport) -> None:
+        self._import(call, request, None)
+
+    def import_part(self, call: Call, request: msg.MemImportPart) -> None:
+        self._import(call, request, (request.offset, request.size))
+
+    def _import(
+        self, call: Call, request: msg.MemImport | msg.MemImportPart, part: tuple[int, int] | None
+    ) -> None:
         context = self._state.contexts.get(request.context)
         (fd,) = call.packet.take_fds(1)
         try:
-            size = os.fstat(fd).st_size
+            length = os.fstat(fd).st_size
+            start, size = part or (0, length)
             check_request(request.kind, size, 0)
             if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
-                raise _bad_import(f"a descriptor of {size} bytes that may change its size")
+                raise _bad_import(f"a descriptor of {length} bytes that may change its size")
+            if start < 0 or start % PAGE or size > length - start:
+                raise _bad_import(f"{size} bytes at {start} of a file of {length} bytes")
             self.check(context, size)
-            if not linux.can_map_shared(fd):
+            if not linux.can_map_shared(fd, start):
                 # the engine would fail to map it, and every engine after it
-                raise _bad_import(f"a descriptor of {size} bytes that cannot be mapped for writing")
-            allocation = context.memory.adopt(os.dup(fd), size, request.kind)
+                raise _bad_import(f"a descriptor of {length} bytes that cannot be mapped for writing")
+            allocation = context.memory.adopt(os.dup(fd), size, request.kind, start)
             handle = self.keep(context, allocation, fresh=True)
             self._state.post(call.number, self.answer(context, handle, True), [fd])
         finally:
@@ -206,5 +217,5 @@ def _bad_import(found: str) -> Refused:
         ZeResult.ERROR_INVALID_ARGUMENT,
         "memory import",
         found=found,
-        expected="the descriptor of an exportable allocation",
+        expected="whole pages of an exportable allocation, or of a memory file whose size is sealed",
     )

@@ -117,5 +117,5 @@ class MetricRequests:
         self._count(-1)
 
     def _count(self, streams: int) -> None:
-        self._state.user.streams.take(streams)
+        self._state.user.streams.count(streams)
         self._state.count_memory(0, streams)  # a memory file each

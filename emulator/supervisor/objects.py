@@ -9,6 +9,8 @@ from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.images import Image
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
 
+Activity = tuple[tuple[int, int], ...]
+"""The queues of a context, each with how many of its submissions have ended."""
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
@@ -46,6 +48,24 @@ class Graph:
 
 
 @dataclass
+class Idleness:
+    """When a context gives back memory by itself: after `after_ms` without work, if `enabled`.
+
+    `chosen`: the program has said so. `released`: the activity when it has last given back what it could,
+    with `released_slow` also images that take long to load. `seen`: the activity that has not changed
+    `since` then (CLOCK_MONOTONIC).
+    """
+
+    enabled: bool = True
+    after_ms: int = 30_000
+    chosen: bool = False
+    released: Activity | None = None
+    released_slow: bool = False
+    seen: Activity | None = None
+    since: float = 0.0
+
+
+@dataclass
 class Context:
     """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
@@ -62,6 +82,7 @@ class Context:
     allocations: dict[int, Allocation] = field(default_factory=dict)
     queues: dict[int, Queue] = field(default_factory=dict)
     graphs: dict[int, Graph] = field(default_factory=dict)
+    idle: Idleness = field(default_factory=Idleness)
 
     def close(self) -> None:
         """Close the descriptors: doorbell and segments."""

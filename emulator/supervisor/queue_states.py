@@ -49,6 +49,14 @@ class QueueStates:
         """Make the record available for another queue: no engine writes to it any more."""
         self._free.append(state)
 
+    def completed(self, state: int) -> int | None:
+        """How many submissions of this queue have ended; None while one has begun, or waits for something."""
+        completed, running, _, reached = link.QUEUE_STATE.unpack_from(
+            self._map, state * link.QUEUE_STATE_SIZE
+        )
+        begun = completed + 1 in (running, reached >> link.REACHED_BITS)
+        return None if begun else completed
+
     def running(self, state: int) -> Running | None:
         """What runs of this queue."""
         completed, running, since, reached = link.QUEUE_STATE.unpack_from(

@@ -30,7 +30,7 @@ class KillReason(NamedTuple):
 def condemn_submissions(
     contexts: Iterable[Context], states: QueueStates, kill: KillReason | None, ending: str
 ) -> list[Queue]:
-    """Condemn the submissions that ended the engine; returns their queues. `ending`: how it ended."""
+    """Condemn the submissions that ended the engine; return their queues. `ending`: how it ended."""
     condemned = []
     for context in contexts:
         for queue in context.queues.values():

@@ -13,6 +13,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
+from softnpu.emulator.supervisor.images import ImageState
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.objects import Context
@@ -49,7 +50,7 @@ class Session:
         self.metrics = MetricRequests(self.state)
 
     def handle(self, call: Call, request: msg.Request) -> None:
-        """Serve one request; raises `Refused` before any effect."""
+        """Serve one request; raise `Refused` before any effect."""
         route = _ROUTES.get(type(request))
         if route is None:
             raise refuse(
@@ -123,13 +124,38 @@ class Session:
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
         self.memory.count_pages()
-        images = {graph.image.number: graph.image for graph in context.graphs.values() if graph.initialized}
+        images = {
+            graph.image.number: graph.image
+            for graph in context.graphs.values()
+            if graph.initialized and graph.image.state is not ImageState.EVICTED
+        }
         answer = msg.ContextMemoryAnswer(
             total=self.state.device_of(context).info.memory_total,
             allocated=context.memory.allocated,
             graphs=sum(image.size for image in images.values()),
         )
         self.state.post(call.number, answer, ())
+
+    def release_memory(self, call: Call, request: msg.ContextRelease) -> None:
+        context = self.state.contexts.get(request.context)
+        self.state.device_of(context).idle.release(context)
+        self.state.answer_ok(call)
+
+    def set_idle(self, call: Call, request: msg.ContextIdle) -> None:
+        """Choose when the context gives back memory by itself."""
+        context = self.state.contexts.get(request.context)
+        if request.after_ms is not None and request.after_ms < 0:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "idle time",
+                found=f"{request.after_ms} ms",
+                expected="0 or more, or none",
+            )
+        idle = context.idle
+        idle.chosen, idle.enabled = True, request.after_ms is not None
+        idle.after_ms = request.after_ms or 0
+        self.state.device_of(context).idle.watch_anew()
+        self.state.answer_ok(call)
 
     def destroy_context(self, call: Call, request: msg.ContextDestroy) -> None:
         self._drop_context(self.state.contexts.get(request.context))
@@ -179,8 +205,11 @@ def _route(
 _OnContext = (
     msg.ContextDestroy
     | msg.ContextMemory
+    | msg.ContextRelease
+    | msg.ContextIdle
     | msg.MemAlloc
     | msg.MemImport
+    | msg.MemImportPart
     | msg.QueueCreate
     | msg.GraphCreate
     | msg.GraphImport
@@ -220,8 +249,11 @@ _ROUTES: dict[type[msg.Request], _Route] = dict(
         _route(msg.ContextCreate, lambda s: s.create_context, _of_request),
         _route(msg.ContextDestroy, lambda s: s.destroy_context, _of_context),
         _route(msg.ContextMemory, lambda s: s.answer_memory, _of_context),
+        _route(msg.ContextRelease, lambda s: s.release_memory, _of_context),
+        _route(msg.ContextIdle, lambda s: s.set_idle, _of_context),
         _route(msg.MemAlloc, lambda s: s.memory.alloc, _of_context),
         _route(msg.MemImport, lambda s: s.memory.import_segment, _of_context),
+        _route(msg.MemImportPart, lambda s: s.memory.import_part, _of_context),
         _route(msg.MemFree, lambda s: s.memory.free, _of_memory),
         _route(msg.QueueCreate, lambda s: s.queues.create, _of_context),
         _route(msg.QueueWorkload, lambda s: s.queues.set_workload, _of_queue),

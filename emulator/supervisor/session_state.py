@@ -19,7 +19,7 @@ from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.users import User, Users
 
 Post = Callable[[int, msg.Message, Sequence[int]], None]
-"""Answers the request of this number, with descriptors that stay the caller's."""
+"""Answer the request of this number, with descriptors that stay the caller's."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class SessionState:
 
     def take_address_space(self, context: Context, size: int) -> None:
         """Count `size` more bytes of address space (fewer if negative)."""
-        self.address_space.take(size)
-        self.device_of(context).address_space.take(size)
+        self.address_space.count(size)
+        self.device_of(context).address_space.count(size)
 
     def device_of(self, context: Context) -> Device:
         """The device that a context of this session is on."""
@@ -133,6 +133,6 @@ class SessionState:
     def count_memory(self, size: int, segments: int) -> None:
         """Count `size` more bytes and memory files (fewer if negative)."""
         self.memory_used += size
-        self.segments.take(segments)
-        self.user.memory.take(size)
+        self.segments.count(segments)
+        self.user.memory.count(size)
         self.user.take_segments(segments)

@@ -93,8 +93,8 @@ class User:
 
     def take_segments(self, count: int) -> None:
         """Count memory files; fewer if negative."""
-        self.segments.take(count)
-        self._everybody.take(count)
+        self.segments.count(count)
+        self._everybody.count(count)
 
     def check_commands(self, object: str) -> None:
         """Refuse what only the owner of the daemon and root may ask for."""

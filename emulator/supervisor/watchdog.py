@@ -1,4 +1,4 @@
-"""Finds engines, and commands on them, that make no progress; ends them.
+"""Find engines, and commands on them, that make no progress; end them.
 
 Long is not hung. What counts as progress:
 
@@ -62,7 +62,7 @@ class WatchedDevice(Protocol):
 
 
 class Watchdog:
-    """Watches the engine of one device. `hang_s`: without progress; `limit_s`: of one command, 0 for none."""
+    """Watch the engine of one device. `hang_s`: without progress; `limit_s`: of one command, 0 for none."""
 
     def __init__(
         self, device: WatchedDevice, reactor: Reactor, tuning: Tuning, tdr_ms: int, limit_s: float

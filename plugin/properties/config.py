@@ -22,11 +22,15 @@ _PRIORITIES = {"LOW": "low", "MEDIUM": "normal", "HIGH": "high"}
 
 
 class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a compiled model's command queue."""
+    """The properties of a compiled model's command queue.
+
+    `keeps_idle_memory`: the queue's context opts out of pruning.
+    """
 
     priority: str = "normal"
     turbo: bool = False
     background: bool = False
+    keeps_idle_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class ModelProperties:
             priority=_PRIORITIES[PROPERTIES["MODEL_PRIORITY"].text(self["MODEL_PRIORITY"])],
             turbo=self["NPU_TURBO"],
             background=self["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT,
+            keeps_idle_memory=self["NPU_DISABLE_IDLE_MEMORY_PRUNING"],
         )
 
     def of_compilation(self) -> dict[str, str]:

@@ -68,8 +68,9 @@ RUN_PROPERTIES = (
     ),
     switch(
         "NPU_DISABLE_IDLE_MEMORY_PRUNING",
-        Use.RECORDED,
-        "keeps memory of idle models; no effect, it is never taken from them",
+        Use.QUEUE,
+        "keeps the memory of idle models, of all models of the device in this process; otherwise models that"
+        " load in a moment leave the device after 30 s",
     ),
     switch(
         "ENABLE_CPU_PINNING",

@@ -305,6 +305,7 @@ def test_a_compilation_that_is_interrupted_ends(daemon: Daemon, context: Context
 
 def test_descriptors_of_late_answers_are_closed(daemon: Daemon, context: Context) -> None:
     check_works(context)
+    context.release_memory()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         interrupted(daemon, lambda: context.alloc_host(1 << 20))

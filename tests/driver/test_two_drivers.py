@@ -71,3 +71,26 @@ def test_a_queue_refuses_the_others_list_before_anything_runs(context: Context, 
     assert error.info.object == "command list"
     run(queue, barrier(context))
     assert not memory.view().any()
+
+
+def test_a_context_refuses_the_others_metric_groups(
+    context: Context, other: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_ENABLE, "1")
+    group = other.device.get_metric_groups()[0]
+    other.activate_metric_groups([group])
+    for use in (
+        lambda: context.activate_metric_groups([group]),
+        lambda: context.create_metric_query_pool(group, 1),
+        lambda: context.open_metric_streamer(group, 1_000_000),
+    ):
+        error = failure(use, ZeResult.ERROR_INVALID_ARGUMENT)
+        assert error.info.object == "metric group NPU_Execution"
+        assert "another driver" in error.info.found
+    own = context.device.get_metric_groups()[0]
+    context.activate_metric_groups([own])
+    event = other.create_event()
+    error = failure(
+        lambda: context.open_metric_streamer(own, 1_000_000, 1, event), ZeResult.ERROR_INVALID_ARGUMENT
+    )
+    assert error.info.object == "event"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import struct
@@ -92,6 +93,8 @@ def test_handles_and_sizes_that_cannot_be_are_refused(wire: Wire, wire_context: 
         (msg.ContextDestroy(context=0), null),
         (msg.ContextDestroy(context=_TOP), invalid),
         (msg.ContextMemory(context=-1), invalid),
+        (msg.ContextIdle(context=context, after_ms=-1), invalid),
+        (msg.ContextRelease(context=_TOP), invalid),
         (msg.MemFree(memory=(2**63,)), invalid),
         (msg.QueueDestroy(queue=0x0300000100000000), invalid),
         (msg.GraphInitialize(graph=0x0400000100000000), invalid),
@@ -104,6 +107,32 @@ def test_handles_and_sizes_that_cannot_be_are_refused(wire: Wire, wire_context: 
         assert wire.info(request).result == result, request
     for number in (0, 1, 99, 2**32, -1):
         wire.ask(msg.Cancel(request=number), msg.Ok)
+
+
+@pytest.mark.quick
+def test_parts_of_files_that_are_none_or_may_be_cut_are_refused(
+    wire: Wire, wire_context: WireContext
+) -> None:
+    page = mmap.PAGESIZE
+    sealed, unsealed = linux.memfd("sealed", 4 * page), linux.memfd("unsealed", 4 * page)
+    linux.seal(sealed, linux.SEALS_FIXED_SIZE)
+    invalid, no_size = ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_SIZE
+    for fd, offset, size, result in (
+        (unsealed, 0, page, invalid),
+        (sealed, 1, page, invalid),
+        (sealed, 0, 100, invalid),
+        (sealed, -page, page, invalid),
+        (sealed, 4 * page, page, invalid),
+        (sealed, page, 4 * page, invalid),
+        (sealed, 2**63 - page, page, invalid),
+        (sealed, page, 2**63 - page, invalid),
+        (sealed, 0, 0, no_size),
+        (sealed, 0, -page, no_size),
+    ):
+        request = msg.MemImportPart(context=wire_context.handle, kind="host", offset=offset, size=size)
+        assert wire.info(request, [fd]).result == result, (offset, size)
+    os.close(sealed)
+    os.close(unsealed)
 
 
 def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_it(wire: Wire) -> None:

@@ -93,6 +93,8 @@ def _requests(victim: _Victim) -> list[msg.Message]:
     return [
         msg.ContextDestroy(context=context),
         msg.ContextMemory(context=context),
+        msg.ContextRelease(context=context),
+        msg.ContextIdle(context=context, after_ms=1),
         msg.MemAlloc(context=context, kind="host", size=64),
         msg.MemFree(memory=(memory,)),
         msg.MemFree(memory=tuple(entry.handle for entry in victim.memory[5:])),
@@ -107,6 +109,7 @@ def _requests(victim: _Victim) -> list[msg.Message]:
         msg.GraphImport(context=context, blob_length=1),
         msg.GraphQuery(context=context, name="x", xml_length=1),
         msg.MemImport(context=context, kind="host"),
+        msg.MemImportPart(context=context, kind="host", offset=0, size=4096),
         msg.MetricStreamOpen(context=context, period=10**9),
         msg.MetricStreamClose(stream=_handle(HandleKind.STREAM, 0)),
     ]

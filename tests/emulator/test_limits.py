@@ -331,13 +331,13 @@ def test_a_limit_that_cannot_work_is_refused_by_name() -> None:
 def test_a_quota_refuses_exactly_what_is_beyond_it() -> None:
     quota = Quota(10, "user-things", "things", "user 7", "thing")
     quota.check(10)
-    quota.take(9)
+    quota.count(9)
     quota.check()
     with pytest.raises(Refused) as caught:
         quota.check(2)
     assert quota.refusals == 1
     assert "2 things asked for, user 7 has 9" in caught.value.info.found
-    quota.give(1)
+    quota.count(-1)
     quota.check(2)
 
 

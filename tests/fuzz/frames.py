@@ -29,8 +29,10 @@ _FIELDS = {tag: msgspec.structs.fields(kind) for tag, kind in TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 # how often each is sent: jobs of the compiler cost milliseconds, everything else microseconds
 _WEIGHTS = {
-    "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "queue_create": 8, "queue_workload": 4,
+    "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "mem_import_part": 4,
+    "queue_create": 8, "queue_workload": 4,
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
+    "context_release": 3, "context_idle": 2,
     "metric_stream_open": 3, "metric_stream_close": 3,
     "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
     "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
@@ -39,6 +41,7 @@ _WEIGHTS = {
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}
 """Requests that must be honoured when nothing is wrong with them and no limit is reached."""
+_IMPORTS = {"mem_import", "mem_import_part"}
 _MOST_CONTEXTS, _MOST_MEMORY, _MOST_QUEUES, _MOST_GRAPHS = 4, 60, 12, 6
 
 
@@ -151,6 +154,17 @@ class FrameMaker:
         if not self._exports:
             return Frame("mem_import", fields, [], wrong="no descriptor")
         return Frame("mem_import", fields, [self._dice.pick(self._exports)])
+
+    def _mem_import_part(self) -> Frame:
+        if not self._exports:
+            return Frame("mem_import_part", {}, [], wrong="no descriptor")
+        fields = {
+            "context": self._live("contexts"),
+            "kind": self._dice.pick(KINDS),
+            "offset": 0,
+            "size": 4096,
+        }
+        return Frame("mem_import_part", fields, [self._dice.pick(self._exports)])
 
     def _mem_free(self) -> Frame:
         usable = [handle for handle, held in self._held.memory.items() if not held.ring]
@@ -333,11 +347,11 @@ class FrameMaker:
             frame.fds = list(frame.fds)
             frame.fds[dice.randrange(len(frame.fds))] = kinds[name]
         frame.changed = f"descriptors: {name}"
-        if frame.tag == "mem_import" and (len(frame.fds) != 1 or name in NO_ROOM):
+        if frame.tag in _IMPORTS and (len(frame.fds) != 1 or name in NO_ROOM):
             frame.wrong = frame.changed
         if kinds["socket"] in frame.fds:
             frame.wrong = "a socket"
-        elif frame.tag in SYNC and frame.tag != "mem_import":
+        elif frame.tag in SYNC - _IMPORTS:
             frame.changed = ""  # closed, and that is all
 
     def longest(self) -> list[Frame]:

@@ -40,8 +40,14 @@ def next_daemon():
 )
 
 
-def _told(start_daemon: StartDaemon, surroundings: dict[str, str], code: str, restarts: int = 1) -> list[str]:
-    """What a program says whose daemon is replaced whenever it is ready."""
+def _told(
+    start_daemon: StartDaemon,
+    surroundings: dict[str, str],
+    code: str,
+    restarts: int = 1,
+    inject: str = "",
+) -> list[str]:
+    """What a program says whose daemon is replaced whenever it is ready, by one with these faults."""
     daemon = start_daemon(tdr_ms=60000)
     with client(code, surroundings, "ready") as process:
         assert process.stdin is not None
@@ -50,7 +56,7 @@ def _told(start_daemon: StartDaemon, surroundings: dict[str, str], code: str, re
             if restart:
                 assert process.stdout.readline() == "ready\n"
             daemon.kill()
-            daemon = start_daemon(tdr_ms=60000)
+            daemon = start_daemon(tdr_ms=60000, inject=inject)
             process.stdin.write("go\n")
             process.stdin.flush()
         said, _ = process.communicate(timeout=30)
@@ -153,6 +159,58 @@ print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(anew).nam
     ]
 
 
+def test_a_queue_that_is_destroyed_meanwhile_leaves_no_other_lost(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+from softnpu.driver import Driver
+from tests.support.waiting import wait_until
+queues = [queue_in(context) for _ in range(4)]
+def destroy():
+    # the next daemon has the context, and takes its time for the first queue
+    with Driver.open(role="monitor") as monitor:
+        wait_until(lambda: any(one.contexts for one in monitor.status("status").sessions))
+    print(*(api.ze_command_queue_destroy(queue).name for queue in (queues[0], queues[2])))
+print("ready", flush=True)
+sys.stdin.readline()
+thread = threading.Thread(target=destroy)
+thread.start()
+memory = fresh()
+thread.join(20)
+for queue in (queues[1], queues[3]):
+    print(execute(queue, filling(memory)), synchronize(queue))
+with Driver.open(role="monitor") as monitor:
+    print(sum(one.queues for one in monitor.status("status").sessions))
+"""
+    )
+    said = _told(start_daemon, surroundings, code, inject="delay=queue_create=1s")
+    assert said == ["SUCCESS SUCCESS", "SUCCESS SUCCESS", "SUCCESS SUCCESS", "2"]
+
+
+def test_a_queue_of_background_work_stays_one(
+    start_daemon: StartDaemon, surroundings: dict[str, str]
+) -> None:
+    code = (
+        HELD
+        + """
+from softnpu.driver import faults
+background, back_again, other = (queue_in(context) for _ in range(3))
+for queue, workloads in ((background, [1]), (back_again, [1, 0])):
+    for workload in workloads:
+        assert api.ze_command_queue_set_workload_type(queue, workload).name == "SUCCESS"
+memory = next_daemon()
+(asked,) = faults.status()
+print(asked.hits)
+for queue in (background, back_again, other):
+    print(execute(queue, filling(memory)), synchronize(queue))
+"""
+    )
+    said = _told(start_daemon, surroundings, code, inject="delay=queue_workload=1ms:count=*")
+    assert said == ["1", *["SUCCESS SUCCESS"] * 3]
+
+
 @pytest.fixture
 def with_metrics(surroundings: dict[str, str]) -> dict[str, str]:
     return {**surroundings, "ZET_ENABLE_METRICS": "1"}
@@ -170,22 +228,22 @@ def activated():
 def query_of(group):
     pool = api.zet_metric_query_pool_create(context, device, group, 1).get()
     return api.zet_metric_query_create(pool, 0).get()
+def count_with(query):
+    print(api.zet_command_list_append_metric_query_begin(commands, query).name)
+    print(api.zet_command_list_append_metric_query_end(commands, query).name)
 old, _ = activated()
 query = query_of(old)
 # one of them may have the number that the memory of the query had
 memories = [next_daemon(), *(fresh() for _ in range(8))]
 commands = list_in(context)
-print(api.zet_command_list_append_metric_query_begin(commands, query).name)
-print(api.zet_command_list_append_metric_query_end(commands, query).name)
+count_with(query)
 print(api.zet_metric_query_pool_create(context, device, old, 1).result.name)
 print(api.zet_metric_streamer_open(context, device, old, 10**6).result.name)
 print(api.zet_context_activate_metric_groups(context, device, [old]).name)
 group, result = activated()
 print(result)
 print(api.zet_metric_streamer_open(context, device, group, 10**6, 1, gate).result.name)
-again = query_of(group)
-print(api.zet_command_list_append_metric_query_begin(commands, again).name)
-print(api.zet_command_list_append_metric_query_end(commands, again).name)
+count_with(query_of(group))
 api.ze_command_list_close(commands)
 queue = queue_in(context)
 print(execute(queue, commands), synchronize(queue))

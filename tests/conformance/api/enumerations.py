@@ -12,6 +12,7 @@ GRAPH_EXTENSION_VERSION = 1 << 16 | 16
 PROFILING_EXTENSION = "ZE_extension_profiling_data"
 QUEUE_EXTENSION = "ZE_extension_command_queue_npu"
 CONTEXT_EXTENSION = "ZE_extension_context_npu"
+SYSTEM_MEMORY_EXTENSION = "ZE_extension_external_memmap_sysmem"
 MUTABLE_EXTENSION = "ZE_experimental_mutable_command_list"
 DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
 VENDOR_INTEL = 0x8086
@@ -85,6 +86,7 @@ class MemoryAccess(enum.IntFlag):  # ze_memory_access_cap_flags_t
 class ExternalMemory(enum.IntFlag):  # ze_external_memory_type_flags_t
     OPAQUE_FD = 1
     DMA_BUF = 2
+    STANDARD_ALLOCATION = 0x100
 
 
 class MutableFlag(enum.IntFlag):  # ze_mutable_command_exp_flags_t

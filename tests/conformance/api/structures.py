@@ -43,11 +43,15 @@ class ContextDesc(NamedTuple):
 
 
 class HostMemDesc(NamedTuple):
-    """`import_fd` stands for an import structure in `pNext`, `export` for an export structure."""
+    """`import_fd` stands for an import structure in `pNext`, `export` for an export structure.
+
+    `system_memory` (address and size) stands for the structure that imports memory of the program.
+    """
 
     flags: int = 0
     export: int = 0
     import_fd: int | None = None
+    system_memory: tuple[int, int] | None = None
 
 
 class DeviceMemDesc(NamedTuple):

@@ -16,6 +16,7 @@ from tests.conformance.api.enumerations import (
     MUTABLE_EXTENSION,
     PROFILING_EXTENSION,
     QUEUE_EXTENSION,
+    SYSTEM_MEMORY_EXTENSION,
     VENDOR_INTEL,
     DeviceFlag,
     DeviceType,
@@ -41,7 +42,9 @@ EXTENSIONS = {
     QUEUE_EXTENSION: 1 << 16 | 1,
     CONTEXT_EXTENSION: 1 << 16,
     MUTABLE_EXTENSION: 1 << 16 | 1,
+    SYSTEM_MEMORY_EXTENSION: 1 << 16,
 }
+_WITHOUT_FUNCTIONS = (MUTABLE_EXTENSION, SYSTEM_MEMORY_EXTENSION)
 
 
 def test_drivers_are_found_with_the_npu_flag(rig: Rig) -> None:
@@ -79,7 +82,7 @@ def test_extensions_are_listed_with_their_versions(rig: Rig) -> None:
 
 def test_extension_tables_are_found_by_name(rig: Rig) -> None:
     older = [f"{GRAPH_EXTENSION}_1_{minor}" for minor in range(2, 9)]
-    for name in [*older, *(name for name in EXTENSIONS if name != MUTABLE_EXTENSION)]:
+    for name in [*older, *(name for name in EXTENSIONS if name not in _WITHOUT_FUNCTIONS)]:
         assert rig.api.ze_driver_get_extension_function_address(rig.driver, name).get()
     found = rig.api.ze_driver_get_extension_function_address(rig.driver, "ZE_extension_of_nobody")
     assert found.result == ZeResult.ERROR_INVALID_ARGUMENT
@@ -138,7 +141,7 @@ def test_memory_is_accessed_atomically_and_shared_as_dma_buf(rig: Rig) -> None:
     access = rig.api.ze_device_get_memory_access_properties(rig.device).get()
     assert access.host == access.device == MemoryAccess.RW | MemoryAccess.ATOMIC
     external = rig.api.ze_device_get_external_memory_properties(rig.device).get()
-    assert external.allocation_import_types & ExternalMemory.DMA_BUF
+    assert external.allocation_import_types == ExternalMemory.DMA_BUF | ExternalMemory.STANDARD_ALLOCATION
     assert external.allocation_export_types & ExternalMemory.DMA_BUF
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import ExternalMemory, MemoryType
 from tests.conformance.api.structures import DeviceMemDesc, HostMemDesc, Pointer
@@ -195,3 +198,43 @@ def test_allocations_come_from_many_threads(rig: Rig) -> None:
     for thread in threads:
         thread.join(10)
     assert len({pointer for pointers in found for pointer in pointers}) == 4 * 39
+
+
+@pytest.fixture
+def program_memory() -> Iterator[tuple[mmap.mmap, int]]:
+    """Three pages of a sealed memory file that the program has mapped, and their address."""
+    fd = linux.memfd("program", 3 * PAGE)
+    linux.seal(fd, linux.SEALS_FIXED_SIZE)
+    mapping = mmap.mmap(fd, 3 * PAGE)
+    yield mapping, ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    os.close(fd)
+
+
+def test_memory_of_the_program_is_used_in_place(rig: Rig, program_memory: tuple[mmap.mmap, int]) -> None:
+    mapping, address = program_memory
+    desc = HostMemDesc(system_memory=(address + PAGE, PAGE))
+    memory = rig.api.ze_mem_alloc_host(rig.context, desc, PAGE, PAGE).get()
+    assert memory == address + PAGE
+    assert rig.api.ze_mem_get_alloc_properties(rig.context, memory).get().type == MemoryType.HOST
+    rig.execute(fill(memory, b"\x11", PAGE))
+    assert mapping[:] == bytes(PAGE) + b"\x11" * PAGE + bytes(PAGE)
+    mapping[PAGE : PAGE + 4] = b"\1\2\3\4"
+    target = rig.host(8)
+    rig.execute(copy(target, memory, 8))
+    assert rig.api.read(target, 8) == b"\1\2\3\4" + b"\x11" * 4
+    twice = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(system_memory=(address, 2 * PAGE)), 2 * PAGE)
+    assert twice.result == ZeResult.ERROR_INVALID_ARGUMENT
+    ok(rig.api.ze_mem_free(rig.context, memory))
+    assert mapping[PAGE] == 1  # still the program's
+
+
+def test_private_memory_of_the_program_is_not_imported(rig: Rig) -> None:
+    private = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(private))
+    for at, size, result in (
+        (address, PAGE, ZeResult.ERROR_UNSUPPORTED_FEATURE),
+        (address, 0, ZeResult.ERROR_UNSUPPORTED_SIZE),
+        (0, PAGE, ZeResult.ERROR_INVALID_NULL_POINTER),
+    ):
+        desc = HostMemDesc(system_memory=(at, size))
+        assert rig.api.ze_mem_alloc_host(rig.context, desc, PAGE).result == result

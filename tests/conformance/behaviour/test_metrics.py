@@ -254,3 +254,17 @@ def test_streamer_ends_with_its_context(metrics: Metrics) -> None:
         full = api.zet_metric_streamer_open(context, rig.device, metrics.groups[0], _PERIOD)
         assert full.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
         ok(api.ze_context_destroy(context))
+
+
+def test_pools_and_streamers_refuse_the_groups_of_another_device(metrics: Metrics) -> None:
+    rig = metrics.rig
+    there = rig.devices[1]
+    groups = rig.api.zet_metric_group_get(there).get()
+    rig.api.zet_context_activate_metric_groups(rig.new_context(), there, groups)
+    create, open_streamer = rig.api.zet_metric_query_pool_create, rig.api.zet_metric_streamer_open
+    for group in groups:
+        for refused in (
+            create(rig.context, rig.device, group, 1),
+            open_streamer(rig.context, rig.device, group, _PERIOD),
+        ):
+            assert refused.result == ZeResult.ERROR_INVALID_ARGUMENT

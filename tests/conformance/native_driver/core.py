@@ -9,7 +9,7 @@ from typing import Any
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api import structures as api
-from tests.conformance.api.enumerations import InitDriverType
+from tests.conformance.api.enumerations import CONTEXT_EXTENSION, InitDriverType
 from tests.conformance.api.structures import Answer, Handle, Pointer
 from tests.conformance.native_driver import library as lib
 from tests.conformance.native_driver.session import (
@@ -25,7 +25,7 @@ from tests.conformance.native_driver.session import (
     told,
 )
 
-_EXPORT_DESC, _IMPORT_FD, _EXPORT_FD = 0x18, 0x19, 0x1A
+_EXPORT_DESC, _IMPORT_FD, _EXPORT_FD, _SYSTEM_MEMORY = 0x18, 0x19, 0x1A, 0x20037
 _PROPERTIES, _PROPERTIES_1_2 = 0x3, 0x20006
 
 
@@ -93,6 +93,19 @@ class NativeCore(Session):
         (driver,) = self.ze_init_drivers().get()
         name = "zexContextSetIdlePruningTimeout"
         return self._private(driver, name, handle(context), c_uint64(timeout_ms))
+
+    def ze_context_set_properties(self, context: Handle, options: int) -> ZeResult:
+        properties = lib.Flags(stype=1, flags=options)
+        return ZeResult(self._context_table().SetProperties(handle(context), ctypes.byref(properties)))
+
+    def ze_context_release_memory(self, context: Handle) -> ZeResult:
+        return ZeResult(self._context_table().ReleaseMemory(handle(context)))
+
+    def _context_table(self) -> lib.Table:
+        (driver,) = self.ze_init_drivers().get()
+        address = self.ze_driver_get_extension_function_address(driver, CONTEXT_EXTENSION).get()
+        assert isinstance(address, int)
+        return lib.Table(address, ["SetProperties", "ReleaseMemory"])
 
     def _private(self, driver: Handle, name: str, *arguments: Any) -> ZeResult:
         address = self.ze_driver_get_extension_function_address(driver, name).get()
@@ -285,6 +298,10 @@ class NativeCore(Session):
         return call(function, c_void_p(handle), *[ctypes.byref(room)] * 9)  # type: ignore[arg-type]
 
 
+class _SystemMemory(ctypes.Structure):
+    _fields_ = (("stype", c_uint32), ("pNext", c_void_p), ("pSystemMemory", c_void_p), ("size", c_uint64))
+
+
 def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
     """Hangs the export or import structure that a descriptor stands for on the C one; has to stay alive."""
     if given is None or desc is None:
@@ -294,6 +311,8 @@ def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
         extra = lib.ExternalFd(stype=_IMPORT_FD, flags=2, fd=desc.import_fd)
     elif desc.export:
         extra = lib.Flags(stype=_EXPORT_DESC, flags=desc.export)
+    elif isinstance(desc, api.HostMemDesc) and desc.system_memory is not None:
+        extra = _SystemMemory(_SYSTEM_MEMORY, None, *desc.system_memory)
     if extra is not None:
         given.pNext = ctypes.addressof(extra)
     return extra

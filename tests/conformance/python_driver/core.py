@@ -103,6 +103,14 @@ class PythonCore(Keeper):
     def zex_context_set_idle_pruning_timeout(self, context: Handle, timeout_ms: int) -> None:
         live(context, Context).set_idle_pruning_timeout(timeout_ms)
 
+    @results
+    def ze_context_set_properties(self, context: Handle, options: int) -> None:
+        live(context, Context).set_properties(not options & 1)
+
+    @results
+    def ze_context_release_memory(self, context: Handle) -> None:
+        live(context, Context).release_memory()
+
     # ------------------------------------------------------------ device
 
     ze_device_get = told(Driver, lambda found: list(found.devices))
@@ -178,6 +186,8 @@ class PythonCore(Keeper):
         assert desc is not None
         if desc.import_fd is not None:
             return self._place(found.import_memory(desc.import_fd, "host"))
+        if desc.system_memory is not None:
+            return self._place(found.import_system_memory(*desc.system_memory))
         return self._place(found.alloc_host(size, alignment, _exportable(desc.export)))
 
     @answers

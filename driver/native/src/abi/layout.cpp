@@ -36,6 +36,7 @@ SIZE_IS(ze_pci_ext_properties_t, 48);
 AT(ze_pci_ext_properties_t, maxBandwidth, 40);
 SIZE_IS(ze_external_memory_fd_t, 24);
 AT(ze_external_memory_fd_t, fd, 20);
+SIZE_IS(ze_external_memmap_sysmem_ext_desc_t, 32);
 SIZE_IS(ze_memory_allocation_properties_t, 40);
 SIZE_IS(ze_command_queue_desc_t, 40);
 AT(ze_command_queue_desc_t, mode, 28);

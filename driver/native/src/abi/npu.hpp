@@ -22,6 +22,8 @@ struct ze_command_queue_npu_dditable_ext_t {
     ze_result_t (*pfnSetWorkloadType)(ze_command_queue_handle_t, uint32_t);
 };
 
+enum : uint32_t { ZE_NPU_CONTEXT_OPTION_IDLE_OPTIMIZATIONS = 1 };
+
 struct ze_context_properties_npu_ext_t : ze_base_properties_t {
     uint32_t options;
 };

@@ -27,12 +27,12 @@ enum ze_structure_type_t : uint32_t {
     ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC = 0x18,
     ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD = 0x19,
     ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD = 0x1a,
-    ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY = 0x24,
     ZE_STRUCTURE_TYPE_DEVICE_IP_VERSION_EXT = 0x1000f,
     ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2 = 0x20006,
     ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_PROPERTIES = 0x20015,
     ZE_STRUCTURE_TYPE_MUTABLE_COMMAND_LIST_EXP_DESC = 0x20016,
     ZE_STRUCTURE_TYPE_MUTABLE_GRAPH_ARGUMENT_EXP_DESC = 0x20020,
+    ZE_STRUCTURE_TYPE_EXTERNAL_MEMMAP_SYSMEM_EXT_DESC = 0x20037,
 };
 
 // What every extensible structure begins with: a link of the chain that `pNext` makes.
@@ -160,7 +160,10 @@ struct ze_device_memory_access_properties_t : ze_base_properties_t {
     uint32_t sharedSystemAllocCapabilities;
 };
 
-enum : uint32_t { ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF = 2 };
+enum : uint32_t {
+    ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF = 2,
+    ZE_EXTERNAL_MEMORY_TYPE_FLAG_STANDARD_ALLOCATION = 0x100,  // deprecated, and what OpenVINO looks at
+};
 
 struct ze_device_external_memory_properties_t : ze_base_properties_t {
     uint32_t memoryAllocationImportTypes;
@@ -210,6 +213,11 @@ struct ze_external_memory_fd_t : ze_base_properties_t {
 };
 
 using ze_external_memory_export_desc_t = ze_flags_t;
+
+struct ze_external_memmap_sysmem_ext_desc_t : ze_base_properties_t {
+    void* pSystemMemory;
+    uint64_t size;
+};
 
 enum ze_memory_type_t : uint32_t {
     ZE_MEMORY_TYPE_UNKNOWN = 0,

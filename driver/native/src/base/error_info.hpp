@@ -64,6 +64,7 @@ constexpr ErrorOf uninitialized{ZE_RESULT_ERROR_UNINITIALIZED};
 constexpr ErrorOf unknown_error{ZE_RESULT_ERROR_UNKNOWN};
 constexpr ErrorOf unsupported_enumeration{ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION};
 constexpr ErrorOf unsupported_feature{ZE_RESULT_ERROR_UNSUPPORTED_FEATURE};
+constexpr ErrorOf unsupported_size{ZE_RESULT_ERROR_UNSUPPORTED_SIZE};
 constexpr ErrorOf unsupported_version{ZE_RESULT_ERROR_UNSUPPORTED_VERSION};
 
 // printf into a string.

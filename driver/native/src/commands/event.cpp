@@ -8,23 +8,13 @@ namespace softnpu {
 EventPool::EventPool(std::shared_ptr<Context> of, uint32_t count)
     : Object(of),
       context(std::move(of)),
-      count_(count),
+      used_("event pool", "event", count),
       block_(context->memory()->allocate(schema::memory_kind::CONTROL,
                                          static_cast<size_t>(count) * RECORD_SIZE)) {}
 
 MemoryRef EventPool::acquire(uint32_t index) {
-    std::lock_guard lock(mutex_);
-    if (index >= count_ || !used_.insert(index).second) {
-        throw invalid_argument("event pool",
-                               format("index %u: %s", index, index >= count_ ? "out of range" : "in use"),
-                               format("a free index from 0 to %u", count_ - 1));
-    }
+    used_.acquire(index, ZE_RESULT_ERROR_INVALID_ARGUMENT);
     return {block_, static_cast<size_t>(index) * RECORD_SIZE};
-}
-
-void EventPool::release(uint32_t index) {
-    std::lock_guard lock(mutex_);
-    used_.erase(index);
 }
 
 Event::Event(std::shared_ptr<EventPool> pool, uint32_t index)

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "base/used_indices.hpp"
 #include "device/context.hpp"
 #include "sync/records.hpp"
 #include "sync/spin.hpp"
@@ -25,13 +26,11 @@ public:
 
     // Acquires the memory of an event. INVALID_ARGUMENT if it is out of range or in use.
     MemoryRef acquire(uint32_t index);
-    void release(uint32_t index);
+    void release(uint32_t index) { used_.release(index); }
 
 private:
-    const uint32_t count_;
+    UsedIndices used_;
     const std::shared_ptr<Block> block_;
-    std::mutex mutex_;
-    std::set<uint32_t> used_;
 };
 
 class Event : public Object {

@@ -45,6 +45,7 @@ std::shared_ptr<CommandQueue> CommandQueue::create(const std::shared_ptr<Context
 std::shared_ptr<CommandQueue> CommandQueue::create_after(const std::shared_ptr<CommandQueue>& lost,
                                                          const std::shared_ptr<Context>& context) {
     auto queue = create(context, lost->options);
+    if (lost->background_) queue->set_workload(true);
     queue->lost_ = lost;
     lost->take_in_flight();  // nothing of it runs any more
     return queue;
@@ -216,6 +217,7 @@ void CommandQueue::set_workload(bool background) {
     MapWriter request(queue_workload::TAG);
     request.put(queue_workload::QUEUE, handle_).put_bool(queue_workload::BACKGROUND, background);
     context->connection->request(request, ok::TAG);
+    background_ = background;
 }
 
 void CommandQueue::check_not_retired() const {

@@ -119,6 +119,7 @@ private:
     const std::shared_ptr<Progress> progress_;
     std::shared_ptr<CommandQueue> lost_;  // in whose place it is
     std::atomic<bool> retired_{false};
+    std::atomic<bool> background_{false};
     std::atomic<uint32_t> waiters_{0};
 
     std::mutex mutex_;

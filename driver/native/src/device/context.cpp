@@ -31,6 +31,10 @@ std::shared_ptr<Context> Context::create(const std::shared_ptr<Driver>& driver) 
 std::shared_ptr<Context> Context::create_after(std::shared_ptr<Context> lost,
                                                const std::shared_ptr<Driver>& driver) {
     auto context = create(driver);
+    {
+        std::lock_guard lock(lost->idle_mutex_);
+        context->idle_ = lost->idle_;
+    }
     if (const OnDevice* const made = lost->made_.load(std::memory_order_acquire)) {
         for (const auto& device : driver->devices)
             if (device->info.index == made->device->info.index) context->make(device);
@@ -58,6 +62,8 @@ const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) co
         throw;
     }
     made_.store(on_device_.get(), std::memory_order_release);
+    std::lock_guard idle_lock(idle_mutex_);
+    if (idle_.chosen) send_idle(*on_device_);
     return *on_device_;
 }
 
@@ -124,12 +130,45 @@ void Context::ring_doorbell() const {
     [[maybe_unused]] const ssize_t written = ::write(doorbell.get(), &one, sizeof one);
 }
 
+void Context::release_memory() {
+    {
+        std::lock_guard lock(fences_mutex_);
+        free_fences_.clear();
+    }
+    memory()->flush();
+    connection->request(MapWriter(context_release::TAG).put(context_release::CONTEXT, handle()), ok::TAG);
+}
+
+void Context::set_idle_pruning(bool enabled) {
+    choose_idle([&](Idle& idle) { idle.pruned = enabled; });
+}
+
+void Context::set_idle_timeout(uint64_t milliseconds) {
+    choose_idle([&](Idle& idle) { idle.timeout_ms = milliseconds; });
+}
+
+// A context that is on no device yet says it when it is.
+void Context::choose_idle(const std::function<void(Idle&)>& change) {
+    std::lock_guard lock(idle_mutex_);
+    change(idle_);
+    idle_.chosen = true;
+    if (const OnDevice* const made = made_.load(std::memory_order_acquire)) send_idle(*made);
+}
+
+void Context::send_idle(const OnDevice& made) const {
+    MapWriter request(context_idle::TAG);
+    request.put(context_idle::CONTEXT, made.handle);
+    if (idle_.pruned) request.put(context_idle::AFTER_MS, idle_.timeout_ms);
+    connection->request(request, ok::TAG);
+}
+
 std::pair<uint64_t, uint64_t> Context::query_memory() const {
     memory()->flush();
     const Answer answer = connection->request(
         MapWriter(context_memory::TAG).put(context_memory::CONTEXT, handle()), context_memory_answer::TAG);
     return {answer.fields.integer(context_memory_answer::TOTAL),
-            answer.fields.integer(context_memory_answer::ALLOCATED)};
+            answer.fields.integer(context_memory_answer::ALLOCATED) +
+                answer.fields.integer(context_memory_answer::GRAPHS)};
 }
 
 MemoryRef Context::acquire_fence() {

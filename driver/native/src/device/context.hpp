@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -45,7 +46,12 @@ public:
     void ring_doorbell() const;
     // Frees an allocation of this context or of one in whose place it is.
     void free(const void* address);
-    // Total bytes of device memory, and bytes allocated by this context.
+    // Gives back memory that is not in use now; what is needed again comes back by itself.
+    void release_memory();
+    // When that happens by itself: after so many milliseconds without work, if enabled.
+    void set_idle_pruning(bool enabled);
+    void set_idle_timeout(uint64_t milliseconds);
+    // Total bytes of device memory, and bytes of this context: memory and graphs.
     std::pair<uint64_t, uint64_t> query_memory() const;
 
     // 64 bytes for a fence; many share one allocation.
@@ -69,12 +75,23 @@ private:
         const OnDevice* const made = made_.load(std::memory_order_acquire);
         return made != nullptr ? *made : make(driver->devices[0]);
     }
+    // What the program has chosen of idle memory.
+    struct Idle {
+        bool chosen = false;
+        bool pruned = true;
+        uint64_t timeout_ms = 30'000;
+    };
+    void choose_idle(const std::function<void(Idle&)>& change);
+    // Called with `idle_mutex_`.
+    void send_idle(const OnDevice& made) const;
     // Makes it, unless another thread was faster.
     const OnDevice& make(const std::shared_ptr<Device>& device) const;
 
     mutable std::mutex on_device_mutex_;
     mutable std::unique_ptr<const OnDevice> on_device_;
     mutable std::atomic<const OnDevice*> made_{nullptr};
+    mutable std::mutex idle_mutex_;
+    Idle idle_;
     std::shared_ptr<Context> lost_;
     std::atomic<bool> retired_{false};
     std::atomic<uint64_t> last_ticket_{0};

@@ -51,6 +51,14 @@ void MetricGroup::deactivate(const Context* context) {
     if (holder_.lock().get() == context) holder_.reset();
 }
 
+void MetricGroup::check_of(const Context& context) const {
+    context.check_session(device->connection);
+    if (device == context.device()) return;
+    throw invalid_argument(format("metric group %s", group.name),
+                           format("of device %u", device->info.index),
+                           format("a group of device %u, as the context", context.device()->info.index));
+}
+
 std::string MetricGroup::report(const uint64_t* before, const uint64_t* after) const {
     std::string out;
     for (uint32_t number = 0; number < group.count; ++number) {
@@ -65,7 +73,8 @@ std::string MetricGroup::report(const uint64_t* before, const uint64_t* after) c
 
 MetricQueryPool::MetricQueryPool(std::shared_ptr<Context> of, std::shared_ptr<MetricGroup> counted,
                                  uint32_t count)
-    : Object(of), context(std::move(of)), group(std::move(counted)), count_(count) {
+    : Object(of), context(std::move(of)), group(std::move(counted)), used_("metric query pool", "query", count) {
+    group->check_of(*context);
     if (count == 0) throw invalid_size("metric query pool", "0 queries", "at least 1");
     if (!metrics_enabled()) throw uninitialized("metrics", "not enabled", std::string(ENABLE) + "=1");
     if (!group->active()) throw not_active(ZE_RESULT_NOT_READY);
@@ -74,28 +83,8 @@ MetricQueryPool::MetricQueryPool(std::shared_ptr<Context> of, std::shared_ptr<Me
 
 MemoryRef MetricQueryPool::acquire(uint32_t index) {
     if (!group->active()) throw not_active(ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE);
-    std::lock_guard lock(mutex_);
-    if (index >= count_) {
-        throw invalid_argument("metric query pool", format("index %u", index), format("0 to %u", count_ - 1));
-    }
-    if (!used_.insert(index).second) {
-        throw object_in_use("metric query pool", format("index %u has a query", index), "a free index",
-                            "destroy its query first");
-    }
+    used_.acquire(index, ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE);
     return {block_, 2 * SNAPSHOT_SIZE * index};
-}
-
-void MetricQueryPool::release(uint32_t index) {
-    std::lock_guard lock(mutex_);
-    used_.erase(index);
-}
-
-void MetricQueryPool::check_unused() {
-    std::lock_guard lock(mutex_);
-    if (!used_.empty()) {
-        throw object_in_use("metric query pool", format("%zu live queries", used_.size()), "none",
-                            "destroy its queries first");
-    }
 }
 
 MetricQuery::MetricQuery(std::shared_ptr<MetricQueryPool> pool, uint32_t index)
@@ -118,6 +107,7 @@ std::string MetricQuery::data() const {
 MetricStreamer::MetricStreamer(std::shared_ptr<Context> of, std::shared_ptr<MetricGroup> sampled,
                                uint64_t period_ns)
     : Object(of), group(std::move(sampled)), context_(std::move(of)) {
+    group->check_of(*context_);
     if (!group->active()) throw not_active(ZE_RESULT_NOT_READY);
     MapWriter request(metric_stream_open::TAG);
     request.put(metric_stream_open::CONTEXT, context_->handle()).put(metric_stream_open::PERIOD, period_ns);

@@ -5,10 +5,10 @@
 
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "base/used_indices.hpp"
 #include "device/context.hpp"
 #include "wire/schema.hpp"
 
@@ -29,6 +29,8 @@ public:
 
     size_t report_size() const { return group.count * sizeof(uint64_t); }
     bool active() const;
+    // INVALID_ARGUMENT unless it is of the device of this context, DEVICE_LOST if it is of another session.
+    void check_of(const Context& context) const;
     // Whether it is active in another context than this one.
     bool active_beside(const Context* context) const;
     void activate(const std::shared_ptr<Context>& context);
@@ -54,7 +56,8 @@ public:
 class MetricQueryPool : public Object {
 public:
     static constexpr Kind KIND = Kind::metric_query_pool;
-    // UNINITIALIZED unless metrics are enabled, INVALID_SIZE for none, NOT_READY if the group is not active.
+    // UNINITIALIZED unless metrics are enabled, INVALID_SIZE for none, NOT_READY if the group is not active;
+    // for a group of another device as `check_of`.
     MetricQueryPool(std::shared_ptr<Context> context, std::shared_ptr<MetricGroup> group, uint32_t count);
 
     const std::shared_ptr<Context> context;
@@ -63,15 +66,13 @@ public:
     // DEPENDENCY_UNAVAILABLE if the group is not active, INVALID_ARGUMENT out of range,
     // HANDLE_OBJECT_IN_USE if it is taken.
     MemoryRef acquire(uint32_t index);
-    void release(uint32_t index);
+    void release(uint32_t index) { used_.release(index); }
     // HANDLE_OBJECT_IN_USE while it has live queries.
-    void check_unused();
+    void check_unused() { used_.check_none(); }
 
 private:
-    const uint32_t count_;
+    UsedIndices used_;
     std::shared_ptr<Block> block_;
-    std::mutex mutex_;
-    std::set<uint32_t> used_;
 };
 
 // What was counted between its begin and its end in a command list: two snapshots.

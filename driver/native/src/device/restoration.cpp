@@ -17,15 +17,38 @@ bool has_the_devices_of(const Driver& driver, const Driver& other) {
     return true;
 }
 
-void replace_context(HandleTable& handles, uint64_t handle, const std::shared_ptr<Driver>& driver) {
-    const auto lost = std::static_pointer_cast<Context>(handles.get(Kind::context, handle));
-    const auto context = Context::create_after(lost, driver);
-    handles.replace(Kind::context, handle, context);
-    for (const uint64_t each : handles.owned_by(Kind::command_queue, lost)) {
-        // OpenVINO gives a model the queue of another one that lives
-        const auto queue = std::static_pointer_cast<CommandQueue>(handles.get(Kind::command_queue, each));
-        handles.replace(Kind::command_queue, each, CommandQueue::create_after(queue, context));
+// Puts an object behind the handle of a lost one of its kind, made by `make_after`. Null if that was destroyed
+// meanwhile, or cannot be made: then it stays lost, and the others do not.
+template <class T, class MakeAfter>
+std::shared_ptr<T> replace_one(HandleTable& handles, uint64_t handle, MakeAfter make_after) {
+    std::shared_ptr<T> made;
+    try {
+        made = make_after(std::static_pointer_cast<T>(handles.get(T::KIND, handle)));
+        handles.replace(T::KIND, handle, made);
+        return made;
+    } catch (const Error&) {
+        if (made == nullptr) return nullptr;
     }
+    try {
+        made->retire();
+    } catch (const Error&) {
+        // the session is lost again, and it with it
+    }
+    return nullptr;
+}
+
+void replace_context(HandleTable& handles, uint64_t handle, const std::shared_ptr<Driver>& driver) {
+    std::shared_ptr<Context> lost;
+    const auto context = replace_one<Context>(handles, handle, [&](std::shared_ptr<Context> one) {
+        lost = std::move(one);
+        return Context::create_after(lost, driver);
+    });
+    if (context == nullptr) return;
+    // OpenVINO gives a model the queue of another one that lives
+    for (const uint64_t each : handles.owned_by(Kind::command_queue, lost))
+        replace_one<CommandQueue>(handles, each, [&](const std::shared_ptr<CommandQueue>& queue) {
+            return CommandQueue::create_after(queue, context);
+        });
 }
 
 void replace_all(HandleTable& handles, uint64_t handle, const std::shared_ptr<Driver>& lost,
@@ -34,13 +57,8 @@ void replace_all(HandleTable& handles, uint64_t handle, const std::shared_ptr<Dr
     for (size_t at = 0; at < driver->devices.size(); ++at)
         handles.replace(Kind::device, driver->device_handles[at], driver->devices[at]);
     handles.replace(Kind::driver, handle, driver);
-    for (const uint64_t context : handles.owned_by(Kind::context, lost)) {
-        try {
-            replace_context(handles, context, driver);
-        } catch (const Error&) {
-            // it was destroyed meanwhile, or stays lost
-        }
-    }
+    for (const uint64_t context : handles.owned_by(Kind::context, lost))
+        replace_context(handles, context, driver);
 }
 
 }  // namespace

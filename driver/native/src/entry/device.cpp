@@ -153,7 +153,8 @@ ZE_EXPORT ze_result_t zeDeviceGetExternalMemoryProperties(
         lookup<Device>(hDevice);
         require_nonnull(pProperties, "pExternalMemoryProperties");
         clear_body(*pProperties);
-        pProperties->memoryAllocationImportTypes = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
+        pProperties->memoryAllocationImportTypes =
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF | ZE_EXTERNAL_MEMORY_TYPE_FLAG_STANDARD_ALLOCATION;
         pProperties->memoryAllocationExportTypes = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
     });
 }

@@ -14,13 +14,15 @@ const char* const PROFILING = "ZE_extension_profiling_data";
 const char* const COMMAND_QUEUE = "ZE_extension_command_queue_npu";
 const char* const CONTEXT = "ZE_extension_context_npu";
 const char* const DRIVER = "ZE_extension_driver_npu";
+const char* const SYSTEM_MEMORY = "ZE_extension_external_memmap_sysmem";
 const char* const MUTABLE = "ZE_experimental_mutable_command_list";
 
 std::vector<Extension> all_extensions() {
     std::vector<Extension> all = {
         {GRAPH, ZE_GRAPH_EXT_VERSION},          {PROFILING, ZE_PROFILING_DATA_EXT_VERSION},
         {COMMAND_QUEUE, ze_make_version(1, 1)}, {CONTEXT, ze_make_version(1, 0)},
-        {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)}};
+        {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)},
+        {SYSTEM_MEMORY, ze_make_version(1, 0)}};
     for (uint32_t minor = 2; minor <= 8; ++minor) {
         all.push_back({std::string(GRAPH) + "_1_" + std::to_string(minor), ze_make_version(1, minor)});
     }
@@ -37,16 +39,16 @@ ze_result_t set_workload_type(ze_command_queue_handle_t queue, uint32_t type) {
     });
 }
 
-// Idle memory is never pruned: there is nothing to opt out of.
 ze_result_t set_context_properties(ze_context_handle_t context, ze_context_properties_npu_ext_t* properties) {
     return guarded("pfnSetProperties", [&] {
-        lookup<Context>(context);
+        const auto found = lookup<Context>(context);
         require_nonnull(properties, "ContextProperties");
+        found->set_idle_pruning((properties->options & ZE_NPU_CONTEXT_OPTION_IDLE_OPTIMIZATIONS) != 0);
     });
 }
 
 ze_result_t release_memory(ze_context_handle_t context) {
-    return guarded("pfnReleaseMemory", [&] { lookup<Context>(context)->memory()->flush(); });
+    return guarded("pfnReleaseMemory", [&] { lookup<Context>(context)->release_memory(); });
 }
 
 ze_result_t get_extension(ze_driver_handle_t driver, ze_driver_extension_npu_ext_t* extension) {
@@ -86,9 +88,9 @@ ze_result_t disk_cache_get_directory(char* path, size_t* length) {
     });
 }
 
-// There is no idle memory that a time could prune.
-ze_result_t set_idle_pruning_timeout(ze_context_handle_t context, uint64_t) {
-    return guarded("zexContextSetIdlePruningTimeout", [&] { lookup<Context>(context); });
+ze_result_t set_idle_pruning_timeout(ze_context_handle_t context, uint64_t timeout_ms) {
+    return guarded("zexContextSetIdlePruningTimeout",
+                   [&] { lookup<Context>(context)->set_idle_timeout(timeout_ms); });
 }
 
 // The API takes tables as pointers to non-const.

@@ -3,6 +3,7 @@
 #include "device/context.hpp"
 #include "device/restoration.hpp"
 #include "entry/calls.hpp"
+#include "memory/system_memory.hpp"
 #include "wire/schema.hpp"
 
 using namespace softnpu;
@@ -13,6 +14,7 @@ namespace {
 struct Extras {
     bool exportable = false;
     const ze_external_memory_fd_t* import = nullptr;
+    const ze_external_memmap_sysmem_ext_desc_t* system_memory = nullptr;
 };
 
 Error wrong_type(const char* object, uint32_t flags) {
@@ -32,9 +34,8 @@ Extras extras_of(const void* next) {
             if (extras.import->flags != ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF) {
                 throw wrong_type("import descriptor", extras.import->flags);
             }
-        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_SYSTEM_MEMORY) {
-            throw unsupported_feature("import descriptor", "memory of the system", "a DMA_BUF descriptor",
-                                      "the device cannot reach memory that it did not allocate");
+        } else if (link.stype == ZE_STRUCTURE_TYPE_EXTERNAL_MEMMAP_SYSMEM_EXT_DESC) {
+            extras.system_memory = static_cast<const ze_external_memmap_sysmem_ext_desc_t*>(&link);
         }
     }
     return extras;
@@ -76,6 +77,11 @@ ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host
         const auto context = lookup_live<Context>(hContext);
         require_nonnull(desc, "host_desc");
         require_nonnull(pptr, "pptr");
+        if (const auto* const given = extras_of(desc->pNext).system_memory) {
+            auto block = import_system_memory(*context->memory(), given->pSystemMemory, given->size);
+            *pptr = context->memory()->publish(std::move(block), ZE_MEMORY_TYPE_HOST);
+            return;
+        }
         *pptr = allocate(*context, schema::memory_kind::HOST, ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext),
                          size, alignment);
     });

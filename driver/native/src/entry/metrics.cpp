@@ -200,7 +200,6 @@ ZE_EXPORT ze_result_t zetMetricQueryPoolCreate(ze_context_handle_t hContext, ze_
                                       "PERFORMANCE (0) or EXECUTION (1)");
         }
         context->check_device(*device);
-        context->check_session(group->device->connection);
         *phMetricQueryPool = new_handle<zet_metric_query_pool_handle_t>(
             std::make_shared<MetricQueryPool>(context, group, desc->count));
     });
@@ -271,7 +270,6 @@ ZE_EXPORT ze_result_t zetMetricStreamerOpen(ze_context_handle_t hContext, ze_dev
         require_nonnull(pDesc, "pDesc");
         require_nonnull(phMetricStreamer, "phMetricStreamer");
         context->check_device(*device);
-        context->check_session(group->device->connection);
         const auto event = hNotificationEvent == nullptr ? nullptr : lookup<Event>(hNotificationEvent);
         if (event != nullptr) context->check_session(event->context());
         const auto streamer = std::make_shared<MetricStreamer>(context, group, pDesc->samplingPeriod);

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/error_info.hpp"
-#include "graph/maps.hpp"
+#include "base/maps.hpp"
 #include "wire/schema.hpp"
 
 namespace softnpu {

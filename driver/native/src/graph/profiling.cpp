@@ -65,7 +65,7 @@ void append(std::string& out, const T& value) {
 }  // namespace
 
 ProfilingPool::ProfilingPool(std::shared_ptr<Graph> of, uint32_t count)
-    : Object(of->context), graph(std::move(of)), query_size(size_for(*graph)), count_(count) {
+    : Object(of->context), graph(std::move(of)), query_size(size_for(*graph)), used_("profiling pool", "query", count) {
     if (!graph->meta.profiled) {
         throw not_available("graph '" + graph->meta.name + "'", "compiled without profiling",
                             "a graph created with the profiling flag");
@@ -75,28 +75,8 @@ ProfilingPool::ProfilingPool(std::shared_ptr<Graph> of, uint32_t count)
 }
 
 MemoryRef ProfilingPool::acquire(uint32_t index) {
-    std::lock_guard lock(mutex_);
-    if (index >= count_) {
-        throw invalid_argument("profiling pool", format("index %u", index), format("0 to %u", count_ - 1));
-    }
-    if (!used_.insert(index).second) {
-        throw object_in_use("profiling pool", format("index %u has a query", index), "a free index",
-                            "destroy its query first");
-    }
+    used_.acquire(index, ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE);
     return {block_, index * query_size};
-}
-
-void ProfilingPool::release(uint32_t index) {
-    std::lock_guard lock(mutex_);
-    used_.erase(index);
-}
-
-void ProfilingPool::check_unused() {
-    std::lock_guard lock(mutex_);
-    if (!used_.empty()) {
-        throw object_in_use("profiling pool", format("%zu live queries", used_.size()), "none",
-                            "destroy its queries first");
-    }
 }
 
 ProfilingQuery::ProfilingQuery(std::shared_ptr<ProfilingPool> pool, uint32_t index)

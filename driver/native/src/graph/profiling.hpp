@@ -2,10 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <set>
-#include <vector>
+#include <string>
 
+#include "base/used_indices.hpp"
 #include "graph/graph.hpp"
 
 namespace softnpu {
@@ -22,15 +21,13 @@ public:
 
     // INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken.
     MemoryRef acquire(uint32_t index);
-    void release(uint32_t index);
+    void release(uint32_t index) { used_.release(index); }
     // HANDLE_OBJECT_IN_USE while it has live queries.
-    void check_unused();
+    void check_unused() { used_.check_none(); }
 
 private:
-    const uint32_t count_;
+    UsedIndices used_;
     std::shared_ptr<Block> block_;
-    std::mutex mutex_;
-    std::set<uint32_t> used_;
 };
 
 // The profile of the last inference that was executed with this query.

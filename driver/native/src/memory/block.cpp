@@ -57,7 +57,9 @@ Mapping::Mapping(int fd, size_t size, bool sparse, size_t alignment) : size_(siz
     if (sparse) madvise(mapped, size, MADV_DONTDUMP);  // a core file would be searched for minutes
 }
 
-Mapping::~Mapping() { munmap(address_, size_); }
+Mapping::~Mapping() {
+    if (!borrowed_) munmap(address_, size_);
+}
 
 Block::~Block() {
     if (const auto pool = pool_.lock()) pool->collect({handle, segment, freed_by_daemon_});

@@ -14,6 +14,8 @@ public:
     // OUT_OF_DEVICE_MEMORY. The address is a multiple of `alignment` as far as there is room for that, of the
     // page else.
     Mapping(int fd, size_t size, bool sparse, size_t alignment);
+    // Pages that the program has mapped, and keeps mapped.
+    Mapping(uint8_t* address, size_t size) : address_(address), size_(size), borrowed_(true) {}
     ~Mapping();
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;
@@ -23,6 +25,7 @@ public:
 private:
     uint8_t* address_;
     size_t size_;
+    const bool borrowed_ = false;
 };
 
 class MemoryPool;

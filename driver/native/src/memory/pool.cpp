@@ -50,6 +50,38 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind)
                  false);
 }
 
+std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size) {
+    check_free(address, size);
+    int code;
+    do {
+        code = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(size));
+    } while (code == EINTR);
+    if (code != 0) {
+        throw out_of_device_memory(format("%zu bytes of a memory file", size), errno_text(code),
+                                   "memory of the machine to back it");
+    }
+    flush();
+    MapWriter request(mem_import_part::TAG);
+    request.put(mem_import_part::CONTEXT, context_)
+        .put(mem_import_part::KIND, memory_kind::HOST)
+        .put(mem_import_part::OFFSET, offset)
+        .put(mem_import_part::SIZE, size);
+    std::lock_guard lock(order_mutex_);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
+}
+
+void MemoryPool::check_free(const uint8_t* address, size_t size) const {
+    std::shared_lock lock(address_mutex_);
+    auto next = allocations_.upper_bound(address + size - 1);
+    if (next == allocations_.begin()) return;
+    const auto& [start, allocation] = *--next;
+    if (address >= start + allocation.block->size) return;
+    throw invalid_argument(format("%zu bytes at %p", size, static_cast<const void*>(address)),
+                           format("part of memory %#lx", allocation.block->handle),
+                           "memory that this context does not have");
+}
+
 Fd MemoryPool::export_segment(const Block& block) {
     std::lock_guard lock(order_mutex_);
     const auto segment = segments_.find(block.segment);
@@ -114,7 +146,7 @@ void MemoryPool::settle_interrupted() {
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
                                          size_t size, bool freed_by_daemon, bool exportable,
-                                         size_t alignment) {
+                                         size_t alignment, uint8_t* mapped) {
     const uint64_t handle = answer.integer(mem_allocated::MEMORY);
     const uint64_t number = answer.integer(mem_allocated::SEGMENT);
     const size_t offset = answer.integer(mem_allocated::OFFSET);
@@ -129,8 +161,10 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
                                   format("segment %lu without a descriptor or a range outside of it", number),
                                   "a range inside a segment");
             }
-            mapping = std::make_shared<Mapping>(fds[fd_index].get(), segment_size,
-                                                answer.flag(mem_allocated::SPARSE), alignment);
+            mapping = mapped != nullptr
+                          ? std::make_shared<Mapping>(mapped, size)
+                          : std::make_shared<Mapping>(fds[fd_index].get(), segment_size,
+                                                      answer.flag(mem_allocated::SPARSE), alignment);
         }
         // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];

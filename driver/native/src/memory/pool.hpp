@@ -34,6 +34,9 @@ public:
                                     bool exportable = false);
     // Memory that another process has exported; the descriptor stays the caller's.
     std::shared_ptr<Block> import_segment(int fd, std::string_view kind);
+    // Memory of this process: `offset` of a file whose size is sealed, mapped by the program at `address`.
+    // INVALID_ARGUMENT for what lies in an allocation.
+    std::shared_ptr<Block> import_part(int fd, uint64_t offset, uint8_t* address, size_t size);
     // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
     Fd export_segment(const Block& block);
     // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
@@ -77,10 +80,12 @@ private:
                const std::vector<int>& fds = {});
     void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
-                                 bool freed_by_daemon, bool exportable, size_t alignment = 0);
+                                 bool freed_by_daemon, bool exportable, size_t alignment = 0,
+                                 uint8_t* mapped = nullptr);
     void collect(Freed freed) noexcept;
     void flush_locked();
     void release_segment(uint64_t segment);
+    void check_free(const uint8_t* address, size_t size) const;
 
     const std::shared_ptr<Connection> connection_;
     const uint64_t context_;

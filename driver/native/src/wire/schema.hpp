@@ -340,6 +340,10 @@ constexpr std::string_view TAG = "mem_alloc", CONTEXT = "context", KIND = "kind"
     ALIGNMENT = "alignment", EXPORTABLE = "exportable", SPARSE = "sparse";
 }
 namespace mem_import { constexpr std::string_view TAG = "mem_import", CONTEXT = "context", KIND = "kind"; }
+namespace mem_import_part {
+constexpr std::string_view TAG = "mem_import_part", CONTEXT = "context", KIND = "kind", OFFSET = "offset",
+    SIZE = "size";
+}
 namespace mem_free { constexpr std::string_view TAG = "mem_free", MEMORY = "memory"; }
 namespace queue_create {
 constexpr std::string_view TAG = "queue_create", CONTEXT = "context", SLOTS = "slots",
@@ -373,6 +377,10 @@ namespace graph_initialize { constexpr std::string_view TAG = "graph_initialize"
 namespace graph_destroy { constexpr std::string_view TAG = "graph_destroy", GRAPH = "graph"; }
 namespace cancel { constexpr std::string_view TAG = "cancel", REQUEST = "request"; }
 namespace context_memory { constexpr std::string_view TAG = "context_memory", CONTEXT = "context"; }
+namespace context_release { constexpr std::string_view TAG = "context_release", CONTEXT = "context"; }
+namespace context_idle {
+constexpr std::string_view TAG = "context_idle", CONTEXT = "context", AFTER_MS = "after_ms";
+}
 namespace metric_stream_open {
 constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERIOD = "period";
 }

@@ -1,4 +1,4 @@
-#include "graph/maps.hpp"
+#include "base/maps.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -73,11 +73,11 @@ std::set<uint64_t> areas_with_private_pages() {
     return starts;
 }
 
-Fd open_mapped_file(const Area& area) {
+Fd open_mapped_file(const Area& area, int access) {
     const std::string names[] = {format("/proc/self/map_files/%" PRIx64 "-%" PRIx64, area.start, area.end),
                                  area.path};
     for (const auto& name : names) {
-        Fd fd(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+        Fd fd(open(name.c_str(), access | O_CLOEXEC | O_NONBLOCK));
         if (fd.valid() && is_file(fd.get(), area)) return fd;
     }
     return find_open(area);

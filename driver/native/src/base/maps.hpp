@@ -1,6 +1,8 @@
 // What is mapped into this process: /proc/self/maps.
 #pragma once
 
+#include <fcntl.h>
+
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -32,7 +34,7 @@ struct Area {
 std::vector<Area> read_areas();
 // Starts of the private mappings that have pages of their own, which the file does not have.
 std::set<uint64_t> areas_with_private_pages();
-// A descriptor of the very file that is mapped; none if it cannot be had.
-Fd open_mapped_file(const Area& area);
+// A descriptor of the very file that is mapped, for this access (O_RDONLY, O_RDWR); none if it cannot be had.
+Fd open_mapped_file(const Area& area, int access = O_RDONLY);
 
 }  // namespace softnpu

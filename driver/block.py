@@ -1,0 +1,60 @@
+"""A range of a mapped segment, and numpy views of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
+
+_DEVICE_BASE = 0x8000_0000
+
+
+class Block:
+    """A range of a mapped segment. Handles, views, lists and submissions in flight keep it alive."""
+
+    __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
+
+    def __init__(self, handle: int, mapping: SharedMapping, segment: int, offset: int, size: int) -> None:
+        self.handle = handle
+        self.mapping = mapping
+        self.segment = segment
+        self.offset = offset
+        self.size = size
+
+    @property
+    def device_address(self) -> int:
+        """Where the device would see it: segments lie 4 GiB and more apart in its address space."""
+        return (self.segment << 40) + _DEVICE_BASE + self.offset
+
+    @property
+    def address(self) -> int:
+        return self.mapping.address + self.offset
+
+    def fence(self, offset: int) -> FenceRecord:
+        """The record of a fence at `offset`."""
+        return FenceRecord(self.mapping, self.offset + offset)
+
+    def event(self, offset: int) -> EventRecord:
+        """The record of an event at `offset`."""
+        return EventRecord(self.mapping, self.offset + offset)
+
+
+class _View:
+    """Give numpy access to a block, and keep the block alive as long as the array."""
+
+    __slots__ = ("__array_interface__", "block")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.__array_interface__ = {
+            "data": (block.address, False),
+            "shape": (block.size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def view_of(block: Block) -> npt.NDArray[np.uint8]:
+    """All bytes of a block, without a copy. The block lives at least as long as the array."""
+    return np.asarray(_View(block))

@@ -1,0 +1,60 @@
+"""Memory of this process that the device can use where it is: shared mappings of sealed memory files.
+
+Another process cannot reach private pages. A file whose size is not sealed could be cut by its owner, and the
+device would end at its next access: all sessions would wait for its reset.
+"""
+
+from __future__ import annotations
+
+import os
+
+from softnpu.driver.errors import ZeError, error, invalid_argument, null_pointer
+from softnpu.driver.process_maps import Area, open_mapped_file, read_areas
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface.records import PAGE
+from softnpu.emulator.interface.result import ZeResult
+
+
+def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
+    """The file that `size` bytes at `address` lie in, a descriptor of the caller's, and where in it.
+
+    Raises `ZeError`: INVALID_NULL_POINTER, UNSUPPORTED_SIZE for none, INVALID_ARGUMENT for what is not whole
+    pages, UNSUPPORTED_FEATURE for memory that the device cannot share.
+    """
+    name = f"{size} bytes at {address:#x}"
+    if address == 0:
+        raise null_pointer(call, "system memory", found="null pointer", expected="an address")
+    if size <= 0:
+        result = ZeResult.ERROR_UNSUPPORTED_SIZE
+        raise error(call, result, "system memory", found=f"{size} bytes", expected="at least 1")
+    if address % PAGE or size % PAGE:
+        raise invalid_argument(call, name, found="parts of pages", expected=f"whole pages of {PAGE} bytes")
+    area = next((one for one in read_areas() if one.start <= address < one.end), None)
+    if area is None or address + size > area.end:
+        raise _not_shared(call, name, "not in one mapping")
+    if area.access[3] != "s" or not area.inode:
+        raise _not_shared(call, name, "private pages, which no other process can reach")
+    if not area.access.startswith("rw"):
+        raise _not_shared(call, name, "not readable and writable")
+    fd = open_mapped_file(area, os.O_RDWR)
+    if fd is None:
+        raise _not_shared(call, name, f"{area.path or 'its file'} cannot be opened")
+    if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
+        os.close(fd)
+        raise _not_shared(call, name, f"in {area.path}, which its owner could cut")
+    return fd, _offset(area, address)
+
+
+def _offset(area: Area, address: int) -> int:
+    return area.offset + address - area.start
+
+
+def _not_shared(call: str, name: str, found: str) -> ZeError:
+    return error(
+        call,
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        name,
+        found=found,
+        expected="a shared mapping of a memory file with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL",
+        hint="copy the data into memory of the device, or take the tensor from such a file",
+    )

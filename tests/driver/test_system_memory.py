@@ -1,0 +1,102 @@
+"""Memory of the program that the device uses where it is, and why other memory is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import CommandQueue, Context, ZeResult
+from softnpu.emulator.common import linux
+from tests.support.work import copy, failure, fill, run
+
+_PAGE = mmap.PAGESIZE
+
+
+def _mapped(fd: int, pages: int = 4) -> mmap.mmap:
+    os.ftruncate(fd, pages * _PAGE)
+    return mmap.mmap(fd, pages * _PAGE)
+
+
+def _address(mapping: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+@pytest.fixture
+def sealed() -> Iterator[mmap.mmap]:
+    """A mapping of a sealed memory file whose descriptor is closed."""
+    fd = linux.memfd("program")
+    mapping = _mapped(fd)
+    linux.seal(fd, linux.SEALS_FIXED_SIZE)
+    yield mapping
+    os.close(fd)
+
+
+def test_the_device_reads_and_writes_the_memory_of_the_program(
+    context: Context, queue: CommandQueue, sealed: mmap.mmap
+) -> None:
+    address = _address(sealed)
+    with context.import_system_memory(address + _PAGE, 2 * _PAGE) as memory:
+        assert memory.address == address + _PAGE
+        assert context.query_memory()[1] >= 2 * _PAGE
+        run(queue, fill(context, memory, 7))
+        assert sealed[:] == bytes(_PAGE) + b"\7" * 2 * _PAGE + bytes(_PAGE)
+        sealed[_PAGE : 2 * _PAGE] = b"\5" * _PAGE
+        other = context.alloc_host(2 * _PAGE)
+        run(queue, copy(context, other, memory, 2 * _PAGE))
+        assert bytes(other.view()) == b"\5" * _PAGE + b"\7" * _PAGE
+    assert sealed[_PAGE] == 5
+
+
+def test_two_imports_of_one_file_are_the_same_memory(
+    context: Context, queue: CommandQueue, sealed: mmap.mmap
+) -> None:
+    """A command that overwrites what it reads is found, also through two mappings of the file."""
+    fd = next(
+        int(name)
+        for name in os.listdir("/proc/self/fd")
+        if os.path.realpath(f"/proc/self/fd/{name}").startswith("/memfd:softnpu-program")
+    )
+    again = mmap.mmap(fd, 4 * _PAGE)
+    sealed[:] = bytes(range(256)) * (4 * _PAGE // 256)
+    sealed[2 * _PAGE : 3 * _PAGE] = os.urandom(_PAGE)
+    expected = sealed[2 * _PAGE : 3 * _PAGE]
+    one = context.import_system_memory(_address(sealed), 4 * _PAGE)
+    two = context.import_system_memory(_address(again) + 2 * _PAGE, 2 * _PAGE)
+    run(queue, copy(context, two.address + 64, one.address + 2 * _PAGE, _PAGE))
+    assert sealed[2 * _PAGE + 64 : 3 * _PAGE + 64] == expected
+
+
+def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.mmap, tmp_path: Path) -> None:
+    fd = linux.memfd("unsealed")
+    unsealed = _mapped(fd)
+    os.close(fd)
+    with open(tmp_path / "file", "w+b") as file:
+        on_disk = _mapped(file.fileno())
+    private = mmap.mmap(-1, 4 * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    unsupported = ZeResult.ERROR_UNSUPPORTED_FEATURE
+    base = _address(sealed)
+    for address, size, result, found in (
+        (_address(unsealed), _PAGE, unsupported, "cut"),
+        (_address(on_disk), _PAGE, unsupported, "cut"),
+        (_address(private), _PAGE, unsupported, "private pages"),
+        (base, 1 << 30, unsupported, "not in one mapping"),
+        (base + 64, _PAGE, ZeResult.ERROR_INVALID_ARGUMENT, "parts of pages"),
+        (base, 100, ZeResult.ERROR_INVALID_ARGUMENT, "parts of pages"),
+        (base, 0, ZeResult.ERROR_UNSUPPORTED_SIZE, "0 bytes"),
+        (0, _PAGE, ZeResult.ERROR_INVALID_NULL_POINTER, "null"),
+    ):
+        error = failure(partial(context.import_system_memory, address, size), result)
+        assert found in error.info.found
+    memory = context.import_system_memory(base, 2 * _PAGE)
+    twice = failure(
+        lambda: context.import_system_memory(base + _PAGE, _PAGE), ZeResult.ERROR_INVALID_ARGUMENT
+    )
+    assert "part of" in twice.info.found
+    memory.destroy()
+    context.import_system_memory(base + _PAGE, _PAGE)

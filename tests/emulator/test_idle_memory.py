@@ -1,0 +1,69 @@
+"""Memory that was given back comes back, whatever happens to the engine meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as op
+
+from softnpu.driver import Context, GraphSource
+from tests.support.daemon import Daemon
+from tests.support.models import write_scale
+from tests.support.waiting import wait_until
+from tests.support.work import inference, run
+
+_SIZE = 2048
+
+
+def _own_memory(pid: int) -> int:
+    """Bytes of a process that no other has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+def test_a_released_graph_computes_the_same_after_the_death_of_the_engine(
+    daemon: Daemon, context: Context, tmp_path: Path
+) -> None:
+    with GraphSource.from_ir(write_scale(tmp_path, 3.0)) as source:
+        graph = context.create_graph(source)
+    arguments = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
+    for index, memory in enumerate(arguments):
+        graph.set_argument_value(index, memory)
+    given, made = (memory.view(np.float32) for memory in (arguments[0], arguments[-1]))
+    given[:] = np.arange(given.size)
+    queue, commands = context.create_command_queue(), inference(context, graph)
+    run(queue, commands)
+    expected = made.copy()
+    for kill in (False, True, False):
+        made[:] = 0
+        run(queue, commands)
+        np.testing.assert_array_equal(made, expected)
+        assert context.query_graph_memory() > 0
+        context.release_memory()
+        assert context.query_graph_memory() == 0
+        if kill:
+            restarts = daemon.engine().restarts
+            os.kill(daemon.engine().engine_pid, signal.SIGKILL)
+            wait_until(lambda before=restarts: daemon.engine().restarts > before)  # type: ignore[misc]
+
+
+def test_a_large_graph_leaves_the_engine(daemon: Daemon, context: Context, tmp_path: Path) -> None:
+    weights = np.random.default_rng(3).random((_SIZE, _SIZE), np.float32)
+    x = op.parameter([1, _SIZE], np.float32)
+    result = op.relu(op.matmul(x, op.constant(weights), False, False))
+    ov.save_model(ov.Model([result], [x], "large"), tmp_path / "large.xml", compress_to_fp16=False)
+    with GraphSource.from_ir(tmp_path / "large.xml") as source:
+        graph = context.create_graph(source)
+    for index, argument in enumerate(graph.meta.arguments):
+        graph.set_argument_value(index, context.alloc_host(argument.byte_size))
+    queue, commands = context.create_command_queue(), inference(context, graph)
+    pid = daemon.engine().engine_pid
+    for _ in range(2):
+        run(queue, commands)
+        loaded = _own_memory(pid)
+        context.release_memory()
+        wait_until(lambda before=loaded: _own_memory(pid) < before - weights.nbytes // 2)  # type: ignore[misc]
