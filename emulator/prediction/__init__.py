@@ -6,5 +6,6 @@ runtime; only `reader.py` knows OpenVINO's model.
 - `graph.py`: a neutral description of a model: operations, tensors, edges.
 - `reader.py`: the graph of an `openvino.Model`.
 - `groups.py`: which operations the device fuses, so that it rounds and stores once behind them.
+- `patterns.py`: kernels that a model spells out in small operations.
 - `timing/`: how long each group takes, and what bounds it.
 """
