@@ -25,9 +25,11 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.interface": ("emulator.common",),
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,
-    "emulator.compiler": (*_COMMON, "emulator.blob", "emulator.links.compiler"),
+    "emulator.arithmetic": _COMMON,
+    "emulator.compiler": (*_COMMON, "emulator.arithmetic", "emulator.blob", "emulator.links.compiler"),
     "emulator.engine": (
         *_COMMON,
+        "emulator.arithmetic",
         "emulator.blob",
         "emulator.links.engine",
         "emulator.links.injection_counts",
@@ -43,6 +45,8 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.compiler.model_cache",
         "emulator.compiler.constants",
         "emulator.compiler.options",
+        "emulator.arithmetic.settings",
+        "emulator.arithmetic.operation_types",
     ),
     "tools": ("plugin", "driver", "emulator"),
 }
