@@ -1,8 +1,7 @@
 """The groups of a model: operations that the device executes as one, and rounds once behind the last.
 
 A group is a sum of products (or any other operation), the factor and the bias of its channels, an activation,
-and the quantisation of what comes out. Values of shapes, and constants, are computed by the compiler and are in
-none.
+and the quantisation of what comes out. Values of shapes and constants are the compiler's, and in no group.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from softnpu.emulator.arithmetic.settings import BEFORE_RMS, REDUCE_SQUARE, RMS_
 Name = str  # of an operation, unique in its model
 
 _REQUANTISING = frozenset({*types.MULTIPLIERS, "Add", "AvgPool", "Multiply"})
+_OF_NO_INPUT = frozenset({"RandomUniform", "ReadValue"})
+"""Whose inputs say nothing about their results: another one in each inference."""
 _ROOTS = frozenset({"Divide", "Power"})
 
 
@@ -40,7 +41,7 @@ def origins(model: ov.Model) -> dict[Name, Origin]:
             origin = Origin.CONSTANTS
         elif kind == "ShapeOf":
             origin = Origin.SHAPES
-        elif not inputs or Origin.DATA in inputs or kind == "RandomUniform":
+        elif not inputs or Origin.DATA in inputs or kind in _OF_NO_INPUT:
             origin = Origin.DATA
         else:
             origin = Origin.SHAPES if Origin.SHAPES in inputs else Origin.CONSTANTS

@@ -1,8 +1,8 @@
 """The extension of OpenVINO that rounds to f16: built from `rounding.cpp` for the OpenVINO that is installed.
 
-An extension fits one build of OpenVINO only: classes of C++ change between releases. So the name of the file is made
-of the release and the source, and another one is never loaded. It lies in the package if it was built with it, else
-in the user's cache, where the compiler worker builds it when the first model asks for f16.
+An extension fits one build of OpenVINO only: classes of C++ change between releases. So the name of the file
+is made of the release and the source, and another one is never loaded. It lies in the package if it was built
+with it, else in the user's cache, where the compiler worker builds it when the first model asks for f16.
 """
 
 from __future__ import annotations
@@ -99,9 +99,8 @@ def _build(target: Path, advance: Callable[[], None]) -> Path:
     compiler = _compiler()
     headers = _package() / "include"
     if not (headers / "openvino" / "op" / "op.hpp").is_file() or len(_libraries()) < 2:
-        raise _missing(
-            f"no headers of OpenVINO in {headers}", "install OpenVINO from PyPI: pip install openvino"
-        )
+        hint = "install OpenVINO from PyPI: pip install openvino"
+        raise _missing(f"no headers of OpenVINO in {headers}", hint)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder = tempfile.mkdtemp(prefix=".build-", dir=target.parent)

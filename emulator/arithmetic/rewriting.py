@@ -1,7 +1,7 @@
 """Rewrites a model so that OpenVINO's CPU runtime computes in f32 and rounds where the device does.
 
-Before OpenVINO's own transformations: they still fuse what is inside a group, because a rounding only comes behind
-it. What is read from the blob stays as it is.
+Before OpenVINO's own transformations: they still fuse what is inside a group, because a rounding only comes
+behind it.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class _Graph:
         self._origin = groups.origins(model)
         self._in_f32 = groups.kept(model, arithmetic.kept)
         self._inside: set[Name] = set()  # a group, but not its last operation
+        self._ends: set[Name] = set()  # of a group of several operations
         self._quantised: set[Name] = set()
 
     def rewrite(self) -> None:
@@ -113,6 +114,8 @@ class _Graph:
             return
         group = groups.chain(operation, self._origin, self._in_f32)
         self._inside |= {each.get_name() for each in group[:-1]}
+        if len(group) > 1:
+            self._ends.add(group[-1].get_name())
 
     def _reads_quantised(self, operation: ov.Node) -> bool:
         return any(port.get_node().get_name() in self._quantised for port in operation.input_values())
@@ -135,14 +138,17 @@ class _Graph:
     def _is_exact(self, operation: ov.Node) -> bool:
         """Whether the results are f16 without rounding."""
         name, kind = operation.get_name(), operation.get_type_name()
-        if name in self._in_f32:
+        if name in self._in_f32 or name in self._ends:
             return False
         if kind == "Parameter":
             return self._is_body or operation.get_element_type().get_type_name() == "f16"
         if kind == "Gather":
-            return self._origin[operation.input_value(0).get_node().get_name()] is Origin.DATA
+            source = operation.input_value(0).get_node().get_name()  # a rounding is in no table
+            return self._origin.get(source, Origin.DATA) is Origin.DATA
         if kind == "Convert":
             return operation.input_value(0).get_element_type().get_type_name() in _EXACT
+        if kind in types.MOVING and operation.get_attributes().get("reduction", "none") != "none":
+            return False
         return kind in types.MOVING or kind in types.FULL_PRECISION
 
     def _readers(self, output: ov.Output) -> list[ov.Input]:
@@ -156,13 +162,16 @@ class _Graph:
             and not (from_parameter and _kind(each) == "Result")
         ]
 
+    def _ends_body(self, reader: ov.Input) -> bool:
+        return self._is_body and _kind(reader) == "Result"
+
     def _round_known(self, output: ov.Output) -> None:
         """Round what the compiler computes, where an operation on data reads it."""
         operation = output.get_node()
         readers = [
             each
             for each in output.get_target_inputs()
-            if self._origin[each.get_node().get_name()] is Origin.DATA
+            if (self._origin[each.get_node().get_name()] is Origin.DATA or self._ends_body(each))
             and each.get_node().get_name() not in self._in_f32
             and not _is_setting(each)
         ]

@@ -55,7 +55,7 @@ def operation(value: ov.Output, saturate: bool, name: str, counter: int = -1) ->
 def rounded(
     values: npt.NDArray[np.float32], saturate: bool, portably: bool = False
 ) -> npt.NDArray[np.float32]:
-    """The nearest f16 of each value, ties to even. `portably`: without the processor's instructions for it."""
+    """The nearest f16 of each value, ties to even. `portably`: without the processor's own instructions."""
     source = np.ascontiguousarray(values, dtype=np.float32)
     result = np.empty_like(source)
     _functions().softnpu_round(source.ctypes.data, result.ctypes.data, source.size, saturate, portably)

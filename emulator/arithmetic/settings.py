@@ -1,8 +1,8 @@
 """What a model in f16 is compiled with: the end of an overflow, and the layers that stay in f32.
 
 The layers are named as for the real compiler, in NPU_COMPILATION_MODE_PARAMS:
-`compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is a type of operation, or one of
-three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
+`compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is a type of operation, or
+one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
 """
 
 from __future__ import annotations

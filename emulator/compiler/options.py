@@ -45,8 +45,8 @@ WEIGHTLESS = "ENABLE_WEIGHTLESS"
 CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
 UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
 
-# The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision that is the host's. Without the capability
-# it takes another precision silently: bf16 asked for on a host without it gave f32.
+# The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision that is the host's. Without the
+# capability it takes another precision silently.
 _CAPABILITY = {"f32": "FP32", "bf16": "BF16"}
 _DEVICE = "f16"
 """The precision of the device: its arithmetic is the same on every host (`emulator/arithmetic`)."""
@@ -239,8 +239,8 @@ OPTIONS: dict[str, Option] = {
 """Every property by name. 0 threads means all cores of the host; without tiles the device chooses.
 
 Without an effect, because OpenVINO's CPU runtime does the arithmetic: tiles, stepping, DMA engines,
-compilation modes and their parameters but the list of layers in f32, quantisation, turbo (a queue has its own),
-numbers of requests and threads of the compiler.
+compilation modes and their parameters (but the list of layers in f32), quantisation, turbo (a queue has its
+own), numbers of requests and threads of the compiler.
 """
 
 

@@ -119,7 +119,8 @@ COMPILE_PROPERTIES = (
         cached=True,
         doc="optimization-level=0|1|2 has no effect, OpenVINO optimises in one way;"
         " performance-hint-override=latency gives a model compiled for LATENCY all tiles;"
-        " compute-layers-with-higher-precision=Sqrt,Power,... names the layers of a model in f16 that stay in f32",
+        " compute-layers-with-higher-precision=Sqrt,Power,... names the layers of a model in f16 that stay in"
+        " f32",
     ),
     Property(
         name="NPU_COMPILER_TYPE",

@@ -1,0 +1,15 @@
+"""Fixtures of the tests of the device's arithmetic."""
+
+from __future__ import annotations
+
+import openvino as ov
+import pytest
+
+from softnpu.emulator.arithmetic import library
+
+
+@pytest.fixture(scope="session")
+def openvino_core() -> ov.Core:
+    """OpenVINO itself; the extension that rounds is built."""
+    library.ensure(lambda: None)
+    return ov.Core()
