@@ -1,8 +1,8 @@
 """The extension of OpenVINO that rounds to f16: built from `rounding.cpp` for the OpenVINO that is installed.
 
 An extension fits one build of OpenVINO only: classes of C++ change between releases. So the name of the file
-is made of the release and the source, and another one is never loaded. It lies in the package if it was built
-with it, else in the user's cache, where the compiler worker builds it when the first model asks for f16.
+is made of the release and the source, and another one is never loaded. It lies in the user's cache, where the
+compiler worker builds it when the first model asks for f16.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 SOURCE: Final = Path(__file__).with_name("rounding.cpp")
 DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
-_PACKAGED: Final = Path(__file__).with_name("lib")
+PATTERN: Final = "libsoftnpu_rounding-*.so"
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = (
     "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
@@ -38,11 +38,15 @@ _TEXT: Final = 300
 
 def find() -> Path:
     """The library for the installed OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` if there is none."""
-    for folder in _folders():
-        path = folder / name()
-        if path.is_file() and path.stat().st_uid in (0, os.getuid(), _PACKAGED.parent.stat().st_uid):
-            return path
-    raise _missing("it is not built for this OpenVINO", "compile a model for f16, which builds it")
+    path = folder() / name()
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        hint = "compile a model for f16, which builds it"
+        raise _missing(f"no {path} for this OpenVINO: {error.strerror}", hint) from error
+    if owner not in (0, os.geteuid()):
+        raise _missing(f"{path}, which belongs to user {owner}", f"remove it, or set {DIRECTORY}")
+    return path
 
 
 def ensure(advance: Callable[[], None]) -> Path:
@@ -52,7 +56,7 @@ def ensure(advance: Callable[[], None]) -> Path:
     """
     with contextlib.suppress(Refused):
         return find()
-    return _build(_user_folder() / name(), advance)
+    return _build(folder() / name(), advance)
 
 
 @functools.cache
@@ -62,16 +66,11 @@ def name() -> str:
 
     identity = blake3(SOURCE.read_bytes())
     identity.update(" ".join((ov.get_version(), *_FLAGS, *(path.name for path in _libraries()))).encode())
-    return f"libsoftnpu_rounding-{identity.hexdigest(8)}.so"
+    return PATTERN.replace("*", identity.hexdigest(8))
 
 
-def _folders() -> Iterator[Path]:
-    yield _PACKAGED
-    with contextlib.suppress(Refused):
-        yield _user_folder()
-
-
-def _user_folder() -> Path:
+def folder() -> Path:
+    """Where extensions lie: in SOFTNPU_EXTENSION_DIR, else in the user's cache."""
     chosen = os.environ.get(DIRECTORY)
     if chosen:
         return Path(chosen)
@@ -91,37 +90,37 @@ def _package() -> Path:
 
 def _libraries() -> list[Path]:
     """What the extension is linked with: the runtime, and the threads that it uses."""
-    folder = _package() / "libs"
-    return [path for pattern in ("libopenvino.so.*", "libtbb.so.*") for path in sorted(folder.glob(pattern))]
+    libs = _package() / "libs"
+    return [path for pattern in ("libopenvino.so.*", "libtbb.so.*") for path in sorted(libs.glob(pattern))]
 
 
 def _build(target: Path, advance: Callable[[], None]) -> Path:
-    compiler = _compiler()
+    command = compiler()
     headers = _package() / "include"
     if not (headers / "openvino" / "op" / "op.hpp").is_file() or len(_libraries()) < 2:
         hint = "install OpenVINO from PyPI: pip install openvino"
         raise _missing(f"no headers of OpenVINO in {headers}", hint)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder = tempfile.mkdtemp(prefix=".build-", dir=target.parent)
+        scratch = tempfile.mkdtemp(prefix=".build-", dir=target.parent)
     except OSError as error:
         raise _missing(f"{target.parent} cannot be written: {error.strerror}", f"set {DIRECTORY}") from error
     try:
-        made = Path(folder) / target.name
-        command = [compiler, *_FLAGS, "-isystem", headers, SOURCE, "-o", made, *_libraries()]
-        _run([str(each) for each in command], Path(folder), advance)
+        made = Path(scratch) / target.name
+        arguments = [command, *_FLAGS, "-isystem", headers, SOURCE, "-o", made, *_libraries()]
+        _run([str(each) for each in arguments], Path(scratch), advance)
         os.replace(made, target)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
-def _run(command: list[str], folder: Path, advance: Callable[[], None]) -> None:
-    output = folder / "output"
+def _run(command: list[str], scratch: Path, advance: Callable[[], None]) -> None:
+    output = scratch / "output"
     end = time.monotonic() + _LONGEST_S
     with (
         open(output, "wb") as file,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=folder) as process,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=scratch) as process,
     ):
         try:
             while process.poll() is None and time.monotonic() < end:
@@ -138,7 +137,8 @@ def _run(command: list[str], folder: Path, advance: Callable[[], None]) -> None:
         )
 
 
-def _compiler() -> str:
+def compiler() -> str:
+    """The C++ compiler: what CXX names, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
     chosen = os.environ.get("CXX", "")
     for candidate in (chosen,) if chosen else _COMPILERS:
         found = shutil.which(candidate)
