@@ -120,7 +120,7 @@ def _is_of_channels(head: ov.Node, before: ov.Node, operation: ov.Node, origin: 
     if shape.is_dynamic or result.rank.is_dynamic or len(shape) > len(result):
         return False
     axis = len(result) - 1 if head.get_type_name() == "MatMul" else 1
-    dims = [1] * (len(result) - len(shape)) + [dim.get_length() for dim in shape]
+    dims: list[int] = [1] * (len(result) - len(shape)) + [dim.get_length() for dim in shape]
     return math.prod(dims) == dims[axis]
 
 

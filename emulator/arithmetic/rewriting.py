@@ -90,6 +90,7 @@ class _Graph:
         self._inside: set[Name] = set()  # a group, but not its last operation
         self._ends: set[Name] = set()  # of a group of several operations
         self._quantised: set[Name] = set()
+        self._compressed: set[Name] = set()
 
     def rewrite(self) -> None:
         for operation in self._operations:
@@ -107,6 +108,8 @@ class _Graph:
     def _note_group(self, operation: ov.Node) -> None:
         name, kind = operation.get_name(), operation.get_type_name()
         if self._origin[name] is not Origin.DATA:
+            if _is_compressed(operation, self._compressed):
+                self._compressed.add(name)
             return
         if kind == types.QUANTISED or (kind in types.MOVING and self._reads_quantised(operation)):
             self._quantised.add(name)
@@ -175,7 +178,7 @@ class _Graph:
             and each.get_node().get_name() not in self._in_f32
             and not _is_setting(each)
         ]
-        if not readers or _is_compressed(operation):
+        if not readers or operation.get_name() in self._compressed:
             return
         if operation.get_type_name() != "Constant":
             # the compiler clamps constants, whatever an overflow gives later on
@@ -208,23 +211,20 @@ def _is_setting(reader: ov.Input) -> bool:
     return position in types.FULL_PRECISION_INPUTS.get(kind, ()) or (kind == "Gather" and position == 0)
 
 
-def _is_compressed(operation: ov.Node) -> bool:
-    """Whether constants are f16 or less in their file, or quantised: they are used as they are."""
+def _is_compressed(operation: ov.Node, found: set[Name]) -> bool:
+    """Whether constants are f16 or less in their file, or quantised: they are used as they are.
+
+    `found` are the operations before this one that are.
+    """
     kind = operation.get_type_name()
     if kind == "Constant":
         return bool(operation.get_element_type().get_type_name() == "f16")
-    if kind == types.QUANTISED:
-        return True
     if kind == "Convert":
         source = operation.input_value(0).get_element_type()
         return bool(source.get_type_name() == "f16" or source.bitwidth <= 8)
-    return any(_is_compressed(port.get_node()) for port in operation.input_values() if _is_float(port))
-
-
-def _is_float(port: ov.Output) -> bool:
-    return (
-        port.get_element_type().get_type_name() in _FLOATS and port.get_node().get_type_name() != "Constant"
-    )
+    before = [port.get_node() for port in operation.input_values()]
+    read = [each for each in before if each.get_type_name() != "Constant"]
+    return kind == types.QUANTISED or any(each.get_name() in found for each in read)
 
 
 def _rounded(constant: ov.op.Constant) -> ov.op.Constant:

@@ -248,7 +248,10 @@ class LoadedImage:
         """Have `model` computed in f16, as the device does."""
         from softnpu.emulator.arithmetic.rewriting import rewrite
 
-        rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+        try:
+            rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+        except (LookupError, TypeError, AttributeError) as error:  # of an operation unlike those we know
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
 
     def _compile(self, model: ov.Model) -> None:
         properties = _properties(self.meta)

@@ -83,12 +83,12 @@ def test_f16_saturates_or_overflows_but_for_the_layers_in_f32(shared_core: Core)
     product = ops.multiply(left, ops.constant(np.float32(3)))
     model = ov.Model([ops.result(product)], [left], "product")
     given = np.array([1 / 3, -30000, 5e4, 2**-26], np.float32)
-    third, tiny = np.float32(1), np.float32(0)
+    third, tiny = 1.0, 0.0
     layers = {"NPU_COMPILATION_MODE_PARAMS": "compute-layers-with-higher-precision=Multiply"}
     cases: list[tuple[dict[str, str], list[float]]] = [
         ({}, [third, -65504, 65504, tiny]),
         ({"NPU_F16_OVERFLOW": "INFINITY"}, [third, -np.inf, np.inf, tiny]),
-        (layers, list(given * np.float32(3))),
+        (layers, (given * np.float32(3)).tolist()),
     ]
     for config, expected in cases:
         compiled = shared_core.compile_model(model, "NPU", {"INFERENCE_PRECISION_HINT": "f16", **config})
