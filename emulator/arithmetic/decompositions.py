@@ -66,18 +66,26 @@ def _mask(
     return ops.select(given, zero, none) if given.get_element_type() == ov.Type.boolean else given.get_node()
 
 
+def _axes(operation: ov.Node) -> list[int]:
+    """The axes that an MVN is over; none if they are not known when it is compiled."""
+    if operation.get_input_size() == 1:  # of opset 1
+        first = 1 if operation.get_attributes().get("across_channels") else 2
+        rank = operation.output(0).partial_shape.rank
+        return [] if rank.is_dynamic else list(range(first, rank.get_length()))
+    axes = operation.input_value(1).get_node()
+    return [int(axis) for axis in axes.data.reshape(-1)] if axes.get_type_name() == "Constant" else []
+
+
 def _summed(operation: ov.Node) -> int:
     """How many elements one mean of an MVN is over; 0 if that is open."""
-    axes, shape = operation.input_value(1).get_node(), operation.output(0).partial_shape
-    if axes.get_type_name() != "Constant" or shape.rank.is_dynamic:
-        return 0
-    dims = [shape[int(axis)] for axis in axes.data.reshape(-1)]
+    shape = operation.output(0).partial_shape
+    dims = [] if shape.rank.is_dynamic else [shape[axis] for axis in _axes(operation)]
     return 0 if any(dim.is_dynamic for dim in dims) else math.prod(dim.get_length() for dim in dims)
 
 
 def _normalisation(operation: ov.Node) -> ov.Node:
     """The mean, then the sum of squares over the number of elements, which is what overflows."""
-    value, axes = operation.input_values()
+    value, axes = operation.input_value(0), ops.constant(_axes(operation))
     attributes, name, kind = operation.get_attributes(), operation.friendly_name, value.get_element_type()
     centred = _named(ops.subtract(value, _named(ops.reduce_mean(value, axes, True), f"{name}/mean")), name)
     if not attributes["normalize_variance"]:
@@ -86,7 +94,7 @@ def _normalisation(operation: ov.Node) -> ov.Node:
     squares = _named(ops.reduce_sum(ops.multiply(centred, centred), axes, True), f"{name}/squares")
     variance = ops.multiply(squares, _scalar(1 / _summed(operation), kind))
     epsilon = _scalar(attributes["eps"], kind)
-    if str(attributes["eps_mode"]).lower() == "inside_sqrt":
+    if str(attributes.get("eps_mode", "inside_sqrt")).lower() == "inside_sqrt":
         deviation = ops.sqrt(ops.add(variance, epsilon))
     else:
         deviation = ops.add(ops.sqrt(variance), epsilon)

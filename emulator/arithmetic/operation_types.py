@@ -27,7 +27,7 @@ MOVING: Final = frozenset(
         "GatherTree", "If", "Loop", "MaxPool", "Maximum", "Minimum", "Negative", "Pad", "Relu",
         "ReduceMax", "ReduceMin", "ReorgYolo", "Reshape", "Reverse", "ReverseSequence", "Roll", "Round",
         "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "SearchSorted", "Select",
-        "ShuffleChannels", "Sign", "Slice", "SpaceToBatch", "SpaceToDepth", "Split", "Squeeze",
+        "ShuffleChannels", "Sign", "Slice", "SliceScatter", "SpaceToBatch", "SpaceToDepth", "Split", "Squeeze",
         "StridedSlice", "TensorIterator", "Tile", "TopK", "Transpose", "Unique", "Unsqueeze",
         "VariadicSplit",
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset2
 from openvino import opset13 as ops
 
 from softnpu.emulator.arithmetic import rounding
@@ -57,11 +58,15 @@ def test_the_counts_name_the_layer_that_overflows(openvino_core: ov.Core) -> Non
 
 
 @pytest.mark.parametrize(("width", "wrong"), [(255, False), (512, True)])
+@pytest.mark.parametrize("opset", [1, 6])
 def test_mvn_over_more_than_65504_elements_sums_beyond_f16(
-    openvino_core: ov.Core, width: int, wrong: bool
+    openvino_core: ov.Core, width: int, wrong: bool, opset: int
 ) -> None:
     x = ops.parameter([1, 1, 256, width], np.float32)
-    normal = ops.mvn(x, ops.constant([2, 3]), True, 1e-6, "inside_sqrt")
+    if opset == 1:
+        normal = opset2.mvn(x, across_channels=False, normalize_variance=True, eps=1e-6)
+    else:
+        normal = ops.mvn(x, ops.constant([2, 3]), True, 1e-6, "inside_sqrt")
     model = ov.Model([ops.result(normal)], [x])
     given = np.random.default_rng(1).normal(0, 4, (1, 1, 256, width)).astype(np.float32)
     exact = (given - given.mean()) / given.std()
