@@ -22,7 +22,10 @@ _UNUSED_S: Final = 86400.0
 
 def clean(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also compiled models, models from PyPI and reports of stress runs.")
+        bool,
+        typer.Option(
+            "--all", help="Also compiled models, models from PyPI, extensions and reports of stress runs."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     socket: SocketOption = None,
@@ -57,6 +60,7 @@ def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
                 yield path
     if everything:
         yield from _fetched_models()
+        yield from _extensions()
 
 
 def _is_ours(path: Path) -> bool:
@@ -99,6 +103,17 @@ def _fetched_models() -> Iterator[Path]:
     for name in CATALOGUE:
         yield from (path for path in folder.glob(f"{name}-*") if (path / "manifest.json").exists())
         yield from (path for path in (folder / f"{name}.lock", folder / f".{name}.partial") if path.exists())
+
+
+def _extensions() -> Iterator[Path]:
+    from softnpu.emulator.arithmetic import library
+    from softnpu.emulator.interface.result import Refused
+
+    try:
+        folder = library.folder()
+    except Refused:
+        return
+    yield from (path for path in sorted(folder.glob(library.PATTERN)) if _is_ours(path))
 
 
 def _clean_compiled_models(dry_run: bool) -> int:

@@ -29,7 +29,7 @@ from softnpu.emulator.blob.weights import (
     with_actual_offsets,
 )
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import files, options
+from softnpu.emulator.compiler import files, options, precisions
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
@@ -61,6 +61,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
+        precisions.prepare(meta.precision, stages)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.arithmetic import settings as arithmetic
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
@@ -29,8 +30,9 @@ from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _PROPERTIES = (
-    "INFERENCE_PRECISION_HINT",
+    _PRECISION,
     "EXECUTION_MODE_HINT",
     "INFERENCE_NUM_THREADS",
     "PERF_COUNT",
@@ -246,6 +248,8 @@ class LoadedImage:
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
         """Positions of inputs that OpenVINO checks and then reads again."""
         self.compilations = 0
+        if self.meta.precision == arithmetic.PRECISION:
+            self._round(model)
         self._compile(model)
         self._model = model if model.is_dynamic() else None
         self.unbound: frozenset[int] = frozenset(_other_shapes(self.meta, self.compiled))
@@ -264,6 +268,15 @@ class LoadedImage:
         """
         if self._model is not None:
             self._compile(self._model)
+
+    def _round(self, model: ov.Model) -> None:
+        """Have `model` computed in f16, as the device does."""
+        from softnpu.emulator.arithmetic.rewriting import rewrite
+
+        try:
+            rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+        except (LookupError, TypeError, AttributeError) as error:  # of an operation unlike those we know
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
 
     def _compile(self, model: ov.Model) -> None:
         properties = _properties(self.meta)
@@ -352,6 +365,8 @@ def timed_load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled) 
 
 def _properties(meta: GraphMeta) -> dict[str, str]:
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
+    if meta.precision == arithmetic.PRECISION:
+        chosen[_PRECISION] = "f32"  # rounded where the device rounds, and nowhere else
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
@@ -359,7 +374,7 @@ def _properties(meta: GraphMeta) -> dict[str, str]:
     count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
-        chosen["KV_CACHE_PRECISION"] = meta.precision
+        chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
     return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 

@@ -81,6 +81,7 @@ def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private
     softnpu("clean", TMPDIR=str(private_dir))
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new", "stress-reports"]
     variables = {"ZE_INTEL_NPU_CACHE_DIR": "", "SOFTNPU_MODELS_DIR": str(private_dir / "models")}
+    variables["SOFTNPU_EXTENSION_DIR"] = str(private_dir / "extensions")
     softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
 
