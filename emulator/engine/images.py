@@ -19,12 +19,19 @@ log = logging.getLogger(__name__)
 class EngineImage:
     """An image that is loading (`loaded` is None), loaded, or failed (`info` is set)."""
 
-    __slots__ = ("info", "loaded", "number")
+    __slots__ = ("_counts", "info", "loaded", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, counts: memoryview) -> None:
         self.number = number
+        self._counts = counts
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
+
+    def count(self, time_ns: int) -> None:
+        """Count an inference that took so long, in memory that outlives the engine."""
+        counts = self._counts
+        counts[0] += 1
+        counts[1] += time_ns
 
 
 class ImageLoader:
@@ -51,9 +58,9 @@ class ImageLoader:
         """Return the image of this number."""
         return self._images[number]
 
-    def load(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Queue an image; takes the descriptors."""
-        image = EngineImage(message.image)
+    def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
+        """Queue an image, whose inferences are counted in `counts`; takes the descriptors."""
+        image = EngineImage(message.image, counts)
         self._images[message.image] = image
         self._jobs.put((image, message, fds))
 

@@ -28,7 +28,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device: engine process, counters since the daemon started, memory in bytes.
 
-    `running`: submissions that the engine executes at this moment.
+    `running`: submissions that the engine executes at this moment. `queued`: those that have not ended.
     """
 
     device: DeviceInfo
@@ -54,6 +54,10 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     tile_busy_ns: int = 0
     overlapped: int = 0
     running: int = 0
+    queued: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    build_failures: int = 0
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.images import Image
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
+from softnpu.emulator.supervisor.usage import SessionUsage
 
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
@@ -49,7 +50,7 @@ class Graph:
 class Context:
     """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
-    `ban_key`: what resets that its submissions cause are counted by.
+    `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Context:
     doorbell: int
     session: int = 0
     ban_key: str = ""
+    usage: SessionUsage = field(default_factory=SessionUsage)
     handle: int = 0
     memory: ContextMemory = field(default_factory=ContextMemory)
     allocations: dict[int, Allocation] = field(default_factory=dict)

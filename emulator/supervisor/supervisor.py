@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import resource
@@ -16,6 +17,7 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.supervisor import activity_answer
 from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
@@ -23,6 +25,7 @@ from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
+from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
@@ -58,8 +61,10 @@ class Supervisor:
         self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
         bans = BanPolicy(settings.tuning.ban_window_s)
+        image_numbers = itertools.count(1)
         self.devices = [
-            Device(info, self.reactor, self._page, settings, bans) for info in settings.device_infos()
+            Device(info, self.reactor, self._page, settings, bans, image_numbers)
+            for info in settings.device_infos()
         ]
         memory = sum(device.info.memory_total for device in self.devices)
         self._users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
@@ -248,11 +253,7 @@ class Supervisor:
 
     def status(self, user: User) -> msg.StatusAnswer:
         """The state of the daemon, of other users only what `user` may see."""
-        sessions = [
-            client.session
-            for client in self._clients.values()
-            if client.session is not None and (user.commands or client.user is user)
-        ]
+        sessions = self._sessions_for(user)
         users = self._users.status(lambda other: user.commands or other is user)
         return msg.StatusAnswer(
             pid=os.getpid(),
@@ -266,6 +267,15 @@ class Supervisor:
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
             users=users[:_LISTED_USERS],
         )
+
+    def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:
+        """What its sessions, models and compilations do; those of other users only if `user` may see them."""
+        compilations = self._compilers.compilations()
+        return activity_answer.build(request, self._sessions_for(user), self.devices, compilations)
+
+    def _sessions_for(self, user: User) -> list[Session]:
+        sessions = [client.session for client in self._clients.values() if client.session is not None]
+        return [session for session in sessions if user.commands or session.user is user]
 
 
 def raise_descriptor_limit() -> None:
