@@ -16,6 +16,7 @@ from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
+from softnpu.tools.metrics import cli as metrics
 from softnpu.tools.stress import cli as stress
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ app.command("doctor")(doctor.doctor)
 app.command("stress")(stress.stress)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
+app.command("metrics")(metrics.metrics)
 app.command("stop")(daemon.stop)
 app.command("logs")(logs.logs)
 app.command("clean")(clean.clean)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from softnpu.tools.console import err, format_bytes, parse_size, parse_whole, print_line
-from softnpu.tools.failures import ToolError
-from softnpu.tools.groups import INTERRUPTED
-from softnpu.tools.status import (
+from softnpu.tools.daemon_connection import (
     OtherVersionError,
     PlatformOption,
     SilentDaemonError,
     SocketOption,
     connect,
-    device_name,
     socket_path,
 )
+from softnpu.tools.failures import ToolError
+from softnpu.tools.groups import INTERRUPTED
+from softnpu.tools.monitor.views import device_name
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord

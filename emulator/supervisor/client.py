@@ -46,10 +46,14 @@ class Server(Protocol):
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer: ...
     def stop(self) -> None: ...
     def client_gone(self, number: int) -> None: ...
+    def watch_idle(self) -> None: ...
 
 
 class Client:
-    """A connected process; it has a `session` once the handshake was made for one."""
+    """A connected process; it has a `session` once the handshake was made for one.
+
+    `only_looks`: the handshake was made for a monitor.
+    """
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class Client:
         self.pid = pid
         self.user = user
         self.session: Session | None = None
+        self.only_looks = False
         self._server = server
         self._services = services
         self._injections = injections
@@ -274,7 +279,10 @@ class Client:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if request.role == "session":
+        if request.role == "monitor":
+            self.only_looks = True
+            self._server.watch_idle()
+        else:
             self.session = Session(
                 self.number,
                 self.pid,

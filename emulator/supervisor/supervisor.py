@@ -197,14 +197,16 @@ class Supervisor:
 
     def client_gone(self, number: int) -> None:
         """Remove a connection that has ended; everything it owned was given back."""
-        del self._clients[number]
+        client = self._clients.pop(number)
         self._injections.session_gone(number)
         self._users.drop_idle()
-        self.watch_idle()
+        if not client.only_looks or self._idle is None:
+            self.watch_idle()
 
     def watch_idle(self) -> None:
         """Restart the idle time. It begins when the daemon is ready: nobody can connect before.
 
+        Monitors do not count, or one that watches would keep every daemon for ever.
         The client that started the daemon may need some time to connect.
         """
         if self._idle is not None:
@@ -212,9 +214,14 @@ class Supervisor:
             self._idle = None
         if any(device.state is DeviceState.STARTING for device in self.devices):
             return
-        if self._settings.idle_timeout_s > 0 and not self._clients:
+        if self._settings.idle_timeout_s > 0 and not self._in_use:
             least_s = self._settings.tuning.first_client_s if self._next_session == 1 else 0.0
             self._idle = self.reactor.after(max(least_s, self._settings.idle_timeout_s), self._end_idle)
+
+    @property
+    def _in_use(self) -> bool:
+        """Whether anybody is connected who does more than to look on."""
+        return not all(client.only_looks for client in self._clients.values())
 
     def _session_pids(self) -> dict[int, int]:
         """The pid of each session."""
@@ -224,7 +231,7 @@ class Supervisor:
         if failpoints.active is not None:
             failpoints.hit("supervisor.idle")
         self._accept()
-        if self._clients:
+        if self._in_use:
             return  # one connected in this very moment, and keeps the daemon
         log.info("no client for %g s", self._settings.idle_timeout_s)
         self.stop()

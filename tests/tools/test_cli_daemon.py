@@ -219,7 +219,7 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
-    monkeypatch.setattr("softnpu.tools.status._ANSWER_S", 1.0)
+    monkeypatch.setattr("softnpu.tools.daemon_connection._ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 

@@ -37,6 +37,7 @@ _COMMANDS = (
     "stress",
     "daemon",
     "status",
+    "metrics",
     "stop",
     "logs",
     "clean",
