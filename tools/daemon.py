@@ -92,6 +92,10 @@ def daemon(
     self_check: Annotated[
         bool, typer.Option("--self-check", help="Try out every model that is loaded; for tests.")
     ] = False,
+    sysfs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep files there as the kernel has them of an NPU, for monitors."),
+    ] = None,
     failpoints: Annotated[
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
@@ -114,6 +118,7 @@ def daemon(
         "limits": _limits(limit or []),
         "allow_users": _numbers_of(allow_user or [], "--allow-user", "user", _uid),
         "allow_groups": _numbers_of(allow_group or [], "--allow-group", "group", _gid),
+        "sysfs": None if sysfs is None else str(sysfs.absolute()),
         "failpoints": failpoints,
         "inject": inject,
     }

@@ -29,6 +29,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
+    `sysfs`: a directory for files as the kernel's driver has them, empty: none.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
 
@@ -45,6 +46,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     failpoints: str = ""
     inject: str = ""
     self_check: bool = False
+    sysfs: str = ""
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
     allow_groups: tuple[int, ...] = ()

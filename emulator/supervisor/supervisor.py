@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
@@ -29,6 +30,7 @@ from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
 from softnpu.emulator.supervisor.users import User, Users
 
 LEAST_DESCRIPTORS = 32
@@ -53,6 +55,7 @@ class Supervisor:
         self, settings: DaemonSettings, listener: socket.socket, withdraw: Callable[[], None]
     ) -> None:
         self._settings = settings
+        self._sysfs = SysfsTree(Path(settings.sysfs)) if settings.sysfs else None
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
         self.reactor = Reactor()
@@ -103,6 +106,8 @@ class Supervisor:
             for device in self.devices:
                 device.start()
             self._compilers.start()
+            if self._sysfs is not None:
+                self._sysfs.begin(self.reactor, self.devices)
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()
@@ -120,6 +125,8 @@ class Supervisor:
 
     def _close(self) -> None:
         timeout_s = self._settings.tuning.close_s
+        if self._sysfs is not None:
+            self._sysfs.close()
         for client in list(self._clients.values()):
             client.close("the daemon stops")
         self._rejected.close()

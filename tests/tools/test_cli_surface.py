@@ -37,6 +37,7 @@ _COMMANDS = (
     "stress",
     "daemon",
     "status",
+    "top",
     "metrics",
     "stop",
     "logs",
