@@ -204,17 +204,16 @@ class Supervisor:
 
     def client_gone(self, number: int) -> None:
         """Remove a connection that has ended; everything it owned was given back."""
-        client = self._clients.pop(number)
+        del self._clients[number]
         self._injections.session_gone(number)
         self._users.drop_idle()
-        if not client.only_looks or self._idle is None:
-            self.watch_idle()
+        self.watch_idle()
 
     def watch_idle(self) -> None:
         """Restart the idle time. It begins when the daemon is ready: nobody can connect before.
 
-        Monitors do not count, or one that watches would keep every daemon for ever.
-        The client that started the daemon may need some time to connect.
+        Monitors do not count, or one that watches would keep every daemon for ever. The client that started
+        the daemon may need some time to connect, and a monitor that has come some time to ask.
         """
         if self._idle is not None:
             self._idle.cancel()
@@ -222,7 +221,8 @@ class Supervisor:
         if any(device.state is DeviceState.STARTING for device in self.devices):
             return
         if self._settings.idle_timeout_s > 0 and not self._in_use:
-            least_s = self._settings.tuning.first_client_s if self._next_session == 1 else 0.0
+            waited_for = self._next_session == 1 or bool(self._clients)
+            least_s = self._settings.tuning.first_client_s if waited_for else 0.0
             self._idle = self.reactor.after(max(least_s, self._settings.idle_timeout_s), self._end_idle)
 
     @property

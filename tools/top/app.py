@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input, Static
 
-from softnpu.tools.console import format_bytes, format_time
+from softnpu.tools.console import format_bytes, format_count, format_time
 from softnpu.tools.failures import describe
 from softnpu.tools.monitor.programs import Programs
 from softnpu.tools.monitor.sample import Monitor, Sample
@@ -20,8 +20,8 @@ from softnpu.tools.top.screens import HelpScreen, SessionScreen, SortScreen
 from softnpu.tools.top.tables import LISTINGS, matches
 
 _HISTORY: Final = 60
-_BAR: Final = 20
-_THEMES: Final = {"dark": "textual-dark", "light": "textual-light", "ansi": "textual-ansi"}
+_BAR: Final = 16
+_THEMES: Final = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 _HINTS: Final = (
     ("F1", "Help"),
     ("F4", "Filter"),
@@ -36,6 +36,7 @@ _HINTS: Final = (
 class TopApp(App[None]):
     """`softnpu top` on the daemon at a socket, which may come and go."""
 
+    TITLE = "softnpu top"
     CSS_PATH = "top.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -143,7 +144,7 @@ class TopApp(App[None]):
         if self.view is not None:
             state = self.view.sample.status
             text.append(f"  daemon {state.pid}, up {format_time(state.uptime_s)}", "not bold")
-            text.append(f", {state.session_count} sessions", "not bold")
+            text.append(f", {format_count(state.session_count, 'session')}", "not bold")
         if self.paused:
             text.append("  PAUSED", "bold reverse")
         if self.problem:
@@ -276,14 +277,14 @@ def _device_line(device: DeviceView) -> Text:
     text.append("[", "not bold").append("|" * filled, colour).append(" " * (_BAR - filled))
     text.append(f"{100 * device.utilisation:5.1f}%]", "not bold")
     facts = (
-        f" tiles {device.tiles_used:.1f}/{device.tiles}",
-        f" mem {format_bytes(device.memory_used)}",
-        f" queue {device.queued}",
-        f" {device.inferences_s:.0f} inf/s",
+        f"tiles {device.tiles_used:.1f}/{device.tiles}",
+        f"mem {format_bytes(device.memory_used)}",
+        f"queue {device.queued}",
+        f"{device.inferences_s:.0f} inf/s",
     )
-    text.append("".join(facts), "not bold")
+    text.append("".join(f"  {fact}" for fact in facts), "not bold")
     if device.restarts:
-        text.append(f" {device.restarts} restarts", "bold yellow")
+        text.append(f"  {format_count(device.restarts, 'restart')}", "bold yellow")
     if device.state != "ready":
-        text.append(f" {device.state}", "bold red")
+        text.append(f"  {device.state}", "bold red")
     return text

@@ -36,8 +36,12 @@ class Listing:
     sort: int
 
 
-def _text(title: str, field: str) -> Column:
-    return Column(title, lambda row: str(getattr(row, field)), lambda row: str(getattr(row, field)).lower())
+def _text(title: str, field: str, width: int = 0) -> Column:
+    return Column(
+        title,
+        lambda row: str(getattr(row, field)).ljust(width),  # columns behind one that changes must not move
+        lambda row: str(getattr(row, field)).lower(),
+    )
 
 
 def _number(title: str, field: str, form: Callable[[Any], str] = str) -> Column:
@@ -65,16 +69,16 @@ LISTINGS: Final = (
         (
             _number("PID", "pid"),
             _text("USER", "user"),
-            _text("PROGRAM", "program"),
-            _text("STATE", "state"),
+            _text("STATE", "state", 7),
             _number("NPU%", "share", percent),
             _number("MEM", "memory", format_bytes),
-            _number("INF/S", "inferences_s", _rate),
+            _number("INF/S", "inferences_s", lambda rate: _rate(rate).rjust(5)),
             _number("QUEUE", "queued"),
+            _number("TIME", "busy_s", lambda time: format_time(time).rjust(9)),
+            _text("PROGRAM", "program"),
             Column("MODELS", _models, _models),
-            _number("TIME", "busy_s", format_time),
         ),
-        4,
+        3,
     ),
     Listing(
         "Models",
@@ -83,7 +87,7 @@ LISTINGS: Final = (
         (
             _text("MODEL", "name"),
             _text("DEVICE", "device"),
-            _text("STATE", "state"),
+            _text("STATE", "state", 8),
             _number("MEM", "memory", format_bytes),
             _number("USED BY", "sessions"),
             _number("INF/S", "inferences_s", _rate),
@@ -101,7 +105,7 @@ LISTINGS: Final = (
             _text("DEVICE", "device"),
             _text("FOR", "kind"),
             _text("MODEL", "name"),
-            _text("STAGE", "stage"),
+            _text("STAGE", "stage", 7),
             _number("DONE%", "done", lambda done: f"{100 * done:.0f}"),
             _number("AGE", "age_s", format_time),
         ),
