@@ -118,9 +118,10 @@ def test_it_survives_the_end_of_the_daemon_and_shows_the_next(start_daemon: Star
         second = start_daemon()
         await _until(pilot, lambda: f"daemon {second.pid}" in _shown(app, "head"))
         assert app.problem == ""
-        await pilot.press("q")
+        await pilot.press("ctrl+c")
 
     _run(app, steps)
+    assert app.return_code == 130
 
 
 def test_without_a_terminal_it_names_the_other_way(private_dir: Path) -> None:

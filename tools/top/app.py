@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Input, Static
 
 from softnpu.tools.console import format_bytes, format_count, format_time
 from softnpu.tools.failures import describe
+from softnpu.tools.groups import INTERRUPTED
 from softnpu.tools.monitor.programs import Programs
 from softnpu.tools.monitor.sample import Monitor, Sample
 from softnpu.tools.monitor.views import DeviceView, View
@@ -40,7 +41,8 @@ class TopApp(App[None]):
     CSS_PATH = "top.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f10,q,ctrl+c", "quit"),
+        Binding("f10,q", "quit"),
+        Binding("ctrl+c", "interrupt", priority=True),
         Binding("f1,h,question_mark", "help"),
         Binding("f3,f4,slash,backslash", "filter"),
         Binding("f6,greater_than_sign", "sort"),
@@ -195,6 +197,10 @@ class TopApp(App[None]):
         return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
     # ------------------------------------------------------------ keys
+
+    def action_interrupt(self) -> None:
+        """End as every command does after Ctrl-C."""
+        self.exit(return_code=INTERRUPTED)
 
     def action_help(self) -> None:
         """Show the keys."""

@@ -47,4 +47,7 @@ def top(
             hint="pip install 'softnpu[top]'",
         ) from error
     theme = "ansi" if light is None else "light" if light else "dark"
-    TopApp(path, delay, theme).run()
+    app = TopApp(path, delay, theme)
+    app.run()
+    if app.return_code:
+        raise typer.Exit(app.return_code)
