@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from softnpu.tools.console import format_bytes, format_count, print_line
-from softnpu.tools.status import SocketOption, socket_path
+from softnpu.tools.daemon_connection import SocketOption, socket_path
 
 _FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
 _STARTING_S: Final = 60.0

@@ -16,7 +16,9 @@ from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, predicting, run, status
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
+from softnpu.tools.metrics import cli as metrics
 from softnpu.tools.stress import cli as stress
+from softnpu.tools.top import cli as top
 
 app = typer.Typer(
     name="softnpu",
@@ -57,6 +59,8 @@ app.command("doctor")(doctor.doctor)
 app.command("stress")(stress.stress)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("metrics")(metrics.metrics)
 app.command("stop")(daemon.stop)
 app.command("logs")(logs.logs)
 app.command("clean")(clean.clean)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from softnpu.tools.daemon_connection import PlatformOption, SocketOption, socket_path
 from softnpu.tools.failures import ToolError, print_error
 from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import PlatformOption, SocketOption, socket_path
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary

@@ -39,6 +39,7 @@ def _result(model: CompiledModel, request: CompileRequest, stages: Stages) -> Jo
         placement_digest=model.placement_digest,
         origin=model.origin,
         platform=request.settings.platform,
+        name=request.job.name,
         log=stages.log() if request.settings.logged else stages.remarks(),
     )
     fds = [linux.sealed_copy("blob", model.blob)]

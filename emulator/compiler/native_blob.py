@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _CHUNK = 16 << 20
 _CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
 _PLACEMENT_LIMIT = 64 << 20
+_LISTED_NAME = 256
 
 
 def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
@@ -84,6 +85,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",
             platform=meta.platform,
+            name=meta.name[:_LISTED_NAME],
         )
     except BaseException:
         for each in kept:

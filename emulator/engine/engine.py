@@ -122,7 +122,7 @@ class Engine:
     def _poll_if_due(self) -> None:
         """Poll between submissions, but not after each."""
         now = time.monotonic_ns()
-        self._counters.tick(now)
+        self._count(now)
         if now >= self._poll_due_ns:
             self._poll(0)
             if self._queues.blocked:
@@ -132,9 +132,15 @@ class Engine:
     def poll_doorbells(self) -> None:
         """Poll while a submission runs."""
         now = time.monotonic_ns()
-        self._counters.tick(now)
+        self._count(now)
         self._poll(0)
         self._queues.put_idle_to_sleep(now)
+
+    def _count(self, now_ns: int | None) -> None:
+        """Write the counters of the device, at most once a millisecond unless it is about to sleep."""
+        if now_ns is None or now_ns >= self._counters.due_ns:
+            self._counters.queued = self._queues.note_waiting()
+            self._counters.write(now_ns)
 
     def _poll(self, timeout_s: float) -> None:
         while self._unmapped:
@@ -189,7 +195,7 @@ class Engine:
         self._queues.put_all_to_sleep()
         if self._queues.awake:
             return
-        self._counters.write()
+        self._count(None)
         deadline_ns = self._queues.next_deadline_ns()
         if self._queues.paced:
             self._sleep_until_paced()
@@ -346,13 +352,17 @@ class Engine:
     ) -> None:
         match message:
             case link.ImageLoad():
-                self._images.load(message, packet.take_fds(packet.fd_count))
+                self._images.load(message, packet.take_fds(packet.fd_count), self._image_counts(message))
             case link.ImageUnload():
                 self._images.unload(message.image)
                 self._queues.retry_blocked()
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
+
+    def _image_counts(self, message: link.ImageLoad) -> memoryview:
+        first = link.IMAGE_STATES_AT // 8 + message.state * link.IMAGE_WORDS
+        return self._states[first : first + link.IMAGE_WORDS]
 
     def _resume(self) -> None:
         """Continue the queues, all objects being announced, with what a dead engine has staged for them."""

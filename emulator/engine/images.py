@@ -23,10 +23,11 @@ class EngineImage:
     One that is `evicted` is asked for with `ask`, once.
     """
 
-    __slots__ = ("ask", "evicted", "info", "loaded", "number")
+    __slots__ = ("_counts", "ask", "evicted", "info", "loaded", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, counts: memoryview) -> None:
         self.number = number
+        self._counts = counts
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
         self.evicted = False
@@ -38,6 +39,12 @@ class EngineImage:
             ask, self.ask = self.ask, None
             ask(link.ImageNeeded(image=self.number))
         return self.loaded is not None
+
+    def count(self, time_ns: int) -> None:
+        """Count an inference that took so long, in memory that outlives the engine."""
+        counts = self._counts
+        counts[0] += 1
+        counts[1] += time_ns
 
 
 class ImageLoader:
@@ -66,9 +73,9 @@ class ImageLoader:
         """Return the image of this number."""
         return self._images[number]
 
-    def load(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Queue an image; take the descriptors."""
-        image = self._images.setdefault(message.image, EngineImage(message.image))
+    def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
+        """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
+        image = self._images.setdefault(message.image, EngineImage(message.image, counts))
         image.evicted, image.ask = False, None
         self._jobs.put((image, message, fds))
 

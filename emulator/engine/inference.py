@@ -38,13 +38,15 @@ def check_loaded(image: EngineImage) -> Pause | None:
 class Inference:
     """A step. It creates its infer request when it first runs with the image on the device.
 
-    `streams`: how many inferences may run at once, this one included; 0 if it runs alone.
+    `streams`: how many inferences may run at once, this one included; 0 if it runs alone. `time_ns`: how long
+    the last one took.
     """
 
     __slots__ = (
         "_arguments",
         "_binding",
         "_command",
+        "_early_ns",
         "_image",
         "_profile",
         "_reads",
@@ -53,6 +55,7 @@ class Inference:
         "_space",
         "_writes",
         "streams",
+        "time_ns",
     )
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, running: RunningSubmission) -> None:
@@ -66,11 +69,24 @@ class Inference:
         self._reads: list[Range] = []
         self._writes: list[Range] = []
         self.streams = 0
+        self.time_ns = 0
+        self._early_ns = 0  # when it started, if that was before its turn
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
 
     def __call__(self) -> Pause | Parts | None:
+        start = self._early_ns or time.monotonic_ns()
+        pause = self._infer()
+        self.time_ns, self._early_ns = time.monotonic_ns() - start, 0
+        return pause
+
+    def count(self) -> int:
+        """Count its time for its image; return that time in nanoseconds."""
+        self._image.count(self.time_ns)
+        return self.time_ns
+
+    def _infer(self) -> Pause | None:
         run = self._run
         if run is None:
             if check_loaded(self._image) is LOADING:
@@ -166,10 +182,12 @@ class Inference:
     def start_early(self) -> None:
         """Start before its turn."""
         assert self._binding is not None
+        self._early_ns = time.monotonic_ns()
         self._binding.start_early()
 
     def cancel_early(self) -> None:
         """Cancel what `start_early` started, unless its turn has come."""
+        self._early_ns = 0
         if self._binding is not None:
             self._binding.cancel_early()
 

@@ -38,7 +38,8 @@ class Program:
     `noted`: progress is noted after each step, because the next must not be done twice, overwrites what was
     read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
     is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
-    `read`, `written`: bytes, without those of graphs that are still being loaded.
+    `executions`: all steps that are. `read`, `written`: bytes, without those of graphs that are still being
+    loaded.
     """
 
     data: bytes
@@ -50,6 +51,7 @@ class Program:
     tiles: int = 0
     complete: bool = True
     inference: Inference | None = None
+    executions: tuple[Inference, ...] = ()
     read: int = 0
     written: int = 0
 
@@ -99,6 +101,7 @@ class Decoding:
             tiles=self._tiles,
             complete=self._complete,
             inference=only if isinstance(only, Inference) else None,
+            executions=tuple(step for step in steps if isinstance(step, Inference)),
             read=self._read,
             written=self._written,
         )

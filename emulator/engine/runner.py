@@ -20,7 +20,16 @@ from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
-from softnpu.emulator.engine.steps import CANCELLED, JOURNAL_EVERY, LOADING, PACED, PREEMPTED, Parts, Pause
+from softnpu.emulator.engine.steps import (
+    BLOCKED,
+    CANCELLED,
+    JOURNAL_EVERY,
+    LOADING,
+    PACED,
+    PREEMPTED,
+    Parts,
+    Pause,
+)
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -33,6 +42,12 @@ _LONG_BUFFER = 64 * 1024
 _MAX_DECODING = 4
 _SHORT_NS = 100_000  # shorter times are charged as they are: reading the CPU time takes 0.4 us
 _MIN_CHARGED_PART = 32
+_PAUSES = {
+    BLOCKED: link.QueuePause.EVENT,
+    LOADING: link.QueuePause.LOAD,
+    PREEMPTED: link.QueuePause.NONE,
+    PACED: link.QueuePause.PACE,
+}
 
 
 class EngineLoop(Protocol):
@@ -90,6 +105,11 @@ class Runner:
 
     def run(self, queue: EngineQueue) -> None:
         """Run the next submission of the queue to its end, or until it waits or is preempted."""
+        self._run(queue)
+        while self._reports:  # of what ended meanwhile: its memory and its record are not used any more
+            self._loop.send(self._reports.pop(0))
+
+    def _run(self, queue: EngineQueue) -> None:
         start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
         try:
             submission = queue.next()
@@ -126,10 +146,7 @@ class Runner:
                     queue.reset()
                     return
                 elif (program := queue.program) is not None:
-                    self._counters.commands += program.commands
-                    self._counters.inferences += program.inferences
-                    if program.read or program.written:
-                        self._counters.count_traffic(program.read, program.written)
+                    self._count(queue, program)
         except Refused as error:
             info = error.info
         except RuntimeError as error:
@@ -140,11 +157,24 @@ class Runner:
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.program is None or not queue.program.tiles):
             self._counters.busy_ns += used
+            queue.charge(used)
             self.end(queue, submission, info)
             self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
         else:
             self._charge(queue, now)
             self.end(queue, submission, info)
+
+    def _count(self, queue: EngineQueue, program: Program) -> None:
+        """Count what a submission that ends well has done."""
+        counters = self._counters
+        counters.commands += program.commands
+        if program.inferences:
+            counters.inferences += program.inferences
+            queue.count_inferences(program.inferences)
+            for inference in program.executions:
+                counters.count_inference(inference.count())
+        if program.read or program.written:
+            counters.count_traffic(program.read, program.written)
 
     def _abandon(self, queue: EngineQueue, reason: ErrorInfo) -> None:
         lost = ErrorInfo(
@@ -207,8 +237,6 @@ class Runner:
             if (program := queue.program) is not None and program.inference is not None:
                 # started early, and its turn ended without it: by an injected fault, say
                 program.inference.cancel_early()
-            while self._reports:
-                self._loop.send(self._reports.pop(0))
 
     def _run_with_failpoints(self, queue: EngineQueue, program: Program) -> Pause | None:
         failpoints.hit("engine.running")
@@ -223,7 +251,7 @@ class Runner:
         self._charge(queue, time.monotonic_ns())
         if queue.closed:
             return  # destroyed by a message that was read meanwhile
-        queue.suspend(queue.step)
+        queue.suspend(queue.step, _PAUSES[pause])
         if pause is PREEMPTED:
             return
         if pause is PACED:
@@ -238,6 +266,7 @@ class Runner:
         self._charged_ns = now
         if self.clock is None or not self.clock.paced:
             self._counters.busy_ns += used
+        queue.charge(used)
         if (program := queue.program) is not None and program.tiles:
             self._counters.count_tiles(used * program.tiles)
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from softnpu.emulator.common import failpoints
+from softnpu.emulator.common import failpoints, process_identity
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.injections import FaultKind, Injection
@@ -43,12 +43,17 @@ class Server(Protocol):
     def status_fd(self) -> int: ...
     def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome: ...
     def status(self, user: User) -> msg.StatusAnswer: ...
+    def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer: ...
     def stop(self) -> None: ...
     def client_gone(self, number: int) -> None: ...
+    def watch_idle(self) -> None: ...
 
 
 class Client:
-    """A connected process; it has a `session` once the handshake was made for one."""
+    """A connected process; it has a `session` once the handshake was made for one.
+
+    `only_looks`: the handshake was made for a monitor.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class Client:
         self.pid = pid
         self.user = user
         self.session: Session | None = None
+        self.only_looks = False
         self._server = server
         self._services = services
         self._injections = injections
@@ -81,12 +87,14 @@ class Client:
             handshake_s, lambda: self.close("no handshake in time")
         )
         self._pidfd = -1
+        self._start_time = 0
         try:
             self._pidfd = os.pidfd_open(pid)
             self._reactor.watch(self._pidfd, lambda: self.close("its process ended"))
+            self._start_time = process_identity.start_time(pid)
         except OSError as error:
             # a process of another pid namespace has no pidfd here: the end of its socket must do
-            log.debug("client %d: pidfd_open(%d): %s", number, pid, error)
+            log.debug("client %d: process %d: %s", number, pid, error)
         self._watch(False)
 
     def close(self, reason: str) -> None:
@@ -197,6 +205,8 @@ class Client:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
                 self._post(packet.request, self._server.status(self.user))
+            elif isinstance(request, msg.Activity):
+                self._post(packet.request, self._server.activity(self.user, request))
             elif isinstance(request, msg.Stop):
                 self.user.check_commands("request Stop")
                 log.info("client %d (pid %d) asks to stop", self.number, self.pid)
@@ -269,9 +279,19 @@ class Client:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if request.role == "session":
+        if request.role == "monitor":
+            self.only_looks = True
+            self._server.watch_idle()
+        else:
             self.session = Session(
-                self.number, self.pid, request.client, self._services, self.user, self._post, self._end
+                self.number,
+                self.pid,
+                self._start_time,
+                request.client,
+                self._services,
+                self.user,
+                self._post,
+                self._end,
             )
             self.user.sessions.count()
         log.info(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
@@ -25,6 +26,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
+_NO_PROGRESS = Progress(stage="", done=0.0)
 
 
 @dataclass
@@ -33,7 +35,8 @@ class Compilation:
 
     Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
     `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session.
-    `worker_signal`: an injected fault for the worker that begins with it.
+    `worker_signal`: an injected fault for the worker that begins with it. `device` -1: it is for none.
+    `progress`: what its worker has said last. `asked`: when it was asked for, by `time.monotonic`.
     """
 
     job: Job
@@ -43,6 +46,9 @@ class Compilation:
     on_failed: Callable[[ErrorInfo], None]
     owner: tuple[int, int] = (0, 0)
     worker_signal: int = 0
+    device: int = -1
+    progress: Progress = _NO_PROGRESS
+    asked: float = field(default_factory=time.monotonic)
     worker: _Worker | None = None
     attempts: int = 0
     ended: bool = False
@@ -93,6 +99,11 @@ class CompilerPool:
     def pids(self) -> tuple[int, ...]:
         """Workers that have had a job; the spare has compiled nothing yet."""
         return tuple(worker.pid for worker in self._workers if worker.jobs)
+
+    def compilations(self) -> list[Compilation]:
+        """Those under way, the oldest first."""
+        at_work = [worker.current for worker in self._workers if worker.current is not None]
+        return sorted((*at_work, *self._waiting), key=lambda compilation: compilation.asked)
 
     def start(self) -> None:
         """Start the spare, before the first client connects."""
@@ -322,6 +333,7 @@ class _Worker:
             return
         self.has_answered = self.began = True
         if isinstance(outcome, Progress):
+            compilation.progress = outcome
             compilation.on_progress(outcome)
             return
         self.current = None

@@ -11,7 +11,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds where the name says so.
 
     `handshake_s`: a connection without a Hello is closed. `first_client_s`: a daemon that ends when idle
-    waits at least so long for its first client. `close_s`: then children that do not end are killed.
+    waits at least so long for its first client, and for a monitor to ask. `close_s`: then children that do
+    not end are killed.
     `compilers`: most workers at once. One ends after `compiler_idle_s` without a job; it is killed after
     `compiler_stall_s` without progress. The spare starts `spare_delay_s` after it was needed, and
     `spare_retry_s` after a failure, twice that after each more.

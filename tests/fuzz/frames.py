@@ -34,9 +34,9 @@ _WEIGHTS = {
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
     "context_release": 3, "context_idle": 2,
     "metric_stream_open": 3, "metric_stream_close": 3,
-    "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
-    "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
-    "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
+    "status": 1, "activity": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2,
+    "graph_create": 0.3, "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3,
+    "compiler_options": 0.5, "hello": 1, "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
 }  # fmt: skip
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}

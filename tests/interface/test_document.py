@@ -27,7 +27,7 @@ from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.messages import GraphFlag, GraphOrigin, MemoryKind, QueuePriority
-from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
+from softnpu.emulator.interface.records import DeviceState, EventState, Latency, StatusWord
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
 from softnpu.tools.wire_schema import CONSTANTS, MESSAGES, RECORDS
@@ -266,6 +266,20 @@ def test_status_words_and_device_states() -> None:
     assert words == {word.name: word.value for word in StatusWord}
     (states,) = [row[1] for row in rows if row[1].startswith("STATE:")]
     assert states == "STATE: " + ", ".join(f"{state.value} {state.name.lower()}" for state in DeviceState)
+
+
+def test_histograms_of_the_status_page() -> None:
+    section = _section("12. Status page")
+    rows = _rows(section, "| histogram |")
+    assert _numbers(rows, 1, 0) == {latency.name: latency.value for latency in Latency}
+    first, step, size = map(int, re.findall(r"(\d+) \+ (\d+) \* `devices` \+ (\d+)", section)[0])
+    assert [records.histogram_offset(3, 2, latency) for latency in Latency] == [
+        first + step * 3 + size * (2 * len(Latency) + latency) for latency in Latency
+    ]
+    assert size == 8 * records.HISTOGRAM_WORDS
+    assert records.LATENCY_BOUNDS_NS[:4] == (10_000, 20_000, 50_000, 100_000)
+    assert records.LATENCY_BOUNDS_NS[-1] == 50 * 10**9
+    assert len(records.LATENCY_BOUNDS_NS) < records.HISTOGRAM_SUM < records.HISTOGRAM_WORDS
 
 
 def test_metric_groups() -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from softnpu.emulator.common import process_identity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
+from softnpu.emulator.interface.version import INTERFACE_MINOR
 from softnpu.emulator.log_file import MAX_BYTES
 from softnpu.tools import cli, doctor
 from tests.conftest import StartDaemon, StartPython
@@ -220,7 +221,7 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
-    monkeypatch.setattr("softnpu.tools.status._ANSWER_S", 1.0)
+    monkeypatch.setattr("softnpu.tools.daemon_connection._ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
@@ -256,7 +257,7 @@ def test_a_daemon_of_another_version_is_told_with_its_pid_and_stopped(
         assert done.exit_code == 1
         words = done.output if command == "doctor" else done.stderr
         assert f"daemon at {daemon.socket} (pid {daemon.pid})" in words
-        assert "99.0" in words
+        assert f"99.{INTERFACE_MINOR}" in words
         assert "end it with 'softnpu stop'" in words.replace("End", "end")
     assert impatient("stop").stdout == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
     assert daemon.process.wait(DEADLINE_S) == 0

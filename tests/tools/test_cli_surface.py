@@ -38,6 +38,8 @@ _COMMANDS = (
     "stress",
     "daemon",
     "status",
+    "top",
+    "metrics",
     "stop",
     "logs",
     "clean",

@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 0;
+constexpr uint32_t MINOR = 1;
 }
 
 namespace environment {
@@ -386,6 +386,9 @@ constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERI
 }
 namespace metric_stream_close { constexpr std::string_view TAG = "metric_stream_close", STREAM = "stream"; }
 namespace status { constexpr std::string_view TAG = "status"; }
+namespace activity {
+constexpr std::string_view TAG = "activity", AFTER_SESSION = "after_session", AFTER_MODEL = "after_model";
+}
 namespace stop { constexpr std::string_view TAG = "stop"; }
 namespace inject {
 constexpr std::string_view TAG = "inject", KIND = "kind", VALUE = "value", DEVICE = "device",
@@ -438,6 +441,11 @@ constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server"
     UPTIME_S = "uptime_s", INTERFACE = "interface", COMPILER_PIDS = "compiler_pids", ENGINES = "engines",
     SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users";
 }
+namespace activity_answer {
+constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSIONS = "sessions",
+    MODELS = "models", MORE = "more", COMPILATION_COUNT = "compilation_count",
+    COMPILATIONS = "compilations", HISTOGRAMS = "histograms";
+}
 namespace injected { constexpr std::string_view TAG = "injected", ID = "id"; }
 namespace inject_status_answer {
 constexpr std::string_view TAG = "inject_status_answer", FAULTS = "faults";
@@ -470,7 +478,8 @@ constexpr std::string_view DEVICE = "device", ENGINE_PID = "engine_pid", STATE =
     INFERENCES = "inferences", FAULTS = "faults", BUSY_NS = "busy_ns", STAGED_BYTES = "staged_bytes",
     HEARTBEAT_NS = "heartbeat_ns", HANGS = "hangs", ABORTED = "aborted", OFFENCES = "offences",
     REFUSALS = "refusals", TILE_BUSY_NS = "tile_busy_ns", OVERLAPPED = "overlapped", RUNNING = "running",
-    DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled";
+    DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled", QUEUED = "queued",
+    READ_BYTES = "read_bytes", WRITTEN_BYTES = "written_bytes", BUILD_FAILURES = "build_failures";
 }
 namespace session_status {
 constexpr std::string_view SESSION = "session", PID = "pid", CLIENT = "client", ROLE = "role",
@@ -481,6 +490,25 @@ namespace user_status {
 constexpr std::string_view UID = "uid", CONNECTIONS = "connections", SESSIONS = "sessions",
     MEMORY_USED = "memory_used", HANDLES = "handles", QUEUES = "queues", GRAPHS = "graphs",
     COMPILES = "compiles", REFUSALS = "refusals";
+}
+namespace session_activity {
+constexpr std::string_view SESSION = "session", PID = "pid", START_TIME = "start_time", CLIENT = "client",
+    UID = "uid", AGE_S = "age_s", STATE = "state", MEMORY_USED = "memory_used", CONTEXTS = "contexts",
+    ALLOCATIONS = "allocations", QUEUES = "queues", GRAPHS = "graphs", BUSY_NS = "busy_ns",
+    SUBMISSIONS = "submissions", INFERENCES = "inferences", QUEUED = "queued", DEVICES = "devices",
+    MODELS = "models";
+}
+namespace model_activity {
+constexpr std::string_view MODEL = "model", DEVICE = "device", NAME = "name", STATE = "state",
+    MEMORY = "memory", SESSIONS = "sessions", GRAPHS = "graphs", INFERENCES = "inferences",
+    BUSY_NS = "busy_ns", AGE_S = "age_s";
+}
+namespace compilation_activity {
+constexpr std::string_view SESSION = "session", DEVICE = "device", KIND = "kind", NAME = "name",
+    STAGE = "stage", DONE = "done", AGE_S = "age_s", WORKER = "worker";
+}
+namespace histogram {
+constexpr std::string_view DEVICE = "device", OF = "of", COUNTS = "counts", SUM_NS = "sum_ns";
 }
 namespace injection_state {
 constexpr std::string_view ID = "id", KIND = "kind", STATE = "state", MATCHED = "matched", HITS = "hits",
