@@ -30,6 +30,7 @@ LONG_ANSWER_S = 600.0
 them: it answers by itself when one of them makes no progress."""
 _COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
 _LONG_REQUESTS = (msg.GraphInitialize, *_COMPILER_REQUESTS)
+_NO_TRACE = memoryview(bytes(8)).cast("Q")
 _generation = 0
 
 
@@ -76,8 +77,28 @@ class Connection:
         self.peer_closed = False
         """Whether the daemon has closed the connection, and nothing else is wrong with it."""
         self._closed = False
+        self._trace = _NO_TRACE
+        self._trace_seen = 0
+        self._follow: Callable[[], None] = lambda: None
         self._sections = threading.local()
         self._deferred: deque[Callable[[], None]] = deque()
+
+    # ------------------------------------------------------------ tracing
+
+    @property
+    def trace(self) -> int:
+        """Number of the trace that the daemon is making, 0 for none."""
+        number: int = self._trace[0]
+        return number
+
+    def watch_trace(self, word: memoryview, follow: Callable[[], None]) -> None:
+        """Call `follow()` at the next request or submission whenever this word has changed."""
+        self._follow = follow
+        self._trace = word
+
+    def _follow_trace(self) -> None:
+        self._trace_seen = self._trace[0]
+        self._follow()
 
     # ------------------------------------------------------------ calls of finalizers
 
@@ -188,6 +209,8 @@ class Connection:
             )
         if self._lost is not None:
             raise self.lost_error(call)
+        if self._trace[0] != self._trace_seen:
+            self._follow_trace()
 
     def is_lost(self) -> bool:
         """Whether the daemon is gone; one system call."""

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -46,7 +46,7 @@ def run(
         _replace(command, environment_for(library, socket_path(socket), platform, os.environ))
     settings = {"devices": tuple(platform)} if platform else {}
     with private_daemon(**settings) as daemon:
-        code = _watch(command, library.environment(daemon.socket, os.environ))
+        code = watch(command, library.environment(daemon.socket, os.environ))
     raise typer.Exit(code)
 
 
@@ -104,8 +104,16 @@ def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:
         raise _unusable(command[0], failure) from failure
 
 
-def _watch(command: list[str], environment: Mapping[str, str]) -> int:
-    """Run the program and return its exit code as a shell tells it; signals to us go to it."""
+def watch(
+    command: list[str],
+    environment: Mapping[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+    every_s: float | None = None,
+) -> int:
+    """Run the program and return its exit code as a shell tells it; signals to us go to it.
+
+    With `every_s` calls `meanwhile()` in these intervals.
+    """
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as failure:
@@ -114,7 +122,12 @@ def _watch(command: list[str], environment: Mapping[str, str]) -> int:
     # a terminal sends its interrupt to both; what becomes of it is the program's decision
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        code = process.wait()
+        while True:
+            try:
+                code = process.wait(every_s)
+                break
+            except subprocess.TimeoutExpired:
+                meanwhile()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

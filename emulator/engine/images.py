@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import self_check
+from softnpu.emulator.engine import self_check, tracing
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links import engine as link
 
@@ -65,6 +67,7 @@ class ImageLoader:
         while True:
             image, message, fds = self._jobs.get()
             load_ms = 0.0
+            begun = time.monotonic_ns()
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
@@ -77,5 +80,8 @@ class ImageLoader:
             except Refused as error:
                 image.info = error.info.shortened()
                 log.warning("image %d: %s", message.image, error)
+            if trace.active is not None:
+                name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
+                tracing.write_load(trace.active, name, begun, 0 if image.info is None else image.info.result)
             self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
             del image

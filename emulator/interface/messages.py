@@ -15,6 +15,7 @@ import msgspec
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
+from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.handles import Handle
 from softnpu.emulator.interface.result import ErrorInfo
 
@@ -431,12 +432,13 @@ Request = (
     | GraphInitialize | GraphDestroy | Cancel | ContextMemory | MetricStreamOpen
     | MetricStreamClose | Status | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
+    | tracing.TraceStart | tracing.TraceRings | tracing.TraceStop | tracing.TraceJoin
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
     | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer
-    | inj.Cleared
+    | inj.Cleared | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

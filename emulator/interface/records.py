@@ -128,10 +128,12 @@ STATUS_LAYOUT = Layout(
     devices   u32  # how many
     pid       u64  # of the daemon
     start     u64  # CLOCK_REALTIME in nanoseconds
-    reserved  32
+    trace     u64  # s: number of the trace that is being made, 0 for none
+    reserved  24
     """
 )
 STATUS_HEADER = STATUS_LAYOUT.struct
+STATUS_TRACE = STATUS_LAYOUT.offset("trace")
 STATUS_DEVICE_SIZE = 256
 
 

@@ -26,6 +26,7 @@ from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
 from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.users import User, Users
 
 LEAST_DESCRIPTORS = 32
@@ -74,8 +75,10 @@ class Supervisor:
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self._injections = InjectionRegistry(self.devices, self._session_pids)
+        self._traces = TraceSessions(self.reactor, self._page, self.devices)
         for device in self.devices:
-            device.on_start = partial(self._injections.announce_all, device)
+            device.on_start = partial(self._announce, device)
+            device.on_end = partial(self._traces.engine_gone, device)
         for injection in settings.injections():
             self._injections.add(injection)
         self._next_session = 1
@@ -117,6 +120,7 @@ class Supervisor:
         timeout_s = self._settings.tuning.close_s
         for client in list(self._clients.values()):
             client.close("the daemon stops")
+        self._traces.close()
         self._rejected.close()
         self._compilers.close(timeout_s)
         for device in self.devices:
@@ -172,6 +176,7 @@ class Supervisor:
             self,
             self._services,
             self._injections,
+            self._traces,
             self._settings.tuning.handshake_s,
         )
         self.watch_idle()
@@ -194,6 +199,7 @@ class Supervisor:
         """Remove a connection that has ended; everything it owned was given back."""
         del self._clients[number]
         self._injections.session_gone(number)
+        self._traces.client_gone(number)
         self._users.drop_idle()
         self.watch_idle()
 
@@ -210,6 +216,11 @@ class Supervisor:
         if self._settings.idle_timeout_s > 0 and not self._clients:
             least_s = self._settings.tuning.first_client_s if self._next_session == 1 else 0.0
             self._idle = self.reactor.after(max(least_s, self._settings.idle_timeout_s), self._end_idle)
+
+    def _announce(self, device: Device) -> None:
+        """Send a new engine what other than its objects it has to know."""
+        self._injections.announce_all(device)
+        self._traces.announce(device)
 
     def _session_pids(self) -> dict[int, int]:
         """The pid of each session."""

@@ -35,6 +35,7 @@ _WEIGHTS = {
     "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
     "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
     "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
+    "trace_start": 0.5, "trace_rings": 0.5, "trace_stop": 0.5, "trace_join": 0.5,
 }  # fmt: skip
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}

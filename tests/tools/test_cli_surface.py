@@ -40,6 +40,7 @@ _COMMANDS = (
     "stop",
     "logs",
     "clean",
+    "trace",
     "inject",
     "bench",
     "models",
