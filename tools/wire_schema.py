@@ -114,7 +114,7 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
     },
     "queue": {"MIN_SLOTS": records.MIN_SLOTS, "MAX_SLOTS": records.MAX_SLOTS},
     "metric_stream": {"CAPACITY": metrics.STREAM_CAPACITY, "SIZE": metrics.stream_size()},
-    "trace": {"NAMES": trace.NAMES, "NAME_SIZE": trace.NAME_SIZE},
+    "trace_names": {"COUNT": trace.NAMES, "SIZE": trace.NAME_SIZE},
     "profile": {"MAGIC": profiling.MAGIC, "VERSION": profiling.VERSION},
     "blob": {
         "MAGIC": container.MAGIC,

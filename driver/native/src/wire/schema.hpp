@@ -56,9 +56,9 @@ constexpr uint32_t CAPACITY = 1024;
 constexpr uint32_t SIZE = 81984;
 }
 
-namespace trace {
-constexpr uint32_t NAMES = 2048;
-constexpr uint32_t NAME_SIZE = 128;
+namespace trace_names {
+constexpr uint32_t COUNT = 2048;
+constexpr uint32_t SIZE = 128;
 }
 
 namespace profile {
