@@ -96,6 +96,11 @@ class Connection:
         self._follow = follow
         self._trace = word
 
+    def _leave_trace(self) -> None:
+        self._trace = _NO_TRACE
+        if self._trace_seen:
+            self._follow_trace()
+
     def _follow_trace(self) -> None:
         self._trace_seen = self._trace[0]
         self._follow()
@@ -242,6 +247,7 @@ class Connection:
             if failpoints.active is not None:
                 failpoints.hit("client.close")
             self._closed = True
+            self._leave_trace()
             self._channel.close()
             with self._changed:
                 self._changed.notify_all()

@@ -42,8 +42,11 @@ def traced_call(owner: type, name: str, call: str, may_wait: bool = False) -> Tr
 
 
 def register(methods: list[TracedMethod]) -> None:
-    """Have these methods traced, from the next trace on."""
-    _methods.extend(methods)
+    """Have these methods traced."""
+    with _lock:
+        _methods.extend(methods)
+        if _originals:
+            _replace(methods)
 
 
 def watch(connection: Connection, status_page: int) -> None:
@@ -98,12 +101,16 @@ def _apply() -> None:
     daemons = {connection.name: writer for connection, writer in _writers.items() if connection.trace}
     _calls = tuple(daemons.values())
     if _calls and not _originals:
-        for method in _methods:
-            original = vars(method.owner)[method.name]
-            _originals.append((method, original))
-            setattr(method.owner, method.name, method.wrap(original))
+        _replace(_methods)
     elif not _calls:
         _restore()
+
+
+def _replace(methods: list[TracedMethod]) -> None:
+    for method in methods:
+        original = vars(method.owner)[method.name]
+        _originals.append((method, original))
+        setattr(method.owner, method.name, method.wrap(original))
 
 
 def _restore() -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Final
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common.address_range import map_for_writing
 from softnpu.emulator.interface.layout import Layout
 
 RECORD = Layout(
@@ -81,7 +81,7 @@ class TraceWriter:
 
     def __init__(self, fd: int, records: int, layers: bool = False) -> None:
         self.layers = layers
-        self._map = linux.map_shared(fd, ring_size(records))
+        self._map = map_for_writing(fd, ring_size(records))
         self._mask = records - 1
         self._numbers = itertools.count(1)
         self._names: dict[str, int] = {}

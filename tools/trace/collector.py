@@ -18,7 +18,8 @@ from softnpu.emulator.interface.trace import DEFAULT_RECORDS, TraceFlag, TraceKi
 from softnpu.emulator.interface.trace_messages import TraceRing, TraceRole
 from softnpu.tools.trace.ring_reader import RECORD, Records, RingReader
 
-POLL_S: Final = 0.05
+POLL_S: Final = 0.1
+_FETCH_S: Final = 0.25
 _MOST_RECORDS: Final = 4_000_000
 """Records that are kept in all: 256 MB."""
 _END_S: Final = 2.0
@@ -70,6 +71,7 @@ class Collector:
         self._connection = driver._connection
         self._open: dict[int, _Open] = {}
         self._kept = 0
+        self._fetch_at = 0.0
         self.recording = Recording(driver.daemon_pid, time.monotonic_ns())
         self._connection.request(
             _CALL, tracing.TraceStart(records=records, layers=layers), tracing.TraceStarted
@@ -77,11 +79,8 @@ class Collector:
 
     def poll(self) -> None:
         """Take the rings that are new, and read all: those that there are also when the daemon is gone."""
-        if self.recording.complete:
-            try:
-                self._fetch()
-            except ZeError:
-                self.recording.complete = False
+        if time.monotonic() >= self._fetch_at:
+            self._fetch_if_alive()
         for number, ring in list(self._open.items()):
             self._read(ring, final=ring.ended)
             if ring.ended:
@@ -89,6 +88,7 @@ class Collector:
 
     def finish(self) -> Recording:
         """End the trace; what has been written until now is in it."""
+        self._fetch_if_alive()
         self.poll()
         if self.recording.complete:
             try:
@@ -103,6 +103,14 @@ class Collector:
         self._open.clear()
         self.recording.rings.sort(key=lambda ring: ring.info.ring)
         return self.recording
+
+    def _fetch_if_alive(self) -> None:
+        self._fetch_at = time.monotonic() + _FETCH_S
+        if self.recording.complete:
+            try:
+                self._fetch()
+            except ZeError:
+                self.recording.complete = False
 
     def _fetch(self) -> None:
         while True:

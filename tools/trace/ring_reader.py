@@ -20,6 +20,7 @@ assert RECORD.itemsize == trace.RECORD.size
 _PATIENCE: Final = 20
 """Readings after which a record that is half written counts as lost: its thread was ended in the middle."""
 _LOOK_AHEAD: Final = 1024
+_FIRST_CHUNK: Final = 64
 _MOST_SKIPS: Final = 64
 _LARGEST_LOSS: Final = 1 << 31
 
@@ -45,16 +46,18 @@ class RingReader:
 
     def read(self, final: bool = False) -> Records:
         """The records since the last reading; at most as many as the ring holds."""
-        capacity, parts, room, skips = self.info.records, [], self.info.records, 0
+        capacity, parts, skips = self.info.records, [], 0
+        room, chunk = capacity, _FIRST_CHUNK
         while room > 0:
             at = (self._read + 1) % capacity
-            part = self._read_part(at, min(capacity - at, room))
+            part = self._read_part(at, min(capacity - at, room, chunk))
             room -= len(part)
+            chunk *= 2
             if len(part):
                 parts.append(part)
                 self._read += len(part)
                 self._stuck = 0
-            elif skips >= _MOST_SKIPS or not self._skip(final):
+            elif skips >= _MOST_SKIPS or not self._skip(at, final):
                 break
             else:
                 skips += 1
@@ -83,14 +86,16 @@ class RingReader:
     def _numbers(self, count: int) -> npt.NDArray[Any]:
         return ((self._read + 1 + np.arange(count)) & 0xFFFFFFFF).astype(np.uint32)
 
-    def _skip(self, final: bool) -> bool:
+    def _skip(self, at: int, final: bool) -> bool:
         """Give up records that were overwritten or never finished; False to wait for them."""
         capacity = self.info.records
-        ahead = self._newest() - self._read
-        if ahead > capacity:
-            # all but the newest are gone, and while it writes the oldest of these go next
-            self._give_up(ahead - capacity + (0 if final else capacity // 8))
-            return True
+        if (int(self._slots["end"][at]) - self._read - 1) & 0xFFFFFFFF < _LARGEST_LOSS:
+            # a later record is in its place, or it has come just now
+            ahead = self._newest() - self._read
+            if ahead > capacity:
+                # while the writer goes on it overwrites the oldest of those that are left
+                self._give_up(ahead - capacity + (0 if final else capacity // 8))
+                return True
         self._stuck += 1
         if not final and self._stuck < _PATIENCE:
             return False
