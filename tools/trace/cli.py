@@ -6,18 +6,15 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from softnpu.tools.console import err, format_bytes, format_count, print_line
-from softnpu.tools.failures import ToolError
+from softnpu.tools.console import err, print_line
 from softnpu.tools.groups import application
 from softnpu.tools.status import PlatformOption, SocketOption, connect, socket_path
-
-if TYPE_CHECKING:
-    from softnpu.tools.trace.collector import Recording
+from softnpu.tools.trace.record import check_output, record, write
 
 _COMMANDS: Final = ("run", "attach", "--help")
 _NO_END_S: Final = 1e9
@@ -57,17 +54,13 @@ def run(
 
     The exit code is the program's.
     """
-    from softnpu.driver import Driver, native_library
-    from softnpu.tools.run import environment_for, watch
-    from softnpu.tools.trace.collector import POLL_S, collecting
+    from softnpu.driver import native_library
+    from softnpu.tools.run import environment_for
 
+    check_output(output)
     place = socket_path(socket)
     environment = environment_for(native_library.find(), place, platform, os.environ)
-    _check_output(output)
-    with Driver.open(place, autostart=False, role="monitor") as driver, collecting(driver, layers) as trace:
-        code = watch(command, environment, trace.poll, POLL_S)
-        _write(output, trace.finish())
-    raise typer.Exit(code)
+    raise typer.Exit(record(command, environment, place, output, layers))
 
 
 @app.command("attach")
@@ -82,7 +75,7 @@ def attach(
     """Write what all programs that use a running daemon do from now on."""
     from softnpu.tools.trace.collector import POLL_S, collecting
 
-    _check_output(output)
+    check_output(output)
     interrupted = _Interrupted()
     with connect(socket_path(socket)) as driver, collecting(driver, layers) as trace:
         end = time.monotonic() + (_NO_END_S if seconds is None else seconds)
@@ -91,7 +84,7 @@ def attach(
         while not interrupted.came and trace.recording.complete and (left := end - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left))
             trace.poll()
-        _write(output, trace.finish())
+        write(output, trace.finish())
 
 
 class _Interrupted:
@@ -104,32 +97,3 @@ class _Interrupted:
 
     def _note(self, *_: object) -> None:
         self.came = True
-
-
-def _check_output(output: Path) -> None:
-    """Refuse a file that cannot be written, before anything runs."""
-    if not output.parent.is_dir():
-        raise ToolError(
-            f"file {output}", found=f"no folder {output.parent}", expected="a file in a folder that exists"
-        )
-
-
-def _write(output: Path, recording: Recording) -> None:
-    from softnpu.tools.trace import chrome
-    from softnpu.tools.trace.timeline import timeline_of
-
-    timeline = timeline_of(recording)
-    chrome.write(output, timeline, recording)
-    said = chrome.summary(timeline, recording)
-    line = (
-        f"{output}: {format_bytes(output.stat().st_size)}, {format_count(said['records'], 'record')} of "
-        f"{len(timeline.processes)} processes, "
-        f"{format_count(timeline.submissions, 'submission')}, "
-        f"{format_count(timeline.inferences, 'inference')}"
-    )
-    print_line(line, console=err)
-    if said["lost"] or said["refused"]:
-        lost = f"lost: {format_count(said['lost'], 'record')}, {format_count(said['refused'], 'session')}"
-        print_line(lost, console=err)
-    if not recording.complete:
-        print_line("the daemon has ended meanwhile", console=err)
