@@ -49,7 +49,7 @@ class TraceKind(enum.IntEnum):
     SUBMIT = 2  # queue, sequence number of the first submission, of the last
     COMPLETE = 3  # the client knows the end of a submission: queue, its sequence number
     EXECUTE = 4  # the engine runs a submission: queue, sequence number, session | inferences << 32
-    LAYER = 5  # of the inference before it: number of the layer, unit (`TaskType`)
+    LAYER = 5  # number of the layer | unit (`TaskType`) << 32, nanoseconds measured, and of CPU time
     LOAD = 6  # an image is loaded
     REQUEST = 7  # the supervisor serves a request: session
     STAGE = 8  # a compiler worker, `thread`, is in this stage: session

@@ -124,6 +124,19 @@ class FrameMaker:
     def _inject(self) -> Frame:
         return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
 
+    def _trace_start(self) -> Frame:
+        sizes = (-64, 0, 1, 63, 100, 1 << 17, 1 << 40)
+        return Frame("trace_start", {"records": self._dice.pick(sizes)}, wrong="rings of no size")
+
+    def _trace_rings(self) -> Frame:
+        return Frame("trace_rings", {}, wrong="no trace of this connection")
+
+    def _trace_stop(self) -> Frame:
+        return Frame("trace_stop", {}, wrong="no trace of this connection")
+
+    def _trace_join(self) -> Frame:
+        return Frame("trace_join", {"trace": self._dice.integer()}, wrong="no trace is made")
+
     def _cancel(self) -> Frame:
         return Frame("cancel", {"request": self._dice.integer()})
 

@@ -17,7 +17,6 @@ _FIELDS = {
     "t": {"ph", "name", "cat", "id", "pid", "tid", "ts", "bp"},
     "f": {"ph", "name", "cat", "id", "pid", "tid", "ts", "bp"},
 }
-_TRACKS_OF_SUMS = "layers"
 _ROUNDING_US = 0.0021
 
 
@@ -67,18 +66,13 @@ class ChromeTrace:
         ]
 
     def _check_nesting(self) -> None:
-        sums = {
-            (event["pid"], event["tid"])
-            for event in self.of("M")
-            if event["name"] == "thread_name" and event["args"]["name"] == _TRACKS_OF_SUMS
-        }
         open_ends: dict[tuple[int, int], list[float]] = defaultdict(list)
         for span in self.spans:
             track = span["pid"], span["tid"]
             ends, end = open_ends[track], span["ts"] + span["dur"]
             while ends and ends[-1] <= span["ts"] + _ROUNDING_US:
                 ends.pop()
-            assert track in sums or not ends or end <= ends[-1] + _ROUNDING_US, span
+            assert not ends or end <= ends[-1] + _ROUNDING_US, span
             ends.append(end)
 
     def _check_flows(self) -> None:

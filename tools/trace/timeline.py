@@ -14,7 +14,7 @@ from softnpu.emulator.interface.trace_messages import TraceRole
 from softnpu.tools.trace.collector import RecordedRing, Recording
 
 _LAYERS_THREAD: Final = 0xFFFFFFF0
-"""Layers are on a track of their own: their times are a sum over the threads that computed them."""
+"""Layers are on a track of their own."""
 _UNITS: Final = {unit.value: unit.name for unit in TaskType}
 
 
@@ -182,7 +182,12 @@ class _Builder:
                 case TraceKind.LAYER:
                     place = Place(pid, _LAYERS_THREAD)
                     timeline.threads.setdefault(place, "layers")
-                    args = {"layer": record["first"], "unit": _UNITS.get(record["second"], "")}
+                    args: dict[str, Any] = {
+                        "layer": record["first"] & 0xFFFFFFFF,
+                        "unit": _UNITS.get(record["first"] >> 32, ""),
+                        "measured_us": record["second"] / 1e3,
+                        "cpu_us": record["third"] / 1e3,
+                    }
                     timeline.spans.append(
                         Span(name, "layer", place, record["time"], record["duration"], args)
                     )
