@@ -38,7 +38,11 @@ class TraceGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = application("trace", "One timeline of programs, daemon and devices, for Perfetto.")
+app = application(
+    "trace",
+    "One timeline of programs, daemon and devices, for Perfetto.\n\n"
+    "`softnpu trace -o FILE --layers -- PROGRAM` is short for `softnpu trace run`.",
+)
 app.info.cls = TraceGroup
 
 
