@@ -79,7 +79,7 @@ class Connection:
         self._closed = False
         self._trace = _NO_TRACE
         self._trace_seen = 0
-        self._follow: Callable[[], None] = lambda: None
+        self._follow: Callable[[], bool] = lambda: True
         self._sections = threading.local()
         self._deferred: deque[Callable[[], None]] = deque()
 
@@ -91,8 +91,8 @@ class Connection:
         number: int = self._trace[0]
         return number
 
-    def watch_trace(self, word: memoryview, follow: Callable[[], None]) -> None:
-        """Call `follow()` at the next request or submission whenever this word has changed."""
+    def watch_trace(self, word: memoryview, follow: Callable[[], bool]) -> None:
+        """Call `follow()` at the next request or submission when this word has changed, until it is True."""
         self._follow = follow
         self._trace = word
 
@@ -102,8 +102,9 @@ class Connection:
             self._follow_trace()
 
     def _follow_trace(self) -> None:
-        self._trace_seen = self._trace[0]
-        self._follow()
+        before, self._trace_seen = self._trace_seen, self._trace[0]
+        if not self._follow():
+            self._trace_seen = before
 
     # ------------------------------------------------------------ calls of finalizers
 

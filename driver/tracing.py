@@ -71,16 +71,24 @@ _calls: tuple[TraceWriter, ...] = ()  # one of each daemon: a call is written on
 _lock = threading.RLock()
 
 
-def _follow(connection: Connection) -> None:
-    """Join the trace that has begun, or leave the one that has ended."""
-    with _lock:
-        _writers.pop(connection, None)
+def _follow(connection: Connection) -> bool:
+    """Join the trace that has begun, or leave the one that has ended; False if another thread is at it.
+
+    Waiting for that could last for ever: the caller may hold locks that the other one's finalizers need.
+    """
+    _writers.pop(connection, None)
+    if not _lock.acquire(blocking=False):
+        return False
+    try:
         number = connection.trace
         if number:
             writer = _join(connection, number)
             if writer is not None:
                 _writers[connection] = writer
         _apply()
+    finally:
+        _lock.release()
+    return True
 
 
 def _join(connection: Connection, number: int) -> TraceWriter | None:

@@ -75,7 +75,7 @@ class Supervisor:
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self._injections = InjectionRegistry(self.devices, self._session_pids)
-        self._traces = TraceSessions(self.reactor, self._page, self.devices)
+        self._traces = TraceSessions(self.reactor, self._page, self.devices, settings.tuning.trace_silence_s)
         for device in self.devices:
             device.on_start = partial(self._announce, device)
             device.on_end = partial(self._traces.engine_gone, device)

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 TracerRequest = tracing.TraceStart | tracing.TraceRings | tracing.TraceStop
 
-_SILENCE_S = 10.0
 _RINGS_AN_ANSWER = 12
 _MOST_NOT_FETCHED = 64
 """Rings that the tracer has not fetched yet. Only these keep memory here."""
@@ -56,7 +55,10 @@ class _Trace:
 class TraceSessions:
     """At most one trace at a time."""
 
-    def __init__(self, reactor: Reactor, page: StatusPage, devices: Iterable[Device]) -> None:
+    def __init__(
+        self, reactor: Reactor, page: StatusPage, devices: Iterable[Device], silence_s: float
+    ) -> None:
+        self._silence_s = silence_s
         self._reactor = reactor
         self._page = page
         self._devices = devices
@@ -198,10 +200,10 @@ class TraceSessions:
         """Wait for the tracer's next request."""
         if current.silence is not None:
             current.silence.cancel()
-        current.silence = self._reactor.after(_SILENCE_S, self._end_silent)
+        current.silence = self._reactor.after(self._silence_s, self._end_silent)
 
     def _end_silent(self) -> None:
-        log.warning("the trace ends: its reader has not asked for rings for %g s", _SILENCE_S)
+        log.warning("the trace ends: its reader has not asked for rings for %g s", self._silence_s)
         self.close()
 
     def _traced_by(self, client: int) -> _Trace:

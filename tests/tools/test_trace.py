@@ -22,11 +22,12 @@ from softnpu.emulator.interface import trace
 from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
 from softnpu.emulator.interface.trace_messages import TraceRing
+from softnpu.emulator.supervisor.tuning import Tuning
 from softnpu.tools.trace import chrome
 from softnpu.tools.trace.collector import Collector, Recording, collecting
 from softnpu.tools.trace.ring_reader import RingReader
 from softnpu.tools.trace.timeline import Timeline, timeline_of
-from tests.conftest import StartPython
+from tests.conftest import StartDaemon, StartPython
 from tests.support.chrome_trace import ChromeTrace
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -137,9 +138,10 @@ def test_perfetto_reads_it(
     cli_daemon: Daemon, native_dir: dict[str, str], digits: Path, tmp_path: Path
 ) -> None:
     processor = pytest.importorskip("perfetto.trace_processor")
-    shell = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+    fetched = sorted((Path.home() / ".local/share/perfetto/prebuilts").glob("trace_processor_shell*"))
+    shell = shutil.which("trace_processor_shell") or next(map(str, fetched), None)
     if shell is None:
-        pytest.skip("Perfetto's trace_processor is not installed; its package would download it")
+        pytest.skip("Perfetto's trace_processor is not here; its package would download it")
     path = tmp_path / "trace.json"
     _traced(cli_daemon, path, "--", sys.executable, "-c", PYTHON_PROGRAM, digits, **native_dir)
     config = processor.TraceProcessorConfig(bin_path=shell)
@@ -271,6 +273,25 @@ def test_a_tracer_that_is_killed_leaves_nothing_behind(
         tracer.kill()
     wait_until(lambda: not traced(), what="the client is not traced any more")
     wait_until(lambda: not any(_maps_rings(pid) for pid in pids), what="rings are given back")
+    assert "its reader has left" in shared_daemon.log
+    client.tell(None)
+    client.finish()
+
+
+def test_a_tracer_that_hangs_is_left_alone(start_daemon: StartDaemon, start_python: StartPython) -> None:
+    daemon = start_daemon(tuning=Tuning(trace_silence_s=0.3))
+    client = start_python(CLIENT, socket=str(daemon.socket))
+    assert client.hear() == "up"
+    with _monitor(daemon) as driver, collecting(driver) as collector:
+
+        def traced() -> bool:
+            client.tell(1)
+            return bool(client.hear() == [1, True])
+
+        wait_until(lambda: not traced(), what="the trace is over")
+        assert "has not asked for rings" in daemon.log
+        wait_until(lambda: not any(_maps_rings(pid) for pid in (daemon.pid, client.process.pid)))
+        assert not collector.finish().complete
     client.tell(None)
     client.finish()
 

@@ -66,4 +66,4 @@ def write(output: Path, recording: Recording) -> None:
         lost = f"lost: {format_count(said['lost'], 'record')}, {format_count(said['refused'], 'session')}"
         print_line(lost, console=err)
     if not recording.complete:
-        print_line("the daemon has ended meanwhile", console=err)
+        print_line("it ends early: the daemon has ended, or nothing was read for 10 s", console=err)
