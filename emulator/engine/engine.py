@@ -14,6 +14,7 @@ from collections import deque
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
+from softnpu.emulator.engine import tracing
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
@@ -28,6 +29,7 @@ from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message, encode
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.trace import TraceWriter
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.platforms import check_platform
 
@@ -245,6 +247,7 @@ class Engine:
         self._faults.prune()
 
     def _end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
+        queue.ran_ns = time.monotonic_ns()
         self._runner.end(queue, self._next_of(queue), info)
         if not queue.closed:  # by a message that was read meanwhile
             self._queues.wake(queue)
@@ -340,10 +343,10 @@ class Engine:
                 self._contexts[message.context].space.add_graph(message.graph, image)
             case link.GraphDrop():
                 self._contexts[message.context].drop(message.graph)
-            case link.InjectionAdd():
-                self._faults.add(message, packet.take_fds(1)[0])
-            case link.InjectionDrop():
-                self._faults.drop(message)
+            case link.InjectionAdd() | link.InjectionDrop():
+                self._inject(message, packet)
+            case link.TraceBegin() | link.TraceEnd():
+                self._trace(message, packet)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
@@ -363,6 +366,23 @@ class Engine:
     def _image_counts(self, message: link.ImageLoad) -> memoryview:
         first = link.IMAGE_STATES_AT // 8 + message.state * link.IMAGE_WORDS
         return self._states[first : first + link.IMAGE_WORDS]
+
+    def _inject(self, message: link.InjectionAdd | link.InjectionDrop, packet: Packet) -> None:
+        if isinstance(message, link.InjectionDrop):
+            self._faults.drop(message)
+        else:
+            self._faults.add(message, packet.take_fds(1)[0])
+
+    def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
+        if isinstance(message, link.TraceEnd):
+            tracing.end(self._counters)
+            return
+        (fd,) = packet.take_fds(1)
+        try:
+            writer = TraceWriter(fd, message.records, message.layers)
+        finally:
+            os.close(fd)
+        tracing.begin(writer, self._counters)
 
     def _resume(self) -> None:
         """Continue the queues, all objects being announced, with what a dead engine has staged for them."""

@@ -26,6 +26,7 @@ from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import origins
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
@@ -280,6 +281,9 @@ class LoadedImage:
 
     def _compile(self, model: ov.Model) -> None:
         properties = _properties(self.meta)
+        if trace.active is not None and trace.active.layers:
+            properties["PERF_COUNT"] = "YES"
+        self.has_layers = properties.get("PERF_COUNT") == "YES"
         with _releasing_pages(self._space):
             self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):

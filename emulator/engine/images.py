@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import self_check
+from softnpu.emulator.engine import self_check, tracing
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 
@@ -100,6 +102,7 @@ class ImageLoader:
         while True:
             image, message, fds = self._jobs.get()
             load_ms = 0.0
+            begun = time.monotonic_ns()
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
@@ -112,5 +115,8 @@ class ImageLoader:
             except Refused as error:
                 image.info = error.info.shortened()
                 log.warning("image %d: %s", message.image, error)
+            if trace.active is not None:
+                name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
+                tracing.write_load(trace.active, name, begun, 0 if image.info is None else image.info.result)
             self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
             del image

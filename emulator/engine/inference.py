@@ -19,6 +19,7 @@ from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Range
 from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.engine.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
+from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -152,19 +153,27 @@ class Inference:
         is_cancelled = self._running.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments
+        compute: Callable[[Callable[[], bool]], bool] = binding.run
+        if image.has_layers:
+            compute = partial(run_with_layers, binding.run, binding)
         if self._may_overlap(image, binding):
             self._reads, self._writes = arguments.reads, arguments.writes
             self._binding, self.streams = binding, image.streams
             binding.poll_often()
-            self._run = partial(binding.run, self._running.poll_overlap)
+            self._run = partial(compute, self._running.poll_overlap)
         elif self._profile is None:
-            self._run = partial(binding.run, is_cancelled)
+            self._run = partial(compute, is_cancelled)
         else:
             self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
             if image.modelled is not None:
                 run, modelled = self._run, image.modelled
                 self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
         return self._run
+
+    @property
+    def model(self) -> str:
+        """The name of the model; empty before it is on the device."""
+        return "" if self._image.loaded is None else self._image.loaded.meta.name
 
     @property
     def traffic(self) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
+from softnpu.emulator.engine.slice_trace import write_slice
 from softnpu.emulator.engine.steps import (
     BLOCKED,
     CANCELLED,
@@ -30,6 +31,7 @@ from softnpu.emulator.engine.steps import (
     Parts,
     Pause,
 )
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -197,6 +199,8 @@ class Runner:
         if info is not None:
             self._overlap.cancel(queue)
             self.report(queue, info)
+        if trace.active is not None:
+            write_slice(trace.active, queue, info, True)
         if not queue.closed:
             queue.finish(submission, info)
         if queue.program is not None or queue.decoding is not None or queue.step or queue.deadline_ns:
@@ -251,6 +255,8 @@ class Runner:
         self._charge(queue, time.monotonic_ns())
         if queue.closed:
             return  # destroyed by a message that was read meanwhile
+        if trace.active is not None:
+            write_slice(trace.active, queue, None, False)
         queue.suspend(queue.step, _PAUSES[pause])
         if pause is PREEMPTED:
             return

@@ -16,6 +16,7 @@ from softnpu.emulator.interface import activity_messages as activity
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
+from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.handles import Handle
 from softnpu.emulator.interface.result import ErrorInfo
 
@@ -465,12 +466,14 @@ Request = (
     | GraphInitialize | GraphDestroy | Cancel | ContextMemory | ContextRelease | ContextIdle
     | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
+    | tracing.TraceStart | tracing.TraceRings | tracing.TraceStop | tracing.TraceJoin
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
     | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | inj.Injected
     | inj.InjectStatusAnswer | inj.Cleared
+    | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -128,11 +128,13 @@ STATUS_LAYOUT = Layout(
     devices     u32  # how many
     pid         u64  # of the daemon
     start       u64  # CLOCK_REALTIME in nanoseconds
+    trace       u64  # s: number of the trace that is being made, 0 for none
     histograms  u32  # of each device, behind the parts of all devices
-    reserved    28
+    reserved    20
     """
 )
 STATUS_HEADER = STATUS_LAYOUT.struct
+STATUS_TRACE = STATUS_LAYOUT.offset("trace")
 STATUS_DEVICE_SIZE = 256
 
 

@@ -189,10 +189,21 @@ class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
     id: int
 
 
+class TraceBegin(Message, frozen=True, kw_only=True, tag="trace_begin"):
+    """Trace from now on. Descriptor: the ring, with room for `records`. `layers`: layers as well."""
+
+    records: int
+    layers: bool = False
+
+
+class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
+    """Trace no longer; nothing if it does not."""
+
+
 EngineCommand = (  # every message to an engine
     Setup | Resume | ContextAdd | ContextDrop | ContextRelease | SegmentAdd | SegmentDrop | MemoryAdd
     | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload
-    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop
+    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor

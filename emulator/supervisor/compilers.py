@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child, ChildProgram
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning
 
 log = logging.getLogger(__name__)
@@ -282,6 +284,7 @@ class _Worker:
         self._idle_s = tuning.compiler_idle_s
         self._idle: Timer | None = None
         self._stalled = ""
+        self._stages: StageTrace | None = None
         self._on_end = on_end
         self._child = Child(ChildProgram.COMPILER, reactor, self._on_frame, self._ended)
         self._watch = StallWatch(reactor, self._child.pid, tuning.compiler_stall_s, self._stall)
@@ -303,6 +306,8 @@ class _Worker:
         self.jobs += 1
         self.began = False
         self._watch.begin()
+        if trace.active is not None:
+            self._stages = StageTrace(self.pid, compilation.owner[1], compilation.job.tag)
         self._child.post(self.jobs, compilation.job, compilation.fds)
         if compilation.worker_signal:
             os.kill(self.pid, compilation.worker_signal)
@@ -322,7 +327,13 @@ class _Worker:
 
     def _ended(self, reason: str) -> None:
         self._watch.end()
+        self._end_stages(ZeResult.ERROR_MODULE_BUILD_FAILURE, self._stalled + reason)
         self._on_end(self, self._stalled + reason)
+
+    def _end_stages(self, result: int, how: str = "") -> None:
+        stages, self._stages = self._stages, None
+        if stages is not None:
+            stages.end(result, how)
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
         outcome = outcome_decoder.decode(body)
@@ -334,11 +345,14 @@ class _Worker:
         self.has_answered = self.began = True
         if isinstance(outcome, Progress):
             compilation.progress = outcome
+            if self._stages is not None:
+                self._stages.reached(outcome.stage)
             compilation.on_progress(outcome)
             return
         self.current = None
         self._watch.end()
         self._idle = self._reactor.after(self._idle_s, self.kill)
+        self._end_stages(int(outcome.info.result) if isinstance(outcome, Failed) else 0)
         if isinstance(outcome, Failed):
             compilation.on_failed(outcome.info)
         else:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, Histogram
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
@@ -65,6 +66,7 @@ class Device:
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         # what the engine may still use: memory and queue records of a context, the record of a queue
         self._draining: dict[int, tuple[Context, int, list[int], Callable[[], None]]] = {}
         self._draining_queues: dict[tuple[int, int], tuple[Queue, Callable[[], None]]] = {}
@@ -164,13 +166,23 @@ class Device:
             self._post(command, fds)
             self.states.count_injection()
 
+    def post_trace(self, command: link.TraceBegin | link.TraceEnd, fds: list[int]) -> None:
+        """Have the engine begin or end tracing; takes the descriptors."""
+        try:
+            self._post(command, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
         report = link.report_decoder.decode(body)
         match report:
             case link.Ready():
                 self._ready_at = time.monotonic()
                 self._set_state(DeviceState.READY)
-                log.info("device %d: engine %d is ready", self.info.index, self._engine_pid())
+                log.info("device %d: engine %d is ready", self.info.index, self.engine_pid)
+                if trace.active is not None:
+                    trace.active.event("engine ready", device=self.info.index, number=self.engine_pid)
                 self.on_ready()
             case link.ContextDropped(context=number):
                 self._finish_context_drop(number)
@@ -195,7 +207,10 @@ class Device:
                 self.bans.on_failure(report)
 
     def _on_engine_end(self, reason: str) -> None:
-        log.error("device %d: engine %d %s", self.info.index, self._engine_pid(), reason)
+        log.error("device %d: engine %d %s", self.info.index, self.engine_pid, reason)
+        if trace.active is not None:
+            trace.active.event(f"engine {reason}", device=self.info.index, number=self.engine_pid)
+        self.on_end()
         self._engine = None
         self._set_word(StatusWord.ENGINE_PID, 0)
         self._set_word(StatusWord.QUEUED, 0)
@@ -247,7 +262,9 @@ class Device:
         log.error("device %d: its engines end before they are ready, the device is given up", self.info.index)
         self.on_ready()
 
-    def _engine_pid(self) -> int:
+    @property
+    def engine_pid(self) -> int:
+        """Its engine; 0 while none runs."""
         return self._page.get(self.info.index, StatusWord.ENGINE_PID)
 
     # ------------------------------------------------------------ hangs, as the watchdog sees them
@@ -286,12 +303,16 @@ class Device:
     def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None:
         """Ask the engine to end a submission that has run for too long."""
         queue, sequence = submission.queue, submission.running.sequence
+        if trace.active is not None:
+            trace.active.event("submission aborted", queue.context.session, self.info.index, sequence)
         self._blame(queue, info.found)
         self._post(link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, info=info))
 
     def kill_engine(self, reason: KillReason) -> None:
         """Kill an engine that makes no progress."""
-        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), reason.info.found)
+        log.error("device %d: engine %d: %s", self.info.index, self.engine_pid, reason.info.found)
+        if trace.active is not None:
+            trace.active.event("engine hangs, killed", device=self.info.index, number=self.engine_pid)
         if self._engine is not None:
             self._kill_reason = reason
             self._engine.kill()
@@ -364,6 +385,8 @@ class Device:
         """Count `size` more bytes (fewer if negative) as used."""
         self.memory_used += size
         self._set_word(StatusWord.MEMORY_USED, self.memory_used)
+        if trace.active is not None:
+            trace.active.counter("memory", self.memory_used, device=self.info.index)
 
     def check_memory(self, size: int, object: str) -> None:
         """Refuse an allocation that does not fit into what the device has left."""

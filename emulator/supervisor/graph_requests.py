@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from softnpu.emulator.blob.weights import check_sources
-from softnpu.emulator.interface import frames
+from softnpu.emulator.interface import frames, trace
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
@@ -177,6 +177,8 @@ class GraphRequests:
                 log=answer.log,
                 origin=answer.origin,
             )
+            if trace.active is not None and answer.origin == msg.GraphOrigin.CACHE.value:
+                trace.active.event("compiled model from the cache", self._owner[1])
             self._state.post(number, created, image.fds[:1])
 
         compilation = self._start_job(call, job, fds, on_done, context.device)

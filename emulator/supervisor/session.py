@@ -53,7 +53,7 @@ class Session:
         self.usage = SessionUsage()
         self._began = time.monotonic()
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, user, post, end)
+        self.state = SessionState(services, number, user, post, end)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)

@@ -57,16 +57,8 @@ class StatusPage:
         # open it anew for writing. Clients of the daemon's own user could change this back
         os.fchmod(self.fd, 0o400)
         self._map = linux.map_shared(self.fd, size)
-        records.STATUS_HEADER.pack_into(
-            self._map,
-            0,
-            records.STATUS_MAGIC,
-            records.STATUS_VERSION,
-            devices,
-            os.getpid(),
-            time.time_ns(),
-            len(Latency),
-        )
+        header = (records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns(), 0)
+        records.STATUS_HEADER.pack_into(self._map, 0, *header, len(Latency))
 
     @property
     def proc_path(self) -> str:
@@ -79,6 +71,10 @@ class StatusPage:
     def get(self, device: int, word: StatusWord) -> int:
         value: int = _WORD.unpack_from(self._map, records.status_offset(device) + 8 * word)[0]
         return value
+
+    def set_trace(self, number: int) -> None:
+        """Show the number of the trace that is being made, 0 for none."""
+        _WORD.pack_into(self._map, records.STATUS_TRACE, number)
 
     def counters(self, device: int) -> dict[str, int]:
         """The words that an `EngineStatus` has, by its fields."""

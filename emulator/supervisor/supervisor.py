@@ -31,6 +31,7 @@ from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
+from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.users import User, Users
 
 LEAST_DESCRIPTORS = 32
@@ -83,8 +84,10 @@ class Supervisor:
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self._injections = InjectionRegistry(self.devices, self._session_pids)
+        self._traces = TraceSessions(self.reactor, self._page, self.devices, settings.tuning.trace_silence_s)
         for device in self.devices:
-            device.on_start = partial(self._injections.announce_all, device)
+            device.on_start = partial(self._announce, device)
+            device.on_end = partial(self._traces.engine_gone, device)
         for injection in settings.injections():
             self._injections.add(injection)
         self._next_session = 1
@@ -130,6 +133,7 @@ class Supervisor:
             self._sysfs.close()
         for client in list(self._clients.values()):
             client.close("the daemon stops")
+        self._traces.close()
         self._rejected.close()
         self._compilers.close(timeout_s)
         for device in self.devices:
@@ -185,6 +189,7 @@ class Supervisor:
             self,
             self._services,
             self._injections,
+            self._traces,
             self._settings.tuning.handshake_s,
         )
         self.watch_idle()
@@ -207,6 +212,7 @@ class Supervisor:
         """Remove a connection that has ended; everything it owned was given back."""
         del self._clients[number]
         self._injections.session_gone(number)
+        self._traces.client_gone(number)
         self._users.drop_idle()
         self.watch_idle()
 
@@ -230,6 +236,11 @@ class Supervisor:
     def _in_use(self) -> bool:
         """Whether anybody is connected who does more than to look on."""
         return not all(client.only_looks for client in self._clients.values())
+
+    def _announce(self, device: Device) -> None:
+        """Send a new engine what other than its objects it has to know."""
+        self._injections.announce_all(device)
+        self._traces.announce(device)
 
     def _session_pids(self) -> dict[int, int]:
         """The pid of each session."""

@@ -18,6 +18,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     `spare_retry_s` after a failure, twice that after each more.
     `min_hang_s`, `min_start_s`: the watchdog acts after no less than this time without progress, in a command
     and in a start or a load. `ban_window_s`: how long a reset counts against its process.
+    `trace_silence_s`: a trace ends whose tracer asks for nothing.
     """
 
     handshake_s: float = 5.0
@@ -31,3 +32,4 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     min_hang_s: float = 1.0
     min_start_s: float = 10.0
     ban_window_s: float = 60.0
+    trace_silence_s: float = 10.0

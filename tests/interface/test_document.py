@@ -21,6 +21,7 @@ from softnpu.emulator.interface import (
     metrics,
     profiling,
     records,
+    trace,
     version,
 )
 from softnpu.emulator.interface.commands import CommandType
@@ -29,6 +30,7 @@ from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.messages import GraphFlag, GraphOrigin, MemoryKind, QueuePriority
 from softnpu.emulator.interface.records import DeviceState, EventState, Latency, StatusWord
 from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.trace import TraceFlag, TraceKind
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
 from softnpu.tools.wire_schema import CONSTANTS, MESSAGES, RECORDS
 
@@ -160,6 +162,7 @@ _LAYOUTS = {
     "11.3 Profile of an inference": [profiling.HEADER_LAYOUT, profiling.RECORD_LAYOUT],
     "12. Status page": [records.STATUS_LAYOUT],
     "12.1 Metrics": [metrics.SNAPSHOT, metrics.STREAM_HEADER],
+    "12.2 Traces": [trace.RECORD],
     "14. Blob container": [container.HEADER_LAYOUT, container.ENTRY_LAYOUT],
 }
 
@@ -253,6 +256,14 @@ def test_handle_kinds() -> None:
 def test_event_states() -> None:
     rows = _rows(_section("10.2 Events"), "| `state` |")
     assert _numbers(rows, 1, 0) == {state.name: state.value for state in EventState}
+
+
+def test_trace_records() -> None:
+    section = _section("12.2 Traces")
+    assert _numbers(_rows(section, "| record |"), 0, 1) == {kind.name: kind.value for kind in TraceKind}
+    assert f"{trace.NAMES} names of {trace.NAME_SIZE} bytes" in section
+    assert [flag.value for flag in TraceFlag] == [1, 2]
+    assert f"{trace.MIN_RECORDS}\n  to {trace.MAX_RECORDS}" in _TEXT
 
 
 def test_section_types() -> None:

@@ -43,6 +43,7 @@ _COMMANDS = (
     "stop",
     "logs",
     "clean",
+    "trace",
     "inject",
     "bench",
     "models",

@@ -59,6 +59,11 @@ constexpr uint32_t CAPACITY = 1024;
 constexpr uint32_t SIZE = 81984;
 }
 
+namespace trace_names {
+constexpr uint32_t COUNT = 2048;
+constexpr uint32_t SIZE = 128;
+}
+
 namespace profile {
 constexpr std::string_view MAGIC = "SNPP";
 constexpr uint32_t VERSION = 1;
@@ -110,6 +115,11 @@ constexpr uint32_t NOP = 0x1, TIMESTAMP = 0x100, EVENT_WAIT = 0x101, EVENT_SIGNA
 }
 namespace layer_status { constexpr uint32_t NOT_RUN = 0x1, OPTIMIZED_OUT = 0x2, EXECUTED = 0x3; }
 namespace task_type { constexpr uint32_t NONE = 0x0, DPU = 0x1, SW = 0x2, DMA = 0x3; }
+namespace trace_kind {
+constexpr uint32_t CALL = 0x1, SUBMIT = 0x2, COMPLETE = 0x3, EXECUTE = 0x4, LAYER = 0x5, LOAD = 0x6,
+    REQUEST = 0x7, STAGE = 0x8, COUNTER = 0x9, EVENT = 0xa, TOTALS = 0xb;
+}
+namespace trace_flag { constexpr uint32_t BEGIN = 0x1, END = 0x2; }
 namespace blob_section {
 constexpr uint32_t METADATA = 0x1, IR = 0x2, WEIGHTS = 0x3, WEIGHTS_REFERENCE = 0x4;
 }
@@ -125,6 +135,10 @@ constexpr size_t SIZE = 512, TAIL = 0, COMPLETED = 64, WAITERS = 72, ASLEEP = 76
     TEXT_SIZE = 132, FAILED = 136, LOST = 144, TEXT = 192, MAX_TEXT = 320;
 }
 namespace metric_stream_header { constexpr size_t SIZE = 64, SAMPLES = 0, CAPACITY = 8; }
+namespace status_page {
+constexpr size_t SIZE = 64, MAGIC = 0, MAX_MAGIC = 8, VERSION = 8, DEVICES = 12, PID = 16, START = 24,
+    TRACE = 32, HISTOGRAMS = 40;
+}
 
 // ---- records that are copied as a whole
 
@@ -267,6 +281,22 @@ struct LayerRecord {
 };
 static_assert(sizeof(LayerRecord) == 384);
 
+struct TraceRecord {
+    uint32_t begin;
+    uint16_t kind;
+    uint16_t name;
+    uint64_t time;
+    uint64_t duration;
+    uint32_t thread;
+    uint32_t flags;
+    uint64_t first;
+    uint64_t second;
+    uint64_t third;
+    uint32_t result;
+    uint32_t end;
+};
+static_assert(sizeof(TraceRecord) == 64);
+
 struct BlobHeader {
     char magic[8];
     uint16_t major;
@@ -397,6 +427,12 @@ constexpr std::string_view TAG = "inject", KIND = "kind", VALUE = "value", DEVIC
 }
 namespace inject_status { constexpr std::string_view TAG = "inject_status"; }
 namespace inject_clear { constexpr std::string_view TAG = "inject_clear", IDS = "ids"; }
+namespace trace_start {
+constexpr std::string_view TAG = "trace_start", RECORDS = "records", LAYERS = "layers";
+}
+namespace trace_rings { constexpr std::string_view TAG = "trace_rings"; }
+namespace trace_stop { constexpr std::string_view TAG = "trace_stop"; }
+namespace trace_join { constexpr std::string_view TAG = "trace_join", TRACE = "trace"; }
 namespace ok { constexpr std::string_view TAG = "ok"; }
 namespace failed { constexpr std::string_view TAG = "failed", INFO = "info"; }
 namespace welcome {
@@ -451,6 +487,12 @@ namespace inject_status_answer {
 constexpr std::string_view TAG = "inject_status_answer", FAULTS = "faults";
 }
 namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
+namespace trace_started { constexpr std::string_view TAG = "trace_started", TRACE = "trace"; }
+namespace trace_rings_answer {
+constexpr std::string_view TAG = "trace_rings_answer", RINGS = "rings", ENDED = "ended",
+    REFUSED = "refused";
+}
+namespace trace_joined { constexpr std::string_view TAG = "trace_joined", RECORDS = "records"; }
 
 // ---- records inside messages and blobs
 
@@ -514,6 +556,10 @@ namespace injection_state {
 constexpr std::string_view ID = "id", KIND = "kind", STATE = "state", MATCHED = "matched", HITS = "hits",
     VALUE = "value", DEVICE = "device", SESSIONS = "sessions", AFTER = "after", COUNT = "count",
     PROBABILITY = "probability", SEED = "seed";
+}
+namespace trace_ring {
+constexpr std::string_view RING = "ring", ROLE = "role", PID = "pid", RECORDS = "records",
+    SESSION = "session", DEVICE = "device", NAME = "name";
 }
 namespace graph_meta {
 constexpr std::string_view NAME = "name", PLATFORM = "platform", PRECISION = "precision", CONFIG = "config",
