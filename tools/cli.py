@@ -14,6 +14,7 @@ import typer
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, run, status
+from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
 from softnpu.tools.stress import cli as stress
@@ -49,6 +50,7 @@ def root(
 app.command("demo")(demo.demo)
 app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)
+app.command("compare")(compare.compare)
 # behind the program's name everything is the program's: no option of it is read as one of ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)
