@@ -32,6 +32,7 @@ _COMMANDS = (
     "compile",
     "infer",
     "compare",
+    "report",
     "run",
     "env",
     "doctor",

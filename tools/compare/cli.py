@@ -118,7 +118,7 @@ def compare(
             source_model=source_model,
             socket=socket,
         )
-        with _telling() as progress:
+        with telling("compare") as progress:
             progress("models")
             sides = open_sides(request)
             tolerances = parse(atol or [], rtol or [], sides.candidate.precision, sides.reference.precision)
@@ -162,10 +162,10 @@ def _reduced(comparing: Comparing, found: Found, path: Path) -> Reduced | None:
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
+def telling(command: str) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is going on, if somebody can see it there."""
     if not err.is_terminal:
         yield lambda _: None
         return
-    with err.status("compare: start") as status:
-        yield lambda text: status.update(f"compare: {text}")
+    with err.status(f"{command}: start") as status:
+        yield lambda text: status.update(f"{command}: {text}")

@@ -169,7 +169,7 @@ def _picture(path: Path, port: Port) -> Array:
             f"--inputs {path}",
             found="no module PIL",
             expected="it installed",
-            hint="pip install 'softnpu[compare]', or give a .npy file",
+            hint="install it with: pip install 'softnpu[compare]', or give a .npy file",
         ) from error
     with Image.open(path) as opened:
         picture = opened.convert("RGB")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from softnpu.tools.compare.show import Shown, figures
+from softnpu.tools.compare.show import Shown, figures, numbers
 from softnpu.tools.compare.verdict import Role
 from softnpu.tools.pages import rendering
 
@@ -27,4 +27,4 @@ def write_page(shown: Shown, path: Path) -> None:
 
 def filters() -> dict[str, Callable[..., Any]]:
     """What the templates need for statistics and roles."""
-    return {"figures": figures, "colour": lambda role: _CLASSES.get(role, "bad")}
+    return {"figures": figures, "numbers": numbers, "colour": lambda role: _CLASSES.get(role, "bad")}

@@ -138,7 +138,7 @@ def _imported(name: str) -> Any:
             "--against onnxruntime",
             found=f"no module {name}",
             expected="it installed",
-            hint="pip install 'softnpu[compare]'",
+            hint="install it with: pip install 'softnpu[compare]'",
         ) from error
 
 

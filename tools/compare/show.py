@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 from collections.abc import Sequence
@@ -155,7 +156,7 @@ def row_document(row: Row) -> dict[str, Any]:
 
 
 def _statistics(found: Statistics) -> dict[str, Any]:
-    numbers = {
+    counts = {
         f"{name}_{side}": getattr(each, name)
         for side, each in (("npu", found.ours), ("reference", found.theirs))
         for name in ("nan", "infinite", "overflow")
@@ -168,7 +169,7 @@ def _statistics(found: Statistics) -> dict[str, Any]:
         "cosine": _finite(found.cosine),
         "ulps": found.ulps,
         "identical": found.difference.identical,
-        **numbers,
+        **counts,
     }
 
 
@@ -294,19 +295,20 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
         step = f", inference {row.step + 1}" if steps > 1 else ""
         print_line(f"  {row.name} ({row.kind}){step}" if row.kind != "Result" else f"  {row.name}{step}")
         out.print(Text("  "), line, sep="", soft_wrap=True)
-        for told in (row.note, _counts(row.statistics)):
+        for told in (row.note, numbers(row.statistics)):
             if told:
                 print_line(f"    {told}")
     print_line("")
 
 
 def _lines(table: Table) -> list[Text]:
-    """A table line by line, each cell on one of them."""
+    """A table line by line, each cell on one of them, also where the terminal is narrower."""
+    from rich.console import Console
     from rich.text import Text
 
-    width = max(out.width, 100)
-    with out.capture() as capture:
-        out.print(table, width=width, highlight=False)
+    console = Console(file=io.StringIO(), width=160, force_terminal=out.is_terminal, no_color=out.no_color)
+    with console.capture() as capture:
+        console.print(table, highlight=False)
     return [Text.from_ansi(line.rstrip()) for line in capture.get().splitlines() if line.strip()]
 
 
@@ -327,7 +329,7 @@ def ulps_text(count: int) -> str:
     return str(count) if count < 100_000 else f"{count:.2g}"
 
 
-def _counts(found: Statistics) -> str:
+def numbers(found: Statistics) -> str:
     """What is no ordinary number on either side, as a sentence; empty if there is none."""
     names = {"nan": "NaN", "infinite": "infinite", "overflow": f"above {F16_LARGEST:g}, the largest of f16"}
     told = [

@@ -49,5 +49,5 @@ def require(module: str, wanted_by: str) -> Any:
             wanted_by,
             found=f"no module {module}",
             expected="it installed",
-            hint="pip install 'softnpu[report]'",
+            hint="install it with: pip install 'softnpu[report]'",
         ) from error
