@@ -68,6 +68,12 @@ class Found:
         return min(bad, key=lambda row: row.step) if bad else None
 
     @property
+    def begins(self) -> Row | None:
+        """The first layer that differs in any bit: what it reads is equal, the difference is its own."""
+        differing = [row for row in self.layers if row.role is not Role.EQUAL]
+        return min(differing, key=lambda row: row.step) if differing else None
+
+    @property
     def ok(self) -> bool:
         """Whether every output is in tolerance and no layer causes a difference. Rounding may add up."""
         return not self.bad and all(row.role not in (Role.CAUSES, Role.UNKNOWN) for row in self.layers)

@@ -127,6 +127,7 @@ def as_document(shown: Shown) -> dict[str, Any]:
         "layers": [row_document(row) for row in found.layers],
         "layers_without_counterpart": found.unpaired,
         "first": None if found.first is None else found.first.name,
+        "begins": None if found.begins is None else found.begins.name,
         "causes": [row.name for row in found.causes],
         "culprit": None if culprit is None else culprit.name,
         "marking_changes_outputs": None if found.marking is None else found.marking.largest is not None,
@@ -204,11 +205,13 @@ def _about_roles(found: Found) -> list[str]:
         return []
     notes = [f"first out of tolerance: {_named(first)}"]
     if causes:
-        notes.append(f"out of tolerance by itself, fed with the reference's inputs: {_list(causes)}")
+        notes.append(f"out of tolerance alone, on the reference's inputs: {_list(causes)}")
     else:
         notes.append(
-            "no layer is out of tolerance by itself: small differences add up, or only fused layers differ"
+            "no layer is out of tolerance alone: small differences add up, or only fused layers differ"
         )
+        if found.begins is not None:
+            notes.append(f"differences, in tolerance at first, begin at {_named(found.begins)}")
     return notes
 
 
@@ -217,8 +220,8 @@ def _about_bisection(shown: Shown) -> list[str]:
     ended = found.bisection
     assert ended is not None
     notes = [
-        f"first out of tolerance: {_named(found.layers[0])}; what it reads is in tolerance. "
-        f"{found.executions} executions for {format_count(found.candidates, 'layer')}"
+        f"first out of tolerance: {_named(found.layers[0])}; what it reads is in tolerance",
+        f"found in {found.executions} executions among {format_count(found.candidates, 'layer')}",
     ]
     if ended.hidden_by:
         notes.append(
@@ -236,8 +239,8 @@ def _about_marking(shown: Shown) -> list[str]:
     if marking.largest is None:
         return [f"{what} changed no bit of the outputs"]
     return [
-        f"{what} changed the outputs by up to a relative {marking.largest.relative:.3g}: others are fused"
-        + ("" if shown.found.bisection is not None else ". --bisect marks few")
+        f"{what} changed the outputs by up to a relative {marking.largest.relative:.3g}, as less is fused"
+        + ("" if shown.found.bisection is not None else "; --bisect marks few")
     ]
 
 
