@@ -173,13 +173,13 @@ def _picture(path: Path, port: Port) -> Array:
         ) from error
     with Image.open(path) as opened:
         picture = opened.convert("RGB")
-    open_extents = (1, 3, picture.height, picture.width)
-    shape = [
-        each.get_length() if each.is_static else size
-        for each, size in zip(port.shape, open_extents, strict=False)
-    ]
-    channels_first = len(shape) == 4 and shape[1] in (1, 3)
-    if len(shape) != 4 or not (channels_first or shape[3] in (1, 3)) or shape[0] != 1:
+    dimensions = list(port.shape) if port.shape.rank.is_static else []
+    extents = [each.get_length() if each.is_static else -1 for each in dimensions]
+    # one row of pixels is rarer than one channel, but for what has three values at its end
+    channels_first = len(extents) == 4 and (extents[1] == 3 or (extents[1] == 1 and extents[3] != 3))
+    own = (1, 3, picture.height, picture.width) if channels_first else (1, picture.height, picture.width, 3)
+    shape = [own[at] if each < 0 else each for at, each in enumerate(extents[:4])]
+    if len(extents) != 4 or not (channels_first or shape[3] in (1, 3)) or shape[0] != 1:
         raise ToolError(
             f"--inputs {path}",
             found=f"a picture for '{port.names[0]}', shape {port.shape}",
@@ -187,9 +187,8 @@ def _picture(path: Path, port: Port) -> Array:
         )
     channels = shape[1] if channels_first else shape[3]
     height, width = shape[2:] if channels_first else shape[1:3]
-    with Image.open(path) as opened:
-        picture = opened.convert("RGB" if channels == 3 else "L").resize((width, height))
-    array = np.asarray(picture).reshape(1, height, width, channels)
+    resized = (picture if channels == 3 else picture.convert("L")).resize((width, height))
+    array = np.asarray(resized).reshape(1, height, width, channels)
     if port.type.kind == "f":
         array = (array / 255.0).astype(port.type)
     return np.ascontiguousarray(array.transpose(0, 3, 1, 2) if channels_first else array).astype(port.type)

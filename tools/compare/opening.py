@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
         model = runner.core.read_model(request.model)
         ports = [model_port(port) for port in model.inputs]
         _check_shapes(request.shapes, ports)
-        given = feeds.read(request.inputs, ports)
+        given = feeds.read(request.inputs, _asked(ports, request.shapes))
         _reshape(model, ports, _shapes(ports, given, request))
         return ModelCandidate(graph.with_unique_names(model), runner), given
     path = request.source_model or _source_of(request.model)
@@ -78,7 +78,7 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
     candidate = BlobCandidate(compiled, source, _like(compiled, request, runner), request.model.name)
     ports = candidate.inputs()
     _check_shapes(request.shapes, ports)
-    given = feeds.read(request.inputs, ports)
+    given = feeds.read(request.inputs, _asked(ports, request.shapes))
     if source is not None:
         _reshape(source, ports, _shapes(ports, given, request), by_position=True)
         graph.with_unique_names(source)
@@ -115,7 +115,9 @@ def _shapes(ports: Sequence[Port], given: Given, request: Request) -> dict[int, 
             found[at] = list(asked)
         elif array is not None and port.shape.is_dynamic and port.shape.rank.is_static:
             extra = array.ndim - port.shape.rank.get_length()
-            found[at] = list(array.shape[1:] if request.steps > 1 and extra == 1 else array.shape)
+            shape = list(array.shape[1:] if request.steps > 1 and extra == 1 else array.shape)
+            if port.shape.compatible(ov.PartialShape(shape)):  # else it is refused with its name
+                found[at] = shape
         elif port.shape.is_static:
             found[at] = list(port.shape.to_shape())
     return found
@@ -136,6 +138,15 @@ def _reshape(
         raise ToolError(
             f"--shape {told}", found=lines[-1], expected="shapes that the model can have"
         ) from error
+
+
+def _asked(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
+    """The inputs with the shapes that were asked for: a picture is resized to them."""
+    found = []
+    for port in ports:
+        asked = next((shapes[name] for name in port.names if name in shapes), None)
+        found.append(port if asked is None else replace(port, shape=ov.PartialShape(list(asked))))
+    return found
 
 
 def _check_shapes(shapes: Shapes, ports: Sequence[Port]) -> None:
