@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
+from softnpu.tools.compare import graph, show
 from softnpu.tools.compare.bisect import Bisection, Probe, bisect
+from softnpu.tools.compare.comparing import Comparing
 from softnpu.tools.compare.dependencies import Dependencies
+from softnpu.tools.compare.feeds import Feeds
+from softnpu.tools.compare.graph import Layer
+from softnpu.tools.compare.opening import Request, Sides
 from softnpu.tools.compare.reduce import MOST_OPERATIONS, reduce
+from softnpu.tools.compare.references import Step
 from softnpu.tools.compare.statistics import measure, ulps
 from softnpu.tools.compare.tolerances import Tolerances, parse
 from softnpu.tools.compare.verdict import Alone, Role, Row, judged, with_causes
@@ -107,10 +116,10 @@ def _chain(count: int) -> Dependencies:
     return _graph(dict(zip(names, ["", *names], strict=False)), names[-1:])
 
 
-def _spread(graph: Dependencies, culprits: Collection[str]) -> set[str]:
+def _spread(edges: Dependencies, culprits: Collection[str]) -> set[str]:
     bad = set(culprits)
-    for layer in graph.order:
-        if bad & set(graph.parents[layer]):
+    for layer in edges.order:
+        if bad & set(edges.parents[layer]):
             bad.add(layer)
     return bad
 
@@ -121,11 +130,11 @@ _BRANCHES = _graph(
 )
 
 
-@pytest.mark.parametrize("graph", [_chain(1), _chain(2), _chain(7), _chain(64), _BRANCHES])
-def test_bisection_finds_every_layer_in_few_executions(graph: Dependencies) -> None:
-    for culprit in graph.order:
-        bad = _spread(graph, [culprit])
-        searched = graph.leading_to([at for at, output in enumerate(graph.outputs) if bad & set(output)])
+@pytest.mark.parametrize("edges", [_chain(1), _chain(2), _chain(7), _chain(64), _BRANCHES])
+def test_bisection_finds_every_layer_in_few_executions(edges: Dependencies) -> None:
+    for culprit in edges.order:
+        bad = _spread(edges, [culprit])
+        searched = edges.leading_to([at for at, output in enumerate(edges.outputs) if bad & set(output)])
         asked: list[Sequence[str]] = []
 
         def execute(marked: Sequence[str], bad: set[str] = bad, asked: list[Sequence[str]] = asked) -> Probe:
@@ -135,6 +144,13 @@ def test_bisection_finds_every_layer_in_few_executions(graph: Dependencies) -> N
         found = bisect(searched, execute)
         assert found == Bisection(culprit, len(asked))
         assert 1 + len(asked) <= math.log2(len(searched.order)) + 2
+
+
+def test_bisection_finds_the_first_of_several_also_at_an_output_in_the_middle() -> None:
+    edges = _graph({"a": "", "b": "a", "c": "a", "d": "c", "e": "d", "f": "e"}, ["b", "f"])
+    bad = {"b", "f"}
+    found = bisect(edges, lambda marked: Probe([layer for layer in marked if layer in bad], True))
+    assert found.layer == "b"
 
 
 def test_bisection_says_when_marking_hides_the_difference() -> None:
@@ -178,3 +194,69 @@ def test_a_layer_causes_what_it_shows_alone_and_inherits_the_rest() -> None:
 def _row(name: str, found: list[Any]) -> Row:
     number = next((at for at, each in enumerate(found) if not each.difference.identical), 0)
     return judged(name, "Add", found, number, Tolerances())
+
+
+def test_a_part_takes_given_values_for_all_but_what_is_inside() -> None:
+    data = ops.parameter([2, 2], np.float32, name="data")
+    relu = ops.relu(data, name="relu")
+    halves = ops.split(relu, ops.constant(1), 2, name="halves")
+    both = ops.add(halves.output(0), halves.output(1), name="both")
+    shape = ops.shape_of(data, name="shape")
+    model = ov.Model([both, shape], [data], "model")
+    layers = {layer.key: layer for layer in graph.layers_of(model)}
+    assert list(layers) == ["relu", "halves.0", "halves.1", "both"]
+    value, half = np.ones((2, 2), np.float32), np.ones((2, 1), np.float32)
+    values = {"data": value, "relu": value, "halves.0": half, "both": half}  # halves.1 has no counterpart
+
+    alone = graph.part_of(model, [layers["both"], layers["relu"]], values, ())
+    assert ({*alone.feeds}, alone.keys) == ({"halves.0", "relu/given", "data"}, ("both", "relu"))
+    together = graph.part_of(model, [layers["both"]], values, {"halves.0", "both"})
+    assert ({*together.feeds}, together.operations) == ({"relu"}, 2)
+    with pytest.raises(ValueError, match="'data' has no value"):
+        graph.part_of(model, [layers["relu"]], {}, ())
+
+    read = graph.dependencies(model, values.keys() - {"data"})
+    assert {key: set(parents) for key, parents in read.parents.items()} == {
+        "relu": set(), "halves.0": {"relu"}, "both": {"halves.0", "relu"},
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- marks
+
+
+class _Marked:
+    """Both sides at once: marking layers changes the outputs by `change`."""
+
+    name, precision = "a device", "f32"
+
+    def __init__(self, change: float) -> None:
+        data = ops.parameter([4], np.float32, name="data")
+        self.model = ov.Model([ops.relu(data, name="relu")], [data])
+        self._change = change
+
+    def outputs(self) -> list[tuple[str, set[str]]]:
+        return [("relu", {"relu"})]
+
+    def knows(self, layers: Sequence[Layer]) -> list[Layer]:
+        return list(layers)
+
+    def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
+        for (data,) in feeds.steps:
+            value = np.maximum(data, 0)
+            yield Step(
+                [value * np.float32(1 + self._change * bool(layers))], {each.key: value for each in layers}
+            )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(0.0, "changed no bit"), (1e-6, "changed the outputs by up to")]
+)
+def test_marks_that_change_the_outputs_are_told(change: float, told: str) -> None:
+    side: Any = _Marked(change)
+    comparing = Comparing(Sides(side, side, Feeds([[_ONE]], "one")), Tolerances())
+    found = comparing.layers(comparing.outputs())
+    assert found.marking is not None
+    assert (found.marking.largest is not None) == bool(change)
+    shown = show.Shown("m.xml", Request(Path("m.xml")), comparing.sides, Tolerances(), found, None)
+    assert told in "\n".join(shown.notes())
+    assert found.ok
