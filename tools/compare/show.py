@@ -193,7 +193,9 @@ def _about_layers(shown: Shown) -> list[str]:
     elif shown.request.bisect:
         notes.append("the outputs are in tolerance: there is nothing to search for")
     elif found.bad and shown.sides.candidate.model is not None:
-        notes.append("add --layers to see which layers differ, or --bisect to search for the first one")
+        notes.append(
+            "softnpu compare --layers shows which layers differ, --bisect searches for the first one"
+        )
     if found.unpaired:
         notes.append(f"{format_count(found.unpaired, 'layer')} without a counterpart in the reference")
     return notes

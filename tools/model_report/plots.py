@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from softnpu.tools.console import format_time
+from softnpu.tools.console import format_count, format_time
 from softnpu.tools.model_report.gathering import Gathered, LayerTime
 from softnpu.tools.pages.rendering import require
 
@@ -24,7 +24,10 @@ def time_by_kind(gathered: Gathered) -> str:
     """Bars: the time of all layers of each kind."""
     rows = gathered.by_kind()[:_MOST_LAYERS]
     total = sum(seconds for _, seconds, _ in gathered.by_kind()) or 1.0
-    texts = [f"{format_time(seconds)}, {seconds / total:.0%} in {count}" for _, seconds, count in rows]
+    texts = [
+        f"{format_time(seconds)}, {seconds / total:.0%}, {format_count(count, 'layer')}"
+        for _, seconds, count in rows
+    ]
     return _bars(
         [kind for kind, *_ in rows], [seconds for _, seconds, _ in rows], texts, ["--series-1"] * len(rows)
     )
@@ -89,7 +92,7 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], c
     axes.set_yticks(list(places), names)
     axes.invert_yaxis()
     longest = max(values, default=1.0) * 1e3
-    axes.set_xlim(0, longest * 1.25)
+    axes.set_xlim(0, longest * 1.3)
     for place, value, text in zip(places, values, texts, strict=True):
         axes.text(
             value * 1e3 + longest * 0.01, place, text, va="center", color=_COLOURS["--soft"], fontsize=9

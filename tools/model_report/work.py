@@ -51,6 +51,8 @@ def parameters_of(model: ov.Model) -> Mapping[str, tuple[int, int]]:
 
 def _operations(node: Any) -> float:
     kind = node.get_type_name()
+    if any(port.get_partial_shape().is_dynamic for port in node.inputs()):
+        return 0.0
     if kind in _WEIGHTS_AXES:
         weights = node.get_input_partial_shape(1)
         return 2.0 * _elements(node.output(0)) * _product(weights, _WEIGHTS_AXES[kind])
