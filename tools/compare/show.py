@@ -297,7 +297,7 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
     for line in lines[1:_HEADING]:
         out.print(Text("  "), line, sep="", soft_wrap=True)
     for row, line in zip(rows, lines[_HEADING:], strict=False):
-        step = f", inference {row.step + 1}" if steps > 1 else ""
+        step = f", inference {row.step + 1}" if steps > 1 and row.role is not Role.EQUAL else ""
         print_line(f"  {row.name} ({row.kind}){step}" if row.kind != "Result" else f"  {row.name}{step}")
         out.print(Text("  "), line, sep="", soft_wrap=True)
         for told in (row.note, numbers(row.statistics)):
