@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +92,8 @@ def test_a_compiled_model_is_compared_with_what_it_was_made_from(model: Path, tm
 @_needs_daemon
 def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    if importlib.util.find_spec("onnxruntime") is None:  # only the command loads it
+        pytest.skip("onnxruntime is not installed")
     made = onnx.helper
     graph = made.make_graph(
         [made.make_node("Gemm", ["x", "w"], ["y"]), made.make_node("Tanh", ["y"], ["z"])],
@@ -104,7 +106,7 @@ def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
     onnx.save(made.make_model(graph, opset_imports=[made.make_opsetid("", 17)], ir_version=8), path)
     found = _compared(path, "--against", "onnxruntime", "--shape", "x[3,8]", "--layers")
     assert (found["reference"], found["in_tolerance"]) == ("onnxruntime", True)
-    assert {each["name"] for each in found["layers"]} >= {"y", "z"} or len(found["layers"]) >= 2
+    assert {"Add", "Tanh"} <= {each["kind"] for each in found["layers"]}
     hint = ("--config", "PERFORMANCE_HINT=THROUGHPUT")
     found = _compared(path, "--against", "NPU", *hint, "--shape", "x[3,8]", "--layers")
     assert (found["candidate"], found["reference"]) == ("NPU PERFORMANCE_HINT=THROUGHPUT", "NPU")
