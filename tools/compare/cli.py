@@ -11,8 +11,8 @@ import typer
 
 from softnpu.tools import failures
 from softnpu.tools.console import JsonOption, err, print_json
+from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
     from softnpu.tools.compare.comparing import Comparing, Found

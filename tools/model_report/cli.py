@@ -9,7 +9,7 @@ import typer
 
 from softnpu.tools.compare.cli import telling
 from softnpu.tools.console import print_line
-from softnpu.tools.status import SocketOption
+from softnpu.tools.daemon_connection import SocketOption
 
 
 def report(
