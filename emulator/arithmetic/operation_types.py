@@ -27,8 +27,8 @@ MOVING: Final = frozenset(
         "GatherTree", "If", "Loop", "MaxPool", "Maximum", "Minimum", "Negative", "Pad", "Relu",
         "ReduceMax", "ReduceMin", "ReorgYolo", "Reshape", "Reverse", "ReverseSequence", "Roll", "Round",
         "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "SearchSorted", "Select",
-        "ShuffleChannels", "Sign", "Slice", "SliceScatter", "SpaceToBatch", "SpaceToDepth", "Split", "Squeeze",
-        "StridedSlice", "TensorIterator", "Tile", "TopK", "Transpose", "Unique", "Unsqueeze",
+        "ShuffleChannels", "Sign", "Slice", "SliceScatter", "SpaceToBatch", "SpaceToDepth", "Split",
+        "Squeeze", "StridedSlice", "TensorIterator", "Tile", "TopK", "Transpose", "Unique", "Unsqueeze",
         "VariadicSplit",
     }
 )  # fmt: skip
