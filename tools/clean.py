@@ -89,10 +89,14 @@ def _is_in_use(folder: Path, everything: bool) -> bool:
     socket = folder / "npu.sock"
     if reports_folder(folder).is_dir() and not everything:
         return True
-    age_s = time.time() - folder.lstat().st_mtime
+    age_s = _age_s(folder)
     if any(folder.glob("npu.sock.*")):
         return age_s < _STARTING_S or _is_served(socket)
     return age_s < _UNUSED_S
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.lstat().st_mtime
 
 
 def _fetched_models() -> Iterator[Path]:
@@ -113,7 +117,9 @@ def _extensions() -> Iterator[Path]:
         folder = library.folder()
     except Refused:
         return
-    yield from (path for path in sorted(folder.glob(library.PATTERN)) if _is_ours(path))
+    built = sorted(folder.glob(library.PATTERN))
+    unfinished = [path for path in folder.glob(f"{library.SCRATCH}*") if _age_s(path) > _UNUSED_S]
+    yield from (path for path in (*built, *unfinished) if _is_ours(path))
 
 
 def _clean_compiled_models(dry_run: bool) -> int:

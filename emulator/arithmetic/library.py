@@ -25,6 +25,8 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 SOURCE: Final = Path(__file__).with_name("rounding.cpp")
 DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
 PATTERN: Final = "libsoftnpu_rounding-*.so"
+SCRATCH: Final = ".build-"
+"""Begins the names of folders in which one is built; a compiler worker that is killed leaves its own."""
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = (
     "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
@@ -102,7 +104,7 @@ def _build(target: Path, advance: Callable[[], None]) -> Path:
         raise _missing(f"no headers of OpenVINO in {headers}", hint)
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        scratch = tempfile.mkdtemp(prefix=".build-", dir=target.parent)
+        scratch = tempfile.mkdtemp(prefix=SCRATCH, dir=target.parent)
     except OSError as error:
         raise _missing(f"{target.parent} cannot be written: {error.strerror}", f"set {DIRECTORY}") from error
     try:

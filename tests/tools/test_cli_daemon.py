@@ -82,9 +82,15 @@ def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private
     softnpu("clean", TMPDIR=str(private_dir))
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new", "stress-reports"]
     variables = {"ZE_INTEL_NPU_CACHE_DIR": "", "SOFTNPU_MODELS_DIR": str(private_dir / "models")}
-    variables["SOFTNPU_EXTENSION_DIR"] = str(private_dir / "extensions")
+    extensions = private_dir / "extensions"
+    variables["SOFTNPU_EXTENSION_DIR"] = str(extensions)
+    for name in (".build-new", ".build-old"):
+        (extensions / name).mkdir(parents=True)
+    os.utime(extensions / ".build-old", (0, 0))
+    (extensions / "libsoftnpu_rounding-1.so").touch()
     softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
+    assert [path.name for path in extensions.iterdir()] == [".build-new"]
 
 
 def test_a_long_log_is_moved_aside_by_the_daemon_that_goes_on_with_it(socket: Path) -> None:
