@@ -20,6 +20,7 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
+from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
@@ -90,7 +91,7 @@ class Engine:
             self._overlap,
             self._faults,
             platform,
-            clock,
+            None if clock is None else ModelledRuns(clock),
             setup.tdr_ms,
         )
 

@@ -78,7 +78,7 @@ class ImageLoader:
     def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
         """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
         image = self._images.setdefault(message.image, EngineImage(message.image, counts))
-        image.evicted, image.ask = False, None
+        image.evicted, image.ask, image.info = False, None, None
         self._jobs.put((image, message, fds))
 
     def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:

@@ -69,7 +69,7 @@ class Decoding:
         self._space = space
         self._platform = platform
         self._running = running
-        modelled = running.clock is not None
+        modelled = running.is_modelled
         self._now_ns = running.device_ns if modelled else time.monotonic_ns
         self._inference = ModelledInference if modelled else Inference
         self._commands = enumerate(cmd.decode_each(data))
@@ -115,7 +115,7 @@ class Decoding:
             raise _numbered(error, number, command) from error
         if step is not None:
             self._steps.append(step)
-        if self._running.clock is not None and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
+        if self._running.is_modelled and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
             self._steps.append(partial(self._running.advance, _size(command)))
         self._uses.update(cmd.handles(command))
         self._count_traffic(command, step)

@@ -91,6 +91,7 @@ class EngineQueue(DeviceRing):
         self.deadline_ns = 0
         self.device_ns = 0  # how far it is on the modelled clock
         self.resume_ns = 0  # when a paced submission ends, on the host's clock
+        self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
         self._last: Submission | None = None  # most programs submit the same again
         self._noted_waiting = -1
 

@@ -36,7 +36,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     timer_ns_per_tick: float
     memory_total: int
     uuid: bytes
-    clock: Clock = Clock.HOST
+    clock: str = Clock.HOST.value
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -239,6 +239,7 @@ def test_environment_variables_and_their_bounds() -> None:
     assert names == {value for name, value in vars(environment).items() if name.startswith("ENV_")}
     assert {row[0].strip("`"): row[2] for row in _rows(section, "| variable |")} == {
         environment.ENV_SPIN_US: f"0 to {environment.MAX_SPIN_US}",
+        environment.ENV_INFERENCE_US: f"0 to {environment.MAX_INFERENCE_US}",
         environment.ENV_IDLE_S: f"0, or {environment.MIN_IDLE_S:g} to {environment.MAX_IDLE_S:.0f}",
     }
 
