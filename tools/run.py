@@ -85,7 +85,7 @@ def environment_for(
     if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
         raise ToolError(
             f"daemon at {place}",
-            found=f"its devices show the clock {clock.value}",
+            found=f"its devices show the clock {clock}",
             expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )

@@ -462,18 +462,16 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
 Request = (
     Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemImportPart | MemFree
     | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
-    | GraphQuery | CompilerOptions
-    | GraphInitialize | GraphDestroy | Cancel | ContextMemory | ContextRelease | ContextIdle
-    | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
+    | GraphQuery | CompilerOptions | GraphInitialize | GraphDestroy | Cancel | ContextMemory
+    | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
     | tracing.TraceStart | tracing.TraceRings | tracing.TraceStop | tracing.TraceJoin
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
-    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | inj.Injected
-    | inj.InjectStatusAnswer | inj.Cleared
-    | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
+    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | inj.Injected | inj.Cleared
+    | inj.InjectStatusAnswer | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -47,7 +47,10 @@ def wire(daemon: Daemon, wire: Wire) -> Wire:
 
 @pytest.mark.quick
 def test_every_request_of_a_session_has_one_entry_in_the_table() -> None:
-    connection = {"Hello", "Status", "Stop", "Inject", "InjectStatus", "InjectClear"}
+    connection = {
+        "Hello", "Status", "Activity", "Stop", "Inject", "InjectStatus", "InjectClear",
+        "TraceStart", "TraceRings", "TraceStop", "TraceJoin",
+    }  # fmt: skip
     assert {request.__name__ for request in _ROUTES} == {
         request.__name__ for request in msg.Request.__args__
     } - connection

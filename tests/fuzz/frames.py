@@ -129,7 +129,9 @@ class FrameMaker:
 
     def _trace_start(self) -> Frame:
         sizes = (-64, 0, 1, 63, 100, 1 << 17, 1 << 40)
-        return Frame("trace_start", {"records": self._dice.pick(sizes)}, wrong="rings of no size")
+        return Frame(
+            "trace_start", {"records": self._dice.pick(sizes), "must": ("softly",)}, wrong="rings of no size"
+        )
 
     def _trace_rings(self) -> Frame:
         return Frame("trace_rings", {}, wrong="no trace of this connection")

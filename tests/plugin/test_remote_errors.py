@@ -126,7 +126,7 @@ def test_a_wrong_descriptor_is_refused(context: RemoteContext, private_dir: Path
     (private_dir / "file").write_bytes(bytes(4096))
     with (
         open(private_dir / "file", "r+b") as file,
-        pytest.raises(InputError, match=r"expected the descriptor of an exp"),
+        pytest.raises(InputError, match=r"expected whole pages of an exportable allocation"),
     ):
         _shared(context, file.fileno())
     reader, writer = os.pipe()

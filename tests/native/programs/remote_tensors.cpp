@@ -102,7 +102,7 @@ int main(int count, char** words) {
         context.create_tensor(ov::element::f32, {PAGE / sizeof(float)}, wanted);
         check(false, "memory of the program was imported");
     } catch (const ov::Exception& refused) {
-        std::puts(std::strstr(refused.what(), "not supported with this driver") ? "refused" : refused.what());
+        std::puts(std::strstr(refused.what(), "UNSUPPORTED_FEATURE") ? "refused" : refused.what());
     }
     std::memcpy(program, first.data(), size * sizeof(float));
     both.npu.set_tensor(both.input, ov::Tensor(ov::element::f32, shape, program));

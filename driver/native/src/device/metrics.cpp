@@ -54,8 +54,7 @@ void MetricGroup::deactivate(const Context* context) {
 void MetricGroup::check_of(const Context& context) const {
     context.check_session(device->connection);
     if (device == context.device()) return;
-    throw invalid_argument(format("metric group %s", group.name),
-                           format("of device %u", device->info.index),
+    throw invalid_argument(format("metric group %s", group.name), format("of device %u", device->info.index),
                            format("a group of device %u, as the context", context.device()->info.index));
 }
 
@@ -73,7 +72,10 @@ std::string MetricGroup::report(const uint64_t* before, const uint64_t* after) c
 
 MetricQueryPool::MetricQueryPool(std::shared_ptr<Context> of, std::shared_ptr<MetricGroup> counted,
                                  uint32_t count)
-    : Object(of), context(std::move(of)), group(std::move(counted)), used_("metric query pool", "query", count) {
+    : Object(of),
+      context(std::move(of)),
+      group(std::move(counted)),
+      used_("metric query pool", "query", count) {
     group->check_of(*context);
     if (count == 0) throw invalid_size("metric query pool", "0 queries", "at least 1");
     if (!metrics_enabled()) throw uninitialized("metrics", "not enabled", std::string(ENABLE) + "=1");

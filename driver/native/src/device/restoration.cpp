@@ -17,8 +17,8 @@ bool has_the_devices_of(const Driver& driver, const Driver& other) {
     return true;
 }
 
-// Puts an object behind the handle of a lost one of its kind, made by `make_after`. Null if that was destroyed
-// meanwhile, or cannot be made: then it stays lost, and the others do not.
+// Puts an object behind the handle of a lost one of its kind, made by `make_after`. Null if that was
+// destroyed meanwhile, or cannot be made: then it stays lost, and the others do not.
 template <class T, class MakeAfter>
 std::shared_ptr<T> replace_one(HandleTable& handles, uint64_t handle, MakeAfter make_after) {
     std::shared_ptr<T> made;

@@ -65,7 +65,10 @@ void append(std::string& out, const T& value) {
 }  // namespace
 
 ProfilingPool::ProfilingPool(std::shared_ptr<Graph> of, uint32_t count)
-    : Object(of->context), graph(std::move(of)), query_size(size_for(*graph)), used_("profiling pool", "query", count) {
+    : Object(of->context),
+      graph(std::move(of)),
+      query_size(size_for(*graph)),
+      used_("profiling pool", "query", count) {
     if (!graph->meta.profiled) {
         throw not_available("graph '" + graph->meta.name + "'", "compiled without profiling",
                             "a graph created with the profiling flag");

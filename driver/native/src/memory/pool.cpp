@@ -145,8 +145,8 @@ void MemoryPool::settle_interrupted() {
 }
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
-                                         size_t size, bool freed_by_daemon, bool exportable,
-                                         size_t alignment, uint8_t* mapped) {
+                                         size_t size, bool freed_by_daemon, bool exportable, size_t alignment,
+                                         uint8_t* mapped) {
     const uint64_t handle = answer.integer(mem_allocated::MEMORY);
     const uint64_t number = answer.integer(mem_allocated::SEGMENT);
     const size_t offset = answer.integer(mem_allocated::OFFSET);

@@ -37,8 +37,8 @@ std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, siz
         const int seals = fcntl(fd.get(), F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
             throw not_shared(name, "in " + area.path + ", which its owner could cut");
-        return pool.import_part(fd.get(), area.offset + (start - area.start),
-                                static_cast<uint8_t*>(address), size);
+        return pool.import_part(fd.get(), area.offset + (start - area.start), static_cast<uint8_t*>(address),
+                                size);
     }
     throw not_shared(name, "not in one mapping");
 }

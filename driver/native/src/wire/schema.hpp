@@ -483,10 +483,10 @@ constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSION
     COMPILATIONS = "compilations", HISTOGRAMS = "histograms";
 }
 namespace injected { constexpr std::string_view TAG = "injected", ID = "id"; }
+namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
 namespace inject_status_answer {
 constexpr std::string_view TAG = "inject_status_answer", FAULTS = "faults";
 }
-namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
 namespace trace_started { constexpr std::string_view TAG = "trace_started", TRACE = "trace"; }
 namespace trace_rings_answer {
 constexpr std::string_view TAG = "trace_rings_answer", RINGS = "rings", ENDED = "ended",
