@@ -18,8 +18,8 @@ _AT_LEAST = 1 / 3
 _NEVER_HONOURED = {
     "hello", "stop", "inject", "trace_start", "trace_rings", "trace_stop", "trace_join",
 }  # fmt: skip
-"""Requests that would end or spoil the run if they were right (right tracers: `tools/test_trace`), and what may
-come once only."""
+"""Requests that would end or spoil the run if they were right, and what may come once only. Right tracers are
+tried by `tools/test_trace`."""
 _NAMES = {CommandType.MEMORY_FILL: "Fill", CommandType.GRAPH_INITIALIZE: "GraphInit"}
 
 
