@@ -1,8 +1,16 @@
-"""The console script: Ctrl-C ends it without a word, also while it imports what it needs."""
+"""The console script: Ctrl-C ends it without a word, also while it imports what it needs.
+
+A base installation has the script without the packages behind it: it says how to get them.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
+from typing import Final
+
+_EXTRA: Final = ("typer", "rich", "platformdirs", "posix_ipc")
+"""Packages of the extra `tools`."""
 
 
 def main() -> None:
@@ -10,7 +18,15 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from softnpu.tools import cli
+    try:
+        from softnpu.tools import cli
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        sys.exit(
+            f"softnpu: the command line needs {error.name}, which is not installed. Install it with: "
+            f"{sys.executable} -m pip install 'softnpu[tools]'"
+        )
 
     signal.signal(signal.SIGINT, handler)
     cli.main()
