@@ -155,11 +155,7 @@ def _read(mark: pytest.Mark) -> _Wanted:
         faults: str | Sequence[str] | None = None,
         strict: bool = False,
     ) -> _Wanted:
-        platforms = (platform,) if isinstance(platform, str) else tuple(platform or ())
-        parts = (faults,) if isinstance(faults, str) else tuple(faults or ())
-        if not all(isinstance(text, str) for text in (*platforms, *parts)):
-            raise TypeError("platform and faults are texts, or lists of texts")
-        return _Wanted(platforms, ", ".join(parts), bool(strict))
+        return _Wanted(_texts(platform), ", ".join(_texts(faults)), bool(strict))
 
     try:
         return read(*mark.args, **mark.kwargs)
@@ -167,6 +163,14 @@ def _read(mark: pytest.Mark) -> _Wanted:
         reason = str(error).replace("_read.<locals>.read()", "it")
         text = f"mark {_MARK}: {reason}; expected platform=, faults=, strict="
         raise pytest.fail.Exception(text, pytrace=False) from None
+
+
+def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One text or several, as a tuple."""
+    texts = (given,) if isinstance(given, str) else given or ()
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{given!r} is neither a text nor a list of texts")
+    return tuple(texts)
 
 
 def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[SoftnpuDevice]:

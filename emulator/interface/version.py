@@ -9,6 +9,6 @@ def advice(daemon_major: int, client_major: int) -> str:
     if client_major > daemon_major:
         return "the daemon is the older one: end it with 'softnpu stop'; the next program starts a new one"
     return (
-        "the program has the older softnpu: install the daemon's version there (pip install --upgrade softnpu), "
+        "the program has the older softnpu: install that of the daemon there (pip install -U softnpu), "
         "or give it a daemon of its own with SOFTNPU_SOCKET"
     )

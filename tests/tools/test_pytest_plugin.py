@@ -50,6 +50,7 @@ MARKS = (
     PROLOGUE
     + """
 import pytest
+from softnpu.driver import Driver
 def infer():
     core = ov.Core()
     model = core.read_model(DIGITS)
@@ -71,8 +72,9 @@ def test_faults():
 
 @pytest.mark.npu(platform=["5010", "3720"])
 class TestClass:
-    def test_two_devices(self):
-        assert {"NPU.5010", "NPU.3720"} <= set(ov.Core().available_devices)
+    def test_two_devices(self, softnpu_test_device):
+        with Driver.open(softnpu_test_device.socket, autostart=False) as driver:
+            assert [device.info.platform for device in driver.devices] == ["5010", "3720"]
 
     @pytest.mark.npu
     def test_the_closest_mark_counts_and_a_fault_lasts_for_a_block(self, softnpu_test_device):
@@ -107,7 +109,7 @@ WRONG_MARKS = (
     "softnpu_module_device: it lasts longer than the mark npu of test_too_late; use pytestmark of the module",
     "softnpu_device: it lasts longer than the mark npu of test_theirs.py; use softnpu_module_device or",
     "mark npu: it got an unexpected keyword argument 'platfrom'; expected platform=, faults=, strict=",
-    "mark npu: platform and faults are texts, or lists of texts",
+    "mark npu: 4000 is neither a text nor a list of texts; expected platform=, faults=, strict=",
 )
 """What is said of the last tests of `MODULE`."""
 WHO = """
