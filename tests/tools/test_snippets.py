@@ -168,12 +168,14 @@ def test_modules_of_pytorch(start_daemon: StartDaemon, tmp_path: Path) -> None:
     _run(tmp_path, [each for each in _listings() if each.heading == "Modules of PyTorch"], with_path(path))
 
 
-def test_the_test_of_native_md_passes(tmp_path: Path, native_dir: dict[str, str]) -> None:
-    (listing,) = [each for each in _listings() if each.language == "py"]
+def test_tests_in_documents_pass(tmp_path: Path, native_dir: dict[str, str]) -> None:
+    listings = {each.document: each.text for each in _listings() if each.language == "py"}
+    assert listings.keys() == {"native.md", "pytest.md"}
     exec(f"{_MODEL}ov.serialize(_model([1, 3, 320, 320], 'image'), {str(tmp_path / 'model.xml')!r})", {})
     (tmp_path / "my_program").write_text("#!/bin/sh\n")
     (tmp_path / "my_program").chmod(0o755)
-    (tmp_path / "test_theirs.py").write_text("import openvino, subprocess\n" + listing.text)
+    (tmp_path / "test_native.py").write_text("import openvino, subprocess\n" + listings["native.md"])
+    (tmp_path / "test_pytest.py").write_text(listings["pytest.md"])
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-q", "-p", "softnpu.tools.pytest_plugin"],
         cwd=tmp_path,
@@ -187,7 +189,7 @@ def test_the_test_of_native_md_passes(tmp_path: Path, native_dir: dict[str, str]
 
 
 def test_others_are_commands_that_exist_and_their_output() -> None:
-    others = [each for each in _listings() if each.language not in {"python", "py"}]
+    others = [each for each in _listings() if each.language not in {"python", "py", "yaml"}]
     assert {each.language for each in others} == {"console", "sh"}
     assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []
     lines = [
