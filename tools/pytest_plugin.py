@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -22,7 +23,13 @@ _OPTION = "--softnpu-platform"
 _MISSING = "--softnpu-missing"
 _SOCKET = "SOFTNPU_SOCKET"
 _MARK = "npu"
+_living: list[Path] = []
+"""Sockets of the devices of this process, the newest last."""
 _SESSION, _MODULE, _TEST = _FIXTURES = ("softnpu_device", "softnpu_module_device", "softnpu_test_device")
+
+
+class SoftnpuWarning(pytest.PytestWarning):
+    """A device that OpenVINO in this process does not see."""
 
 
 class Environment(Mapping[str, str]):
@@ -111,7 +118,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a mark that the device of the test does not follow."""
     node, mark = next(item.iter_markers_with_node(_MARK), (None, None))
     names = getattr(item, "fixturenames", ())
-    lasting = next((name for name in (_SESSION, _MODULE) if name in names and _TEST not in names), None)
+    lasting = next((name for name in (_living: list[Path] = []
+"""Sockets of the devices of this process, the newest last."""
+_SESSION, _MODULE) if name in names and _TEST not in names), None)
     if node is None or mark is None or lasting is None or _read(mark) == _Wanted():
         return
     if lasting == _MODULE and not isinstance(node, pytest.Module):
@@ -201,4 +210,20 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
                 patch.setenv(name, value)
         # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
+        if any(_is_used_here(socket) for socket in _living):
+            text = (
+                f"{fixture}: this process has a session with a device that lasts longer; unmodified OpenVINO stays "
+                "with that one here. Use the same fixture in all tests that use OpenVINO in this process"
+            )
+            warnings.warn(SoftnpuWarning(text), stacklevel=1)
+        _living.append(daemon.socket)
+        stack.callback(_living.remove, daemon.socket)
         yield SoftnpuDevice(daemon.socket, environment)
+
+
+def _is_used_here(socket: Path) -> bool:
+    """Whether this process has a session with that daemon, besides ours that only looks."""
+    from softnpu.driver import Driver
+
+    with Driver.open(socket, autostart=False, role="monitor") as driver:
+        return any(session.pid == os.getpid() for session in driver.status().sessions)

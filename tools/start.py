@@ -21,11 +21,12 @@ def main() -> None:
     try:
         from softnpu.tools import cli
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA:
             raise
         sys.exit(
-            f"softnpu: the command line needs {error.name}, which is not installed. Install it with: "
-            f"{sys.executable} -m pip install 'softnpu[tools]'"
+            f"softnpu: the command line needs {package}, which is not installed. Install what the extra "
+            f"softnpu[tools] has: {sys.executable} -m pip install {' '.join(_EXTRA)}"
         )
 
     signal.signal(signal.SIGINT, handler)

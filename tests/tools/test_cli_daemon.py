@@ -278,8 +278,9 @@ def test_a_daemon_in_another_container_is_stopped_whose_pid_is_another_process_h
         str(path),
     ]
     with subprocess.Popen([*container, *command], stderr=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stderr is not None
-        wait_until(lambda: "ready at" in daemon.stderr.readline())
+        said = daemon.stderr
+        assert said is not None
+        wait_until(lambda: "ready at" in said.readline())
         assert softnpu("stop", "--socket", str(path)).words == f"daemon 1 at {path} stopped\n"
         assert not endpoint.lock_path(path).exists()
         daemon.communicate(timeout=DEADLINE_S)
