@@ -118,9 +118,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a mark that the device of the test does not follow."""
     node, mark = next(item.iter_markers_with_node(_MARK), (None, None))
     names = getattr(item, "fixturenames", ())
-    lasting = next((name for name in (_living: list[Path] = []
-"""Sockets of the devices of this process, the newest last."""
-_SESSION, _MODULE) if name in names and _TEST not in names), None)
+    lasting = next((name for name in (_SESSION, _MODULE) if name in names and _TEST not in names), None)
     if node is None or mark is None or lasting is None or _read(mark) == _Wanted():
         return
     if lasting == _MODULE and not isinstance(node, pytest.Module):
@@ -212,8 +210,9 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
         if any(_is_used_here(socket) for socket in _living):
             text = (
-                f"{fixture}: this process has a session with a device that lasts longer; unmodified OpenVINO stays "
-                "with that one here. Use the same fixture in all tests that use OpenVINO in this process"
+                f"{fixture}: this process has a session with a device that lasts longer; unmodified "
+                "OpenVINO stays with that one here. Use the same fixture in all tests that use OpenVINO in "
+                "this process"
             )
             warnings.warn(SoftnpuWarning(text), stacklevel=1)
         _living.append(daemon.socket)
