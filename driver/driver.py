@@ -17,7 +17,7 @@ from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
 tracing.register(traced_calls.METHODS)
 API_VERSION = extensions.version(1, 15)
@@ -144,7 +144,7 @@ def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
             "firmware interface",
             found=f"the daemon (pid {welcome.pid}) speaks {welcome.major}.{welcome.minor}",
             expected=f"{INTERFACE_MAJOR}.x",
-            hint="end it with 'softnpu stop'; the next program starts one of this version",
+            hint=advice(welcome.major, INTERFACE_MAJOR),
         )
     return welcome
 

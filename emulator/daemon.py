@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from softnpu.emulator import access
+from softnpu.emulator import access, activation
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.log_file import LogRotation
 from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
@@ -103,6 +103,14 @@ def start_background(settings: DaemonSettings) -> int:
     Raises `Refused` with the daemon's own reason when it does not come up.
     """
     settings.check()
+    if activation.passed_sockets():
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "passed socket (LISTEN_FDS)",
+            found="a daemon in the background",
+            expected="one in the process that the socket was passed to",
+            hint="start it with --foreground",
+        )
     environment = saved_environment(os.environ)
     _prepare_folder(settings)
     log_file = endpoint.log_path(Path(settings.socket))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from softnpu.emulator import access
+from softnpu.emulator import access, activation
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.file_claim import FileClaim
 from softnpu.emulator.common.process_identity import ProcessIdentity
@@ -28,13 +28,16 @@ class ServedSocket:
     def __init__(self, settings: DaemonSettings) -> None:
         self.path = Path(settings.socket)
         self._lock: DaemonLock | None = DaemonLock(self.path)
+        others = bool(settings.allow_users or settings.allow_groups)
         try:
-            self.listener = _listen(self.path)
+            passed = activation.take_listener(self.path, others=others)
+            self.listener = _listen(self.path) if passed is None else passed
         except BaseException:
             self._lock.release()
             raise
+        self._is_passed = passed is not None
         try:
-            if settings.allow_users or settings.allow_groups:
+            if others:
                 access.open_socket_to(self.path, settings.allow_users, settings.allow_groups)
         except BaseException:
             self.close()
@@ -49,15 +52,18 @@ class ServedSocket:
         """Release the path for the next daemon; harmless when repeated.
 
         The listener goes first: a client that waits there sees its connection end. The lock goes last:
-        without it the path may be another daemon's.
+        without it the path may be another daemon's. Of a socket that was passed only the copy goes: who waits
+        there is the next daemon's.
         """
         if self._lock is None:
             return
-        self.listener.shutdown(socket.SHUT_RDWR)  # a child that is being started may still have a copy
+        if not self._is_passed:
+            self.listener.shutdown(socket.SHUT_RDWR)  # a child that is being started may still have a copy
         self.listener.close()
         if failpoints.active is not None:
             failpoints.hit("supervisor.withdraw")
-        self.path.unlink(missing_ok=True)
+        if not self._is_passed:
+            self.path.unlink(missing_ok=True)
         self._lock.release()
         self._lock = None
 

@@ -9,6 +9,7 @@ import select
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -42,6 +43,7 @@ _LIMITS: Final = (
 )
 # The supervisor gives each engine and worker two seconds to end before it kills them.
 _END_S: Final = 15.0
+_LOOK_S: Final = 0.02
 
 
 def daemon(
@@ -280,18 +282,38 @@ def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
 
 
 class EndingProcess(NamedTuple):
-    """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it."""
+    """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it.
+
+    `lock`: its lock file, of a process in another container, whose pid means nothing here.
+    """
 
     pid: int
     pidfd: int
+    lock: Path | None = None
 
 
 def _ask(path: Path) -> EndingProcess:
     """Ask the daemon to end."""
+    from softnpu.emulator.interface import endpoint
+
     with connect(path) as driver:
-        ending = EndingProcess(driver.daemon_pid, _open_pidfd(driver.daemon_pid))
+        pid = driver.daemon_pid
+        if _pid_seen_here(path) == pid:
+            ending = EndingProcess(pid, _open_pidfd(pid))
+        else:
+            ending = EndingProcess(pid, -1, endpoint.lock_path(path))
         driver.stop_daemon()
         return ending
+
+
+def _pid_seen_here(path: Path) -> int:
+    """The pid of who serves a socket, in our numbers; 0 for a process of a container that we do not see."""
+    from softnpu.emulator.common import linux
+    from softnpu.emulator.interface import endpoint
+
+    with endpoint.new_socket() as probe, endpoint.socket_address(path) as address:
+        probe.connect(address)
+        return linux.peer_of(probe).pid
 
 
 def _send_signal(number: int, path: Path, record: DaemonRecord | None, found: str) -> EndingProcess:
@@ -326,12 +348,15 @@ def _open_pidfd(pid: int) -> int:
 
 def _await_end(ending: EndingProcess) -> None:
     """Wait until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
-    if ending.pidfd < 0:
-        return
-    poller = select.poll()
-    poller.register(ending.pidfd, select.POLLIN)
-    ended = poller.poll(_END_S * 1000)
-    os.close(ending.pidfd)
+    if ending.lock is not None:
+        ended = _await_removal(ending.lock)
+    elif ending.pidfd < 0:
+        ended = True
+    else:
+        poller = select.poll()
+        poller.register(ending.pidfd, select.POLLIN)
+        ended = bool(poller.poll(_END_S * 1000))
+        os.close(ending.pidfd)
     if not ended:
         raise ToolError(
             f"daemon {ending.pid}",
@@ -339,6 +364,16 @@ def _await_end(ending: EndingProcess) -> None:
             expected="its end",
             hint="read its log",
         )
+
+
+def _await_removal(file: Path) -> bool:
+    """Whether a file is removed within 15 s."""
+    end = time.monotonic() + _END_S
+    while file.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _remove_leftovers(path: Path) -> None:

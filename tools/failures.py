@@ -6,8 +6,6 @@ import os
 import sys
 from typing import Final
 
-from softnpu.tools.console import err, print_line
-
 DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
 
 
@@ -59,5 +57,7 @@ def describe(error: Exception) -> str:
 
 def print_error(error: Exception) -> None:
     """Print it on stderr."""
+    from softnpu.tools.console import err, print_line
+
     err.print("[bold red]softnpu:[/]", end=" ")
     print_line(describe(error), console=err)

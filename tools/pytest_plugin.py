@@ -1,20 +1,35 @@
-"""A pytest plugin: `softnpu_device`, an emulated NPU for the tests of other people's programs.
+"""A pytest plugin: an emulated NPU for the tests of other people's programs. docs/pytest.md describes it.
 
-Every worker of pytest-xdist has a daemon of its own. `--softnpu-platform 3720` chooses the platform.
+`softnpu_device` lasts for a session, `softnpu_module_device` for a module,
+`softnpu_test_device` for a test.
+`@pytest.mark.npu(platform="3720", faults="hang:after=3")` says what a device is like. Every worker of
+pytest-xdist has daemons of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _OPTION = "--softnpu-platform"
+_MISSING = "--softnpu-missing"
 _SOCKET = "SOFTNPU_SOCKET"
+_MARK = "npu"
+_living: list[Path] = []
+"""Sockets of the devices of this process, the newest last."""
+_SESSION, _MODULE, _TEST = _FIXTURES = ("softnpu_device", "softnpu_module_device", "softnpu_test_device")
+
+
+class SoftnpuWarning(pytest.PytestWarning):
+    """A device that OpenVINO in this process does not see."""
 
 
 class Environment(Mapping[str, str]):
@@ -44,15 +59,76 @@ class SoftnpuDevice:
     socket: Path
     environment: Environment
 
+    def fault(self, kind: str, **options: Any) -> AbstractContextManager[int]:
+        """Inject a fault for the length of a block; options as of `softnpu.driver.faults.inject`."""
+        from softnpu.driver import faults
+
+        return faults.injected(kind, socket=self.socket, **options)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a mark asks for."""
+
+    platforms: tuple[str, ...] = ()
+    faults: str = ""
+    strict: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """As `DaemonSettings` has it."""
+        devices = {"devices": self.platforms} if self.platforms else {}
+        return {**devices, "inject": self.faults, "strict": self.strict}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
-    parser.getgroup("softnpu").addoption(
+    """Add the options."""
+    group = parser.getgroup("softnpu")
+    group.addoption(
         _OPTION,
         action="append",
         metavar="PLATFORM",
         help="platform of the emulated NPU: 3720, 4000 (default) or 5010; repeat for more devices",
     )
+    group.addoption(
+        _MISSING,
+        choices=("fail", "skip"),
+        default="fail",
+        help="what happens to tests where the native driver is not installed: fail (default) or skip",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark."""
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(platform=None, faults=None, strict=False): an emulated NPU of this platform (several: a "
+        "list), with these faults (as SOFTNPU_INJECT has them), that refuses what silicon refuses",
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test with the mark a device, unless it asks for one by name."""
+    names: list[str] | None = getattr(item, "fixturenames", None)
+    if names is not None and item.get_closest_marker(_MARK) and not set(_FIXTURES) & set(names):
+        names.insert(0, _TEST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a mark that the device of the test does not follow."""
+    node, mark = next(item.iter_markers_with_node(_MARK), (None, None))
+    names = getattr(item, "fixturenames", ())
+    lasting = next((name for name in (_SESSION, _MODULE) if name in names and _TEST not in names), None)
+    if node is None or mark is None or lasting is None or _read(mark) == _Wanted():
+        return
+    if lasting == _MODULE and not isinstance(node, pytest.Module):
+        expected = f"pytestmark of the module, or {_TEST}"
+    elif lasting == _SESSION:
+        expected = f"{_MODULE} or {_TEST}"
+    else:
+        return
+    text = f"{lasting}: it lasts longer than the mark {_MARK} of {node.name}; use {expected}"
+    pytest.fail(text, pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -61,25 +137,92 @@ def softnpu_device(pytestconfig: pytest.Config) -> Iterator[SoftnpuDevice]:
 
     In this process OpenVINO finds it from now on, unless it has looked for an NPU before.
     """
+    yield from _device(pytestconfig, _SESSION, _Wanted())
+
+
+@pytest.fixture(scope="module")
+def softnpu_module_device(request: pytest.FixtureRequest) -> Iterator[SoftnpuDevice]:
+    """An emulated NPU that lasts for the module, as its `pytestmark` says."""
+    mark = request.node.get_closest_marker(_MARK)
+    yield from _device(request.config, _MODULE, _Wanted() if mark is None else _read(mark))
+
+
+@pytest.fixture
+def softnpu_test_device(request: pytest.FixtureRequest) -> Iterator[SoftnpuDevice]:
+    """An emulated NPU of one test, as the closest mark says."""
+    mark = request.node.get_closest_marker(_MARK)
+    yield from _device(request.config, _TEST, _Wanted() if mark is None else _read(mark))
+
+
+def _read(mark: pytest.Mark) -> _Wanted:
+    """The mark's settings; the test fails with one line if it says something else."""
+
+    def read(
+        platform: str | Sequence[str] | None = None,
+        faults: str | Sequence[str] | None = None,
+        strict: bool = False,
+    ) -> _Wanted:
+        return _Wanted(_texts(platform), ", ".join(_texts(faults)), bool(strict))
+
+    try:
+        return read(*mark.args, **mark.kwargs)
+    except TypeError as error:
+        reason = str(error).replace("_read.<locals>.read()", "it")
+        text = f"mark {_MARK}: {reason}; expected platform=, faults=, strict="
+        raise pytest.fail.Exception(text, pytrace=False) from None
+
+
+def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One text or several, as a tuple."""
+    texts = (given,) if isinstance(given, str) else given or ()
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{given!r} is neither a text nor a list of texts")
+    return tuple(texts)
+
+
+def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[SoftnpuDevice]:
+    """A daemon of its own with what is wanted, and the variables with which programs find it."""
     from contextlib import ExitStack
 
-    from softnpu.driver import native_library
+    from softnpu.driver import ZeError, ZeResult, native_library
     from softnpu.tools.failures import describe, expected
     from softnpu.tools.private_daemon import private_daemon
 
-    platforms = pytestconfig.getoption(_OPTION)
-    settings = {"devices": tuple(platforms)} if platforms else {}
+    platforms = config.getoption(_OPTION)
+    if platforms and not wanted.platforms:
+        wanted = replace(wanted, platforms=tuple(platforms))
     with ExitStack() as stack:
         try:
             library = native_library.find()
-            daemon = stack.enter_context(private_daemon(**settings))
+            daemon = stack.enter_context(private_daemon(**wanted.settings()))
             environment = Environment(library.environment(daemon.socket, os.environ))
         except expected() as error:
-            pytest.fail(f"softnpu_device: {describe(error)}", pytrace=False)
+            reason = f"{fixture}: {describe(error)}"
+            missing = isinstance(error, ZeError) and error.result == ZeResult.ERROR_DEPENDENCY_UNAVAILABLE
+            if missing and config.getoption(_MISSING) == "skip":
+                raise pytest.skip.Exception(reason) from None
+            raise pytest.fail.Exception(reason, pytrace=False) from None
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in environment.items():
             if os.environ.get(name) != value:
                 patch.setenv(name, value)
         # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
+        if any(_is_used_here(socket) for socket in _living):
+            text = (
+                f"{fixture}: this process has a session with a device that lasts longer; unmodified "
+                "OpenVINO stays with that one here. Use the same fixture in all tests that use OpenVINO in "
+                "this process"
+            )
+            warnings.warn(SoftnpuWarning(text), stacklevel=1)
+        _living.append(daemon.socket)
+        stack.callback(_living.remove, daemon.socket)
         yield SoftnpuDevice(daemon.socket, environment)
+
+
+def _is_used_here(socket: Path) -> bool:
+    """Whether this process has a session with that daemon, besides ours that only looks."""
+    from softnpu.driver import Driver
+
+    with Driver.open(socket, autostart=False, role="monitor") as driver:
+        return any(session.pid == os.getpid() for session in driver.status().sessions)

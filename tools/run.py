@@ -59,14 +59,26 @@ def run(
     raise typer.Exit(code)
 
 
-def env(platform: PlatformOption = None, socket: SocketOption = None) -> None:
+def env(
+    platform: PlatformOption = None,
+    socket: SocketOption = None,
+    github: Annotated[
+        bool, typer.Option("--github", help='Print lines for a workflow: >> "$GITHUB_ENV".')
+    ] = False,
+) -> None:
     """Print what a shell has to set so that programs find the NPU: eval "$(softnpu env)"."""
     from softnpu.driver import native_library
 
     variables = environment_for(native_library.find(), socket_path(socket), platform, os.environ)
     for name, value in variables.items():
         if os.environ.get(name) != value:
-            typer.echo(f"export {name}={shlex.quote(value)}")
+            typer.echo(_github_line(name, value) if github else f"export {name}={shlex.quote(value)}")
+
+
+def _github_line(name: str, value: str) -> str:
+    if "\n" in value:
+        raise ToolError(f"variable {name}", found="a line break in it", expected="one line for $GITHUB_ENV")
+    return f"{name}={value}"
 
 
 def environment_for(

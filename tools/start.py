@@ -1,8 +1,16 @@
-"""The console script: Ctrl-C ends it without a word, also while it imports what it needs."""
+"""The console script: Ctrl-C ends it without a word, also while it imports what it needs.
+
+A base installation has the script without the packages behind it: it says how to get them.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
+from typing import Final
+
+_EXTRA: Final = ("typer", "rich", "platformdirs", "posix_ipc")
+"""Packages of the extra `tools`."""
 
 
 def main() -> None:
@@ -10,7 +18,16 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from softnpu.tools import cli
+    try:
+        from softnpu.tools import cli
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA:
+            raise
+        sys.exit(
+            f"softnpu: the command line needs {package}, which is not installed. Install what the extra "
+            f"softnpu[tools] has: {sys.executable} -m pip install {' '.join(_EXTRA)}"
+        )
 
     signal.signal(signal.SIGINT, handler)
     cli.main()

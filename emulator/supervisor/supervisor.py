@@ -17,7 +17,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 from softnpu.emulator.supervisor import activity_answer
 from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
@@ -265,7 +265,7 @@ class Supervisor:
                 "firmware interface",
                 found=f"{hello.client[:64]!r} speaks {hello.major}.{hello.minor}",
                 expected=f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}, pid {os.getpid()}) does",
-                hint="end it with 'softnpu stop', or install the same softnpu version on both sides",
+                hint=advice(INTERFACE_MAJOR, hello.major),
             )
         return msg.Welcome(
             major=INTERFACE_MAJOR,

@@ -270,6 +270,31 @@ def test_a_daemon_of_another_version_is_told_with_its_pid_and_stopped(
     assert not daemon.socket.exists()
 
 
+def test_a_daemon_in_another_container_is_stopped_whose_pid_is_another_process_here(
+    private_dir: Path,
+) -> None:
+    path = private_dir / "npu.sock"
+    container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "softnpu.tools.cli",
+        "daemon",
+        "--foreground",
+        "--socket",
+        str(path),
+    ]
+    with subprocess.Popen([*container, *command], stderr=subprocess.PIPE, text=True) as daemon:
+        said = daemon.stderr
+        assert said is not None
+        wait_until(lambda: "ready at" in said.readline())
+        assert softnpu("stop", "--socket", str(path)).words == f"daemon 1 at {path} stopped\n"
+        assert not endpoint.lock_path(path).exists()
+        daemon.communicate(timeout=DEADLINE_S)
+    assert daemon.returncode == 0
+
+
 @pytest.mark.parametrize("field", ["start_time", "boot_id"])
 def test_force_never_kills_a_process_that_is_not_proven_to_be_the_daemon(
     daemon: Daemon, start_python: StartPython, field: str, impatient: Callable[..., Result]

@@ -46,6 +46,80 @@ def test_it(softnpu_device):
     environment = softnpu_device.environment
     assert "SOME_OTHER" in environment
 """
+MARKS = (
+    PROLOGUE
+    + """
+import pytest
+from softnpu.driver import Driver
+def infer():
+    core = ov.Core()
+    model = core.read_model(DIGITS)
+    model.reshape([1, 1, 8, 8])
+    core.compile_model(model, "NPU")([np.ones((1, 1, 8, 8), np.float32)])
+
+def platform():
+    return ov.Core().get_property("NPU", "DEVICE_ARCHITECTURE")
+
+@pytest.mark.npu(platform="3720")
+def test_mark_alone():
+    assert platform() == "3720"
+
+@pytest.mark.npu(faults="compile-fail")
+def test_faults():
+    with pytest.raises(RuntimeError):
+        infer()
+    infer()
+
+@pytest.mark.npu(platform=["5010", "3720"])
+class TestClass:
+    def test_two_devices(self, softnpu_test_device):
+        with Driver.open(softnpu_test_device.socket, autostart=False) as driver:
+            assert [device.info.platform for device in driver.devices] == ["5010", "3720"]
+
+    @pytest.mark.npu
+    def test_the_closest_mark_counts_and_a_fault_lasts_for_a_block(self, softnpu_test_device):
+        assert platform() == "4000"
+        with softnpu_test_device.fault("compile-fail"), pytest.raises(RuntimeError):
+            infer()
+        infer()
+"""
+)
+NESTED = """
+import openvino as ov, pytest
+@pytest.mark.npu
+def test_short(): ov.Core().available_devices
+def test_session(softnpu_device): ov.Core().available_devices
+@pytest.mark.npu(platform="3720")
+def test_nested(): pass
+"""
+MODULE = """
+import pytest
+from softnpu.driver import Driver
+pytestmark = pytest.mark.npu(platform="3720")
+seen = []
+def test_one(softnpu_module_device):
+    seen.append(softnpu_module_device.socket)
+def test_same(softnpu_module_device):
+    with Driver.open(softnpu_module_device.socket, autostart=False) as driver:
+        assert driver.devices[0].info.platform == "3720"
+    assert seen == [softnpu_module_device.socket]
+def test_another(softnpu_test_device):
+    assert not seen[0].samefile(softnpu_test_device.socket)
+@pytest.mark.npu(platform="4000")
+def test_too_late(softnpu_module_device): pass
+def test_too_short(softnpu_device): pass
+@pytest.mark.npu(platfrom="4000")
+def test_misspelt(): pass
+@pytest.mark.npu(platform=4000)
+def test_number(): pass
+"""
+WRONG_MARKS = (
+    "softnpu_module_device: it lasts longer than the mark npu of test_too_late; use pytestmark of the module",
+    "softnpu_device: it lasts longer than the mark npu of test_theirs.py; use softnpu_module_device or",
+    "mark npu: it got an unexpected keyword argument 'platfrom'; expected platform=, faults=, strict=",
+    "mark npu: 4000 is neither a text nor a list of texts; expected platform=, faults=, strict=",
+)
+"""What is said of the last tests of `MODULE`."""
 WHO = """
 import os, pytest
 @pytest.mark.parametrize("number", range(4))
@@ -113,6 +187,51 @@ def test_without_a_device_every_test_has_one_line_that_says_why(
     assert len(said) == 2, done.stdout
     assert all(("'9999'; expected 3720" if wrong == "platform" else "nstall g++") in line for line in said)
     assert "Traceback" not in done.stdout
+
+
+def test_marks_say_what_the_device_of_a_test_is_like(
+    tmp_path: Path, native_dir: dict[str, str], digits: Path
+) -> None:
+    done = _pytest(tmp_path, MARKS, {**native_dir, "DIGITS": str(digits)}, "--strict-markers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_a_device_that_openvino_does_not_see_here_is_warned_of(
+    tmp_path: Path, native_dir: dict[str, str]
+) -> None:
+    done = _pytest(tmp_path, NESTED, native_dir)
+    assert "3 passed, 1 warning" in done.stdout, done.stdout + done.stderr
+    assert "SoftnpuWarning: softnpu_test_device: this process has a session" in done.stdout
+
+
+def test_a_device_of_a_module_and_marks_that_no_device_follows(
+    tmp_path: Path, native_dir: dict[str, str]
+) -> None:
+    done = _pytest(tmp_path, MODULE, native_dir)
+    assert "3 passed, 4 errors" in done.stdout, done.stdout + done.stderr
+    assert all(words in done.stdout for words in WRONG_MARKS), done.stdout
+    assert "Traceback" not in done.stdout
+    assert "During handling" not in done.stdout
+
+
+def test_tests_are_skipped_with_the_next_step_if_that_is_asked_for(tmp_path: Path) -> None:
+    tests = "import pytest\n@pytest.mark.npu\ndef test_it(): pass\ndef test_that(softnpu_device): pass\n"
+    variables = {"SOFTNPU_NATIVE_DIR": str(tmp_path)}
+    done = _pytest(tmp_path, tests, variables, "--softnpu-missing", "skip", "-rs", "-vv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 skipped" in done.stdout
+    said = " ".join(done.stdout.split())
+    for fixture in ("softnpu_test_device", "softnpu_device"):
+        assert f"{fixture}: native driver: no file" in said
+    assert "install g++" in said.lower()
+
+
+def test_it_needs_no_package_of_the_command_line(tmp_path: Path, native_dir: dict[str, str]) -> None:
+    block = "import sys\nsys.modules.update(dict.fromkeys(('typer', 'rich', 'platformdirs', 'posix_ipc')))\n"
+    tests = block + "def test_it(softnpu_device):\n    assert softnpu_device.socket.exists()\n"
+    done = _pytest(tmp_path, tests, native_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_who_does_not_use_it_pays_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,6 +46,17 @@ def test_an_unmodified_program_finds_the_device(cli_daemon: Daemon, native_dir: 
     done = softnpu("run", "--", sys.executable, "-c", LIST_DEVICES, **native_dir)
     assert "'NPU'" in done.words
     assert cli_daemon.alive
+
+
+@pytest.mark.usefixtures("cli_daemon")
+def test_a_workflow_gets_the_variables_of_the_shell(native_dir: dict[str, str]) -> None:
+    shell = softnpu("env", **native_dir).words.splitlines()
+    workflow = softnpu("env", "--github", **native_dir).words.splitlines()
+    assert [shlex.split(line)[1] for line in shell] == workflow
+    assert any(line.startswith("ZE_ENABLE_ALT_DRIVERS=") for line in workflow)
+    broken = softnpu("env", "--github", **native_dir, LD_LIBRARY_PATH="/a\n/b")
+    assert broken.code == 1
+    assert "line break" in broken.err
 
 
 @pytest.mark.parametrize("separator", [["--"], []], ids=["behind --", "without --"])

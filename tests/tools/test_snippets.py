@@ -175,8 +175,13 @@ def test_modules_of_pytorch(start_daemon: StartDaemon, tmp_path: Path) -> None:
     _run(tmp_path, [each for each in _listings() if each.heading == "Modules of PyTorch"], with_path(path))
 
 
-def test_the_test_of_native_md_passes(tmp_path: Path, native_dir: dict[str, str]) -> None:
-    (listing,) = [each for each in _listings() if each.language == "py"]
+def test_only_two_documents_have_tests() -> None:
+    assert [each.document for each in _listings() if each.language == "py"] == ["native.md", "pytest.md"]
+
+
+@pytest.mark.parametrize("document", ["native.md", "pytest.md"])
+def test_the_tests_of_a_document_pass(tmp_path: Path, native_dir: dict[str, str], document: str) -> None:
+    (listing,) = [each for each in _listings() if (each.document, each.language) == (document, "py")]
     exec(f"{_MODEL}ov.serialize(_model([1, 3, 320, 320], 'image'), {str(tmp_path / 'model.xml')!r})", {})
     (tmp_path / "my_program").write_text("#!/bin/sh\n")
     (tmp_path / "my_program").chmod(0o755)
@@ -194,7 +199,7 @@ def test_the_test_of_native_md_passes(tmp_path: Path, native_dir: dict[str, str]
 
 
 def test_others_are_commands_that_exist_and_their_output() -> None:
-    others = [each for each in _listings() if each.language not in {"python", "py"}]
+    others = [each for each in _listings() if each.language not in {"python", "py", "yaml"}]
     assert {each.language for each in others} == {"console", "sh"}
     assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []
     lines = [

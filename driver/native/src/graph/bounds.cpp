@@ -1,7 +1,6 @@
 #include "graph/bounds.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <numeric>
 
@@ -52,11 +51,17 @@ uint64_t power(uint64_t base, size_t exponent) {
 
 // The largest number whose power is at most `value`, at least 1.
 uint64_t root(uint64_t value, size_t degree) {
-    auto root = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(std::pow(
-                                          static_cast<double>(value), 1.0 / static_cast<double>(degree)))));
-    while (root > 1 && power(root, degree) > value) --root;
-    while (power(root + 1, degree) <= value) ++root;
-    return root;
+    value = std::min(value, UINT64_MAX - 1);  // the powers end at UINT64_MAX
+    uint64_t low = 1, high = value;
+    while (low < high) {
+        const uint64_t middle = high - (high - low) / 2;
+        if (power(middle, degree) <= value) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
 }
 
 }  // namespace

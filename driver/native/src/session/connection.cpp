@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <cerrno>
-#include <chrono>
 
 #include "base/cancellation.hpp"
 #include "base/clock.hpp"
@@ -230,7 +229,7 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool
         }
         if (reading_) {
             const CancellationPoint here(cancellable);
-            changed_.wait_for(lock, std::chrono::nanoseconds(end - now));
+            changed_.wait_until(lock, end);
         } else {
             read_one(lock, end, cancellable);
         }

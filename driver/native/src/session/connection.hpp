@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/condition.hpp"
 #include "base/error_info.hpp"
 #include "base/session_fd.hpp"
 #include "wire/frame.hpp"
@@ -88,7 +88,7 @@ private:
     const SessionFd socket_;
     std::mutex send_mutex_;
     std::mutex mutex_;
-    std::condition_variable changed_;
+    Condition changed_;
     std::map<uint32_t, std::shared_ptr<Pending>> pending_;
     std::atomic<uint32_t> abandoned_{0};  // how many of them
     uint32_t last_number_ = 0;

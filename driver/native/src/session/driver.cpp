@@ -44,12 +44,12 @@ bool in_affinity_mask(uint32_t index) {
     return wanted.find(format(",%u,", index)) != std::string::npos;
 }
 
-Error other_version(const std::string& found) {
+Error other_version(const std::string& found, const std::string& hint) {
     return unsupported_version(
         "firmware interface", found,
         format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", interface::MAJOR,
                interface::MAJOR, interface::MINOR),
-        "install library and daemon of one softnpu, and restart the daemon");
+        hint);
 }
 
 struct Session {
@@ -70,7 +70,8 @@ Session say_hello() {
             return {std::move(connection), std::move(answer)};
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
-                throw other_version(failure.info().found + "; the daemon wants " + failure.info().expected);
+                throw other_version(failure.info().found + "; the daemon wants " + failure.info().expected,
+                                    failure.info().hint);
             // the daemon ended before it read the request
             if (!connection->was_closed() || !launch.may_try_again()) throw;
         }
@@ -117,7 +118,8 @@ std::shared_ptr<Driver> connect_driver() {
     if (major != interface::MAJOR) {
         throw other_version(format("the daemon (%s) speaks %lu.%lu",
                                    answer.fields.string(welcome::SERVER).c_str(), major,
-                                   answer.fields.integer(welcome::MINOR)));
+                                   answer.fields.integer(welcome::MINOR)),
+                            "end it with 'softnpu stop', and install library and daemon of one softnpu");
     }
     const Value* const granted = answer.fields.find(welcome::LIMITS);
     const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
