@@ -14,8 +14,10 @@ import typer
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, predicting, run, status
+from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
+from softnpu.tools.model_report import cli as model_report
 from softnpu.tools.stress import cli as stress
 
 app = typer.Typer(
@@ -50,6 +52,8 @@ app.command("demo")(demo.demo)
 app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)
 app.command("predict")(predicting.predict)
+app.command("compare")(compare.compare)
+app.command("report")(model_report.report)
 # behind the program's name everything is the program's: no option of it is read as one of ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)
