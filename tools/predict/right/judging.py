@@ -33,7 +33,7 @@ from softnpu.tools.predict.right.running import Halved, Look, Runs
 _SUSPECTS: Final = 200
 """Points whose own error is looked at, in execution order."""
 _WIDENINGS: Final = 4
-_TRIALS: Final = 16
+_TRIALS: Final = 40
 _LONGEST_S: Final = 60.0
 """No search for a list goes on after this time."""
 _WORTHY: Final = 0.5

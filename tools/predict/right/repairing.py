@@ -54,9 +54,13 @@ class Names:
         """The types of these operations, as far as a list can name them."""
         return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(self.kept)
 
+    def operations(self, names: Iterable[str]) -> frozenset[str]:
+        """The operations that a list keeps in f32."""
+        return frozenset[str]().union(*(self.kept.get(name, frozenset()) for name in names))
+
     def count(self, names: Iterable[str]) -> int:
-        """How many operations a list keeps in f32."""
-        return len(frozenset[str]().union(*(self.kept.get(name, frozenset()) for name in names)))
+        """How many these are."""
+        return len(self.operations(names))
 
 
 def wanted(
@@ -89,6 +93,7 @@ class Search:
 
     def smallest(self, right: frozenset[str]) -> frozenset[str]:
         """A list as `right`, without any name that can be left out or replaced by a narrower one."""
+        self._tried[self.names.operations(right)] = True
         shrunk = True
         while shrunk and not self.ended:
             shrunk = False
@@ -116,13 +121,15 @@ class Search:
                 yield rest | {pattern}
 
     def _try(self, names: frozenset[str]) -> bool:
-        if names in self._tried:
-            return self._tried[names]
-        if not names or len(self._tried) >= self.runs:
-            self.ended |= bool(names)
+        """Whether the model is right with a list; lists that keep the same operations are one."""
+        kept = self.names.operations(names)
+        if kept in self._tried:
+            return self._tried[kept]
+        if not kept or len(self._tried) >= self.runs:
+            self.ended |= bool(kept)
             return False
-        self._tried[names] = self.is_right(names)
-        return self._tried[names]
+        self._tried[kept] = self.is_right(names)
+        return self._tried[kept]
 
 
 def _prefixes(name: str) -> Iterator[str]:
