@@ -157,12 +157,13 @@ class _Graph:
     def _readers(self, output: ov.Output) -> list[ov.Input]:
         """The inputs that a rounding of `output` is for.
 
-        A layer in f32 reads f32 from inputs of the model and from others in f32; from the rest what they have
-        in f16.
+        A layer in f32 reads f32 from inputs of the model, integers and others in f32; from the rest it reads
+        what they have in f16.
         """
         operation = output.get_node()
-        from_parameter = operation.get_type_name() == "Parameter"
-        in_f32 = self._in_f32 if from_parameter or operation.get_name() in self._in_f32 else set()
+        name, from_parameter = operation.get_name(), operation.get_type_name() == "Parameter"
+        in_full = from_parameter or name in self._quantised or name in self._in_f32
+        in_f32 = self._in_f32 if in_full else set()
         return [
             each
             for each in output.get_target_inputs()

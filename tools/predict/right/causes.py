@@ -37,7 +37,7 @@ def is_wrong(error: Error) -> bool:
 
 @dataclass(frozen=True)
 class Findings:
-    """The points with trouble by key, in execution order, that reach a wrong output, and those that do not."""
+    """The points with trouble by key, in execution order: those that reach a wrong output, and others."""
 
     reaching: dict[str, Trouble]
     without_effect: dict[str, Trouble]
@@ -65,11 +65,7 @@ def findings(
     """What happens to each point. `own` are the errors of `suspects`; one that is missing counts as small."""
     wrong = _wrong(seen)
     reaching = points.reaching(wrong, wrong_outputs)
-    decided = {
-        key: _trouble(points, seen, own, key)
-        for key in points.points
-        if key in reaching
-    }
+    decided = {key: _trouble(points, seen, own, key) for key in points.points if key in reaching}
     overflowing = {
         key: Trouble.OVERFLOWS
         for key in points.points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,14 @@ from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, INFINITY, SAT
 from softnpu.tools.compare.feeds import Feeds
 from softnpu.tools.predict.right import causes
 from softnpu.tools.predict.right.causes import Findings, Seen
-from softnpu.tools.predict.right.measuring import NOTHING, Extent, error_of, extent_of, worse
+from softnpu.tools.predict.right.measuring import (
+    NOTHING,
+    SMALLEST_NORMAL,
+    Extent,
+    error_of,
+    extent_of,
+    worse,
+)
 from softnpu.tools.predict.right.repairing import Names, Search, wanted
 from softnpu.tools.predict.right.result import (
     Error,
@@ -36,6 +43,8 @@ _WIDENINGS: Final = 4
 _TRIALS: Final = 40
 _LONGEST_S: Final = 60.0
 """No search for a list goes on after this time."""
+_SHARES: Final = frozenset({"HSigmoid", "HardSigmoid", "Sigmoid", "Softmax"})
+"""Layers of results from 0 to 1: what is below the smallest normal f16 is none of it."""
 _WORTHY: Final = 0.5
 """A list is good if it leaves at most this part of the tolerance."""
 
@@ -51,9 +60,12 @@ class _Seen:
 
 
 class Judge:
-    """Judges one model with given samples. `source` has a name of its own for each operation."""
+    """Judges one model with given samples. `source` has a name of its own for each operation.
 
-    def __init__(self, source: ov.Model, feeds: Feeds, arithmetic: Arithmetic) -> None:
+    `bounded`: only the first sample, if the values of all layers do not fit into memory at once.
+    """
+
+    def __init__(self, source: ov.Model, feeds: Feeds, arithmetic: Arithmetic, bounded: bool = False) -> None:
         self._source = source
         self._feeds = feeds
         self._arithmetic = arithmetic
@@ -61,10 +73,14 @@ class Judge:
         self._names = Names.of(source, self._runs.base)
         self._kinds = {node.friendly_name: node.get_type_name() for node in self._runs.base.get_ordered_ops()}
         self._end = math.inf
+        self._bounded = bounded
 
     def judge(self) -> Right:
         """Look at every rounding, and if an output is wrong look for what makes it right."""
         halved = self._runs.halved(self._arithmetic)
+        parts = self._runs.parts(halved)
+        count = 1 if self._bounded and parts > 1 else len(self._feeds.steps)
+        self._runs.samples = self._feeds.steps[:count]
         seen = self._look(halved)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
         found = self._findings(halved, seen, wrong)
@@ -76,7 +92,7 @@ class Judge:
             verdict=Rightness.WRONG if wrong else Rightness.RIGHT,
             overflow=SATURATE if self._arithmetic.saturates else INFINITY,
             inputs=self._feeds.origin,
-            samples=len(self._feeds.steps),
+            samples=count,
             points=len(seen.points),
             outputs=self._outputs(seen.outputs),
             causes=(*first, *(seen.inner if wrong else ()), *later),
@@ -85,6 +101,7 @@ class Judge:
             largest=_largest(halved, seen),
             repair=repair,
             runs=self._runs.count,
+            notes=_notes(parts, len(self._feeds.steps) - count, halved),
         )
 
     # ------------------------------------------------------------ what is seen
@@ -94,10 +111,11 @@ class Judge:
         for each in halved.inner:
             rounding.take_count(each.counter)
         for look in self._runs.looked(halved):
-            _add_outputs(seen, look)
+            _add_outputs(seen, look, halved)
             for key, (value, reference) in look.values.items():
+                error = error_of(value, reference, _floor(halved, [key]))
                 seen.points[key] = _joined(
-                    seen.points.get(key), Seen(extent_of(reference), look.sample, error_of(value, reference))
+                    seen.points.get(key), Seen(extent_of(reference), look.sample, error)
                 )
         for each in halved.inner:
             count = rounding.take_count(each.counter)
@@ -119,20 +137,24 @@ class Judge:
         if suspects:
             for look in self._runs.alone(halved, suspects):
                 for key, (value, reference) in look.values.items():
-                    seen.own[key] = worse(seen.own.get(key, NOTHING), error_of(value, reference))
+                    error = error_of(value, reference, _floor(halved, [key]))
+                    seen.own[key] = worse(seen.own.get(key, NOTHING), error)
         return causes.findings(halved.points, seen.points, seen.own, wrong)
 
     def _told(self, halved: Halved, seen: _Seen, key: str, trouble: Trouble, found: int = 0) -> LayerTrouble:
         point, each = halved.points.points[key], seen.points[key]
         layer, kind = self._names.owners.get(point.layer, (point.layer, point.type))
+        step = "" if layer == point.layer else point.layer.removeprefix(f"{layer}/")
         group = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
-        if group and layer == point.layer:  # a product with its bias and activation goes by the product's name
+        if (
+            group and layer == point.layer
+        ):  # a product with its bias and activation goes by the product's name
             layer, kind = self._names.owners.get(group[-1], (layer, kind))
         return LayerTrouble(
             layer=layer,
             type=kind,
             trouble=trouble,
-            step="" if layer == point.layer else point.layer,
+            step=step,
             largest=each.extent.largest,
             index=each.extent.index,
             sample=each.sample,
@@ -201,9 +223,9 @@ class Judge:
         return time.monotonic() < self._end and self._is_worthy(self._errors(names))
 
     def _errors(self, names: frozenset[str]) -> list[Error]:
-        seen = _Seen()
-        for look in self._runs.outputs(self._halved(names)):
-            _add_outputs(seen, look)
+        seen, halved = _Seen(), self._halved(names)
+        for look in self._runs.outputs(halved):
+            _add_outputs(seen, look, halved)
         return seen.outputs
 
     def _halved(self, names: frozenset[str]) -> Halved:
@@ -230,8 +252,15 @@ class Judge:
         )
 
 
-def _add_outputs(seen: _Seen, look: Look) -> None:
-    errors = [error_of(value, reference) for value, reference in look.outputs]
+def _floor(halved: Halved, keys: Iterable[str]) -> float:
+    """What the magnitudes at these points are taken to be at least."""
+    kinds = {halved.points.points[key].type for key in keys}
+    return SMALLEST_NORMAL if kinds and kinds <= _SHARES else 0.0
+
+
+def _add_outputs(seen: _Seen, look: Look, halved: Halved) -> None:
+    floors = [_floor(halved, keys) for keys in halved.points.outputs]
+    errors = [error_of(*pair, floor) for pair, floor in zip(look.outputs, floors, strict=True)]
     known = seen.outputs or [NOTHING] * len(errors)
     seen.outputs = [worse(one, other) for one, other in zip(known, errors, strict=True)]
 
@@ -245,17 +274,19 @@ def _joined(before: Seen | None, now: Seen) -> Seen:
     return Seen(extent, larger.sample, worse(before.error, now.error))
 
 
+def _notes(parts: int, left_out: int, halved: Halved) -> tuple[str, ...]:
+    notes = []
+    if parts > 1:
+        only = ", and with one sample only" if left_out else ""
+        notes.append(f"its layers were read in {parts} parts, for memory{only}")
+    if halved.inner:
+        notes.append(f"of {len(halved.inner)} roundings in bodies only overflows are counted")
+    return tuple(notes)
+
+
 def _largest(halved: Halved, seen: _Seen) -> Largest | None:
     if not seen.points:
         return None
     key = max(seen.points, key=lambda each: seen.points[each].extent.largest)
     extent = seen.points[key].extent
     return Largest(halved.points.points[key].layer, extent.largest, extent.index)
-
-
-def kinds(found: Iterable[LayerTrouble]) -> Mapping[Trouble, int]:
-    """How many layers have which trouble."""
-    counts: dict[Trouble, int] = {}
-    for each in found:
-        counts[each.trouble] = counts.get(each.trouble, 0) + 1
-    return counts

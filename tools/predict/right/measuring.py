@@ -59,8 +59,11 @@ def extent_of(reference: Array) -> Extent:
     return Extent(largest, index, beyond, reference.size)
 
 
-def error_of(value: Array, reference: Array) -> Error:
-    """How far `value` is from `reference`; infinite if one is not finite where the other is."""
+def error_of(value: Array, reference: Array, floor: float = 0.0) -> Error:
+    """How far `value` is from `reference`; infinite if one is not finite where the other is.
+
+    Magnitudes below `floor` count as that.
+    """
     if value.shape != reference.shape:
         return _INFINITE
     if reference.dtype.kind != "f":
@@ -73,9 +76,10 @@ def error_of(value: Array, reference: Array) -> Error:
         gap = ours - theirs
         squares = float(np.dot(gap, gap))
     if not math.isfinite(squares):
-        return _of_extremes(ours, theirs)
+        return _of_extremes(ours, theirs, floor)
     peak = _magnitude(gap)
-    return _shares(math.sqrt(squares), _norm(theirs), peak, _magnitude(theirs))
+    whole = max(_norm(theirs), floor * math.sqrt(ours.size))
+    return _shares(math.sqrt(squares), whole, peak, max(_magnitude(theirs), floor))
 
 
 def worse(one: Error, other: Error) -> Error:
@@ -83,7 +87,7 @@ def worse(one: Error, other: Error) -> Error:
     return Error(max(one.mean, other.mean), max(one.peak, other.peak))
 
 
-def _of_extremes(ours: Array, theirs: Array) -> Error:
+def _of_extremes(ours: Array, theirs: Array, floor: float) -> Error:
     """The same with squares beyond f32, and with infinities: those of f32 are 65504 in f16 or infinite."""
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     same |= np.isinf(theirs) & (np.sign(ours) == np.sign(theirs)) & (np.abs(ours) >= F16_LARGEST)
@@ -95,8 +99,9 @@ def _of_extremes(ours: Array, theirs: Array) -> Error:
     finite = np.where(np.isfinite(exact), exact, 0)
     if not np.isfinite(gap).all():
         return _INFINITE
-    norms = float(np.sqrt(gap @ gap)), float(np.sqrt(finite @ finite))
-    return _shares(*norms, float(np.abs(gap).max()), float(np.abs(finite).max()))
+    whole = max(math.sqrt(float(finite @ finite)), floor * math.sqrt(ours.size))
+    largest = max(float(np.abs(finite).max()), floor)
+    return _shares(math.sqrt(float(gap @ gap)), whole, float(np.abs(gap).max()), largest)
 
 
 def _shares(gap: float, whole: float, peak: float, largest: float) -> Error:

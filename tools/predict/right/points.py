@@ -1,4 +1,4 @@
-"""Where a model rewritten for f16 rounds: a point is a rounding, with the layers between it and those before."""
+"""Where a model rewritten for f16 rounds: a point is a rounding, and the layers since those before it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from softnpu.emulator.arithmetic import rounding
 
 _NO_LAYERS: Final = frozenset({"Parameter", "Constant", "Result"})
 _NO_READERS: Final = frozenset({"Result", "ShapeOf", rounding.OPERATION})
+_NOT_DATA: Final = frozenset({"ShapeOf", rounding.OPERATION})
+"""Shapes, and what is rounded once by the compiler: nothing behind them is computed by the device."""
 _SOURCES: Final = frozenset({"Parameter", "ReadValue", "RandomUniform", rounding.OPERATION})
 
 
@@ -35,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """The points of a model by key, in execution order; `outputs` has for each output the points behind it."""
+    """The points of a model by key, in execution order; `outputs` are those behind each output."""
 
     points: dict[str, Point]
     outputs: tuple[tuple[str, ...], ...]
@@ -69,18 +71,21 @@ def roundings(model: ov.Model) -> dict[str, ov.Node]:
 
 def points_of(model: ov.Model) -> Points:
     """The points of a rewritten model."""
+    rounded = roundings(model)
+    graph = _Graph(
+        {node.get_name(): at for at, node in enumerate(model.get_ordered_ops())},
+        {node.get_name(): key for key, node in rounded.items()},
+    )
     found = {}
-    order = {node.get_name(): at for at, node in enumerate(model.get_ordered_ops())}
-    for key, node in roundings(model).items():
+    for key, node in rounded.items():
         value = node.input_value(0)
         layer = value.get_node()
-        group, reads = _behind(value, order)
+        group, reads = graph.behind(value)
         after = tuple(dict.fromkeys(each.friendly_name for each in _readers(node)))
         found[key] = Point(
             key, layer.friendly_name, layer.get_type_name(), value.get_index(), group, reads, after
         )
-    outputs = tuple(_behind(result.input_value(0), order)[1] for result in model.get_results())
-    return Points(found, outputs)
+    return Points(found, tuple(graph.behind(each.input_value(0))[1] for each in model.get_results()))
 
 
 def _computes(node: ov.Node) -> bool:
@@ -97,23 +102,29 @@ def _computes(node: ov.Node) -> bool:
     return False
 
 
-def _behind(value: ov.Output, order: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The operations between a value and the points before it, and these points."""
-    group: dict[int, str] = {}
-    reads: dict[str, None] = {}
-    pending, seen = [value], set()
-    while pending:
-        port = pending.pop()
-        node = port.get_node()
-        kind = node.get_type_name()
-        if kind == rounding.OPERATION:
-            reads[key_of(node.input_value(0))] = None
-        elif kind != "ShapeOf" and node.get_name() not in seen:
-            seen.add(node.get_name())
-            pending += node.input_values()
-            if kind not in _NO_LAYERS:
-                group[order[node.get_name()]] = node.friendly_name
-    return tuple(group[at] for at in sorted(group)), tuple(reads)
+@dataclass(frozen=True)
+class _Graph:
+    """The operations of a model in order, and the key of each point, by the names of its operations."""
+
+    order: dict[str, int]
+    keys: dict[str, str]
+
+    def behind(self, value: ov.Output) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The operations between a value and the points before it, and these points."""
+        group: dict[int, str] = {}
+        reads: dict[str, None] = {}
+        pending, seen = [value], set()
+        while pending:
+            node = pending.pop().get_node()
+            kind, name = node.get_type_name(), node.get_name()
+            if name in self.keys:
+                reads[self.keys[name]] = None
+            elif kind not in _NOT_DATA and name not in seen:
+                seen.add(name)
+                pending += node.input_values()
+                if kind not in _NO_LAYERS:
+                    group[self.order[name]] = node.friendly_name
+        return tuple(group[at] for at in sorted(group)), tuple(reads)
 
 
 def _readers(node: ov.Node) -> Iterator[ov.Node]:

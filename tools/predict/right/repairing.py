@@ -52,7 +52,9 @@ class Names:
 
     def of_layers(self, layers: Iterable[str]) -> frozenset[str]:
         """The types of these operations, as far as a list can name them."""
-        return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(self.kept)
+        return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(
+            self.kept
+        )
 
     def operations(self, names: Iterable[str]) -> frozenset[str]:
         """The operations that a list keeps in f32."""
@@ -83,7 +85,7 @@ def wanted(
 
 @dataclass
 class Search:
-    """Looks for the list that keeps fewest operations. `is_right` runs the model with a list; at most `runs` times."""
+    """Looks for the list that keeps fewest operations. `is_right` runs the model with a list, `runs` times."""
 
     names: Names
     is_right: Callable[[frozenset[str]], bool]

@@ -1,7 +1,7 @@
 """Both models executed by OpenVINO's CPU runtime in this process, as the emulator's engine executes them.
 
-The model in f16 is that of `emulator/arithmetic`. Values are read behind its roundings, where nothing is fused:
-looking changes no bit. The model in f32 is read at the same places.
+The model in f16 is that of `emulator/arithmetic`. Values are read behind its roundings, where nothing is
+fused: looking changes no bit. The model in f32 is read at the same places.
 """
 
 from __future__ import annotations
@@ -59,12 +59,16 @@ class Runs:
 
     def __init__(self, source: ov.Model, samples: Sequence[Feed], arithmetic: Arithmetic) -> None:
         self._source = source
-        self._samples = samples
+        self.samples = samples
         self._core = ov.Core()
         self._base = source.clone()
         decompositions.decompose(self._base, arithmetic.kept)
         self._reference: list[list[Array]] | None = None
         self.count = 0
+
+    def parts(self, halved: Halved) -> int:
+        """In how many parts the values of all points are read."""
+        return sum(1 for _ in _portions(halved.model, list(halved.points.points.values())))
 
     @property
     def base(self) -> ov.Model:
@@ -80,7 +84,7 @@ class Runs:
         return Halved(model, points_of(model), inner)
 
     def looked(self, halved: Halved) -> Iterator[Look]:
-        """Each sample in both models, with the values of all points: those of large models in several runs."""
+        """Each sample in both models, with the values of all points, of a large model in several runs."""
         known = {node.friendly_name for node in self._base.get_ordered_ops()}
         points = [point for point in halved.points.points.values() if point.layer in known]
         for portion in _portions(halved.model, points):
@@ -107,7 +111,7 @@ class Runs:
         first = len(self._base.outputs)
         references = self._infer(_marked(self._base, [points[key] for key in wanted]))
         request = self._compiled(_cut(halved.model, keys, sources)).create_infer_request()
-        for number, (sample, found) in enumerate(zip(self._samples, references, strict=True)):
+        for number, (sample, found) in enumerate(zip(self.samples, references, strict=True)):
             values = dict(zip(wanted, found[first:], strict=True))
             request.infer(dict(enumerate([*sample, *(values[key] for key in sources)])))
             own = [request.get_output_tensor(at).data for at in range(len(keys))]
@@ -117,7 +121,7 @@ class Runs:
     def _infer(self, model: ov.Model) -> Iterator[list[Array]]:
         """The outputs of each sample; they are valid until the next."""
         request = self._compiled(model).create_infer_request()
-        for sample in self._samples:
+        for sample in self.samples:
             request.infer(dict(enumerate(sample)))
             yield [request.get_output_tensor(at).data for at in range(len(model.outputs))]
 

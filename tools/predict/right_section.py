@@ -1,0 +1,182 @@
+"""Will it be right? The model in f16 against itself in f32, and what to keep in f32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from softnpu.emulator.arithmetic import library
+from softnpu.emulator.arithmetic.settings import MODE_PARAMS, Arithmetic
+from softnpu.emulator.interface.result import Refused
+from softnpu.tools.compare import feeds
+from softnpu.tools.compare.graph import with_unique_names
+from softnpu.tools.compare.statistics import F16_LARGEST
+from softnpu.tools.console import format_count, print_line
+from softnpu.tools.predict.right import samples
+from softnpu.tools.predict.right.causes import MEAN, PEAK
+from softnpu.tools.predict.right.judging import Judge
+from softnpu.tools.predict.right.result import (
+    Error,
+    LayerTrouble,
+    Repair,
+    Right,
+    Rightness,
+    Trouble,
+)
+from softnpu.tools.predict.section import Hint, Subject
+
+_ROWS: Final = 8
+_MANY: Final = 10.0
+
+
+class RightSection:
+    """Outputs and layers in f16 against f32, and the list of layers that makes them right."""
+
+    key = "right"
+    title = "Will it be right?"
+
+    def answer(self, subject: Subject, platform: str) -> Right:
+        """What both models computed: the same for all platforms, so it is computed once."""
+        del platform
+        if self.key not in subject.shared:
+            subject.shared[self.key] = _judged(subject)
+        found: Right = subject.shared[self.key]
+        return found
+
+    def hints(self, answers: Mapping[str, Right]) -> Sequence[Hint]:
+        """The list of layers in f32."""
+        found = next(iter(answers.values()))
+        if found.repair is None or not found.causes:
+            return []
+        first = found.causes[0]
+        text = f"set {MODE_PARAMS} to {found.repair.setting}"
+        return [Hint(text, f"{_whole_name(first)} {first.trouble} in f16", tuple(answers), 2)]
+
+    def show(self, answers: Mapping[str, Right], *, details: bool) -> None:
+        """The verdict, the layers that cause it, and the list with its proof; with `details` all layers."""
+        found = next(iter(answers.values()))
+        if found.verdict is Rightness.UNKNOWN:
+            print_line(f"  not known: {found.obstacle}")
+            return
+        _show_verdict(found)
+        if found.causes:
+            for each in found.causes if details else found.causes[:_ROWS]:
+                _show_layer(each)
+            if len(found.causes) > _ROWS and not details:
+                print_line(f"\n  and {len(found.causes) - _ROWS} more (--details)")
+            print_line("")
+        if found.inherits:
+            names = ", ".join(_whole_name(each) for each in found.inherits[: None if details else 3])
+            more = ", ..." if len(found.inherits) > 3 and not details else ""
+            verb = "inherits" if len(found.inherits) == 1 else "inherit"
+            print_line(f"  {format_count(len(found.inherits), 'layer')} {verb} it: {names}{more}")
+        if found.without_effect:
+            names = ", ".join(_with_largest(each) for each in found.without_effect[: None if details else 3])
+            more = ", ..." if len(found.without_effect) > 3 and not details else ""
+            count = format_count(len(found.without_effect), "layer")
+            verb = "overflows" if len(found.without_effect) == 1 else "overflow"
+            print_line(f"  {count} {verb} without effect on these outputs: {names}{more}")
+        if found.verdict is Rightness.WRONG:
+            _show_repair(found)
+        for note in found.notes:
+            print_line(f"  note: {note}")
+
+
+def _judged(subject: Subject) -> Right:
+    given_by_name = dict(subject.samples.arrays)
+    ports = samples.ports_of(subject.model)
+    read = feeds.read(subject.samples.files, ports)
+    given = feeds.Given(read.files, {**read.arrays, **given_by_name}, read.archive)
+    model = with_unique_names(samples.reshaped(subject.model, given))
+    for port in model.inputs:
+        if port.partial_shape.is_dynamic:
+            found = f"input '{port.any_name}' has the open shape {port.partial_shape}"
+            return _unknown(f"{found}; give it with --shape, or values with --inputs")
+    made = samples.make(model, given, subject.samples.count, subject.samples.seed)
+    try:
+        library.ensure(lambda: None)
+    except Refused as refusal:
+        return _unknown(str(refusal.info))
+    try:
+        bounded = subject.samples.count is None and not given.arrays
+        return Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
+    except RuntimeError as error:  # OpenVINO cannot compile or execute it
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return _unknown(f"OpenVINO's CPU device does not run it: {(lines or ['no reason given'])[-1][:300]}")
+
+
+def _unknown(obstacle: str) -> Right:
+    return Right(verdict=Rightness.UNKNOWN, obstacle=obstacle)
+
+
+# ---------------------------------------------------------------- text
+
+
+def _show_verdict(found: Right) -> None:
+    worst = max(found.outputs, key=lambda each: (not each.right, each.error.worst), default=None)
+    if worst is None:
+        print_line(f"  {found.verdict}: it has no outputs")
+        return
+    by = f"{_error(worst.error)} in output '{worst.name}'"
+    if found.verdict is Rightness.WRONG:
+        wrong = format_count(sum(not each.right for each in found.outputs), "output")
+        print_line(f"  wrong: {wrong} of {len(found.outputs)} differ from f32, by {by}")
+    else:
+        print_line(f"  right: outputs differ from f32 by at most {by}")
+    print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
+    looked = f"{format_count(found.points, 'rounding')} looked at"
+    print_line(f"  {format_count(found.samples, 'sample')} ({found.inputs}), {looked}, {found.runs} runs")
+    if found.largest is not None:
+        place = f"{found.largest.layer} at {_index(found.largest.index)}"
+        print_line(f"  largest value {found.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")
+
+
+def _show_layer(each: LayerTrouble) -> None:
+    print_line(f"\n  {each.trouble}: {_whole_name(each)} ({each.type})")
+    place = "in its body" if each.inside else f"at {_index(each.index)}"
+    facts = [f"largest value in f32 {each.largest:.6g} {place}"]
+    if each.beyond:
+        of = f" of {each.elements}" if each.elements else ""
+        facts.append(f"{each.beyond}{of} beyond f16")
+    if each.error is not None:
+        facts.append(f"off by {_error(each.error)}")
+    print_line(f"    {', '.join(facts)}")
+    if each.trouble is Trouble.CANCELS and each.own is not None:
+        sources = ", ".join(each.reads)
+        print_line(f"    by itself off by {_error(each.own)}: what it makes of the rounding of {sources}")
+    if each.found:
+        print_line(f"    seen when what is above was repaired ({each.found})")
+
+
+def _show_repair(found: Right) -> None:
+    if found.repair is None:
+        print_line(f"  no list of layers in f32 was found that makes it right ({found.runs} runs)")
+        return
+    repair: Repair = found.repair
+    worst = max((each.error for each in repair.outputs), key=lambda error: error.worst)
+    kept = f"{repair.kept} of {format_count(repair.operations, 'operation')} in f32"
+    search = "" if repair.smallest else "; the search was ended, a smaller list may exist"
+    print_line(f"  right with {MODE_PARAMS}={repair.setting}")
+    print_line(f"    {kept}; run with it: at most {_error(worst)} from f32{search}")
+
+
+def _whole_name(each: LayerTrouble) -> str:
+    return f"{each.layer}, step {each.step}" if each.step else each.layer
+
+
+def _with_largest(each: LayerTrouble) -> str:
+    return f"{_whole_name(each)} ({each.largest:.6g})"
+
+
+def _index(index: Sequence[int]) -> str:
+    return f"[{','.join(map(str, index))}]"
+
+
+def _error(error: Error) -> str:
+    """The larger of both errors: `0.12%`, `24 times`, `not finite`."""
+    if not math.isfinite(error.worst):
+        return "not finite"
+    if error.worst >= _MANY:
+        return f"{error.worst:.3g} times"
+    return f"{error.worst:.0%}" if error.worst >= 0.1 else f"{100 * error.worst:.2g}%"
