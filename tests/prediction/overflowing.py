@@ -73,7 +73,7 @@ def large_mvn() -> Case:
 
 
 def absorbed() -> Case:
-    """A LayerNorm in its steps, as of whisper-small: the variance overflows, the output is finite and wrong."""
+    """A LayerNorm in its steps, as of whisper-small: a variance overflows, outputs are finite and wrong."""
     x = ops.parameter([1, 6, 64], F32, name="x")
     tall = _named(ops.multiply(x, ops.constant(F32(600))), "tall")
     centred = _named(ops.subtract(tall, ops.reduce_mean(tall, ops.constant([-1]), True)), "norm/centred")

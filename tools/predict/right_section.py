@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from softnpu.emulator.arithmetic import library
-from softnpu.emulator.arithmetic.settings import MODE_PARAMS, Arithmetic
+from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
 from softnpu.emulator.interface.result import Refused
 from softnpu.tools.compare import feeds
 from softnpu.tools.compare.graph import with_unique_names
@@ -84,10 +86,9 @@ class RightSection:
 
 
 def _judged(subject: Subject) -> Right:
-    given_by_name = dict(subject.samples.arrays)
     ports = samples.ports_of(subject.model)
     read = feeds.read(subject.samples.files, ports)
-    given = feeds.Given(read.files, {**read.arrays, **given_by_name}, read.archive)
+    given = feeds.Given(read.files, {**read.arrays, **subject.samples.arrays}, read.archive)
     model = with_unique_names(samples.reshaped(subject.model, given))
     for port in model.inputs:
         if port.partial_shape.is_dynamic:
@@ -100,10 +101,20 @@ def _judged(subject: Subject) -> Right:
         return _unknown(str(refusal.info))
     try:
         bounded = subject.samples.count is None and not given.arrays
-        return Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
+        found = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
     except RuntimeError as error:  # OpenVINO cannot compile or execute it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _unknown(f"OpenVINO's CPU device does not run it: {(lines or ['no reason given'])[-1][:300]}")
+    return _with_other_params(found, subject.config.get(MODE_PARAMS, ""))
+
+
+def _with_other_params(found: Right, params: str) -> Right:
+    """The answer, whose setting has the parameters that are set already as well."""
+    others = [part for part in params.split() if not part.startswith(f"{HIGHER_PRECISION}=")]
+    if found.repair is None or not others:
+        return found
+    setting = " ".join([*others, found.repair.setting])
+    return replace(found, repair=replace(found.repair, setting=setting))
 
 
 def _unknown(obstacle: str) -> Right:
@@ -120,10 +131,10 @@ def _show_verdict(found: Right) -> None:
         return
     by = f"{_error(worst.error)} in output '{worst.name}'"
     if found.verdict is Rightness.WRONG:
-        wrong = format_count(sum(not each.right for each in found.outputs), "output")
-        print_line(f"  wrong: {wrong} of {len(found.outputs)} differ from f32, by {by}")
+        wrong = sum(not each.right for each in found.outputs)
+        print_line(f"  wrong: {wrong} of {format_count(len(found.outputs), 'output')}, off by {by}")
     else:
-        print_line(f"  right: outputs differ from f32 by at most {by}")
+        print_line(f"  right: outputs are off by at most {by}")
     print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
     looked = f"{format_count(found.points, 'rounding')} looked at"
     print_line(f"  {format_count(found.samples, 'sample')} ({found.inputs}), {looked}, {found.runs} runs")

@@ -80,8 +80,8 @@ def _wrong(seen: Mapping[str, Seen]) -> set[str]:
 
 def _has_lost_source(points: Points, seen: Mapping[str, Seen], key: str) -> bool:
     """Whether a layer reads what f16 cannot hold: whatever comes of that is not its own."""
-    sources = [seen[each].extent for each in points.points[key].reads if each in seen]
-    return any(each.overflows or each.vanishes for each in sources)
+    sources = [seen[each] for each in points.points[key].reads if each in seen]
+    return any(each.extent.overflows or (each.extent.vanishes and is_wrong(each.error)) for each in sources)
 
 
 def _trouble(points: Points, seen: Mapping[str, Seen], own: Mapping[str, Error], key: str) -> Trouble:

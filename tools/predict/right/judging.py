@@ -171,7 +171,7 @@ class Judge:
     def _repair(
         self, halved: Halved, seen: _Seen, found: Findings
     ) -> tuple[Repair | None, list[LayerTrouble]]:
-        """The smallest list that makes it right, and the causes that showed only when others were repaired."""
+        """The smallest list that makes it right, and the causes that showed when others were repaired."""
         self._end = time.monotonic() + _LONGEST_S
         later: list[LayerTrouble] = []
         known = set(found.causes)

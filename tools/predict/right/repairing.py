@@ -85,7 +85,7 @@ def wanted(
 
 @dataclass
 class Search:
-    """Looks for the list that keeps fewest operations. `is_right` runs the model with a list, `runs` times."""
+    """Looks for the list that keeps fewest operations, with `runs` calls of `is_right` at most."""
 
     names: Names
     is_right: Callable[[frozenset[str]], bool]
