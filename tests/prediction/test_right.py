@@ -130,7 +130,7 @@ def _normalised() -> ov.Model:
     x = ops.parameter([1, 3, 32, 32], np.float32, name="x")
     weights = np.full((4, 3, 1, 1), 700, np.float32) + np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1)
     product = ops.convolution(x, ops.constant(weights), [1, 1], [0, 0], [0, 0], [1, 1])
-    shape = (np.float32([each] * 4) for each in (1, 0, 80000, 1e-9))
+    shape = (np.full(4, each, np.float32) for each in (1, 0, 80000, 1e-9))
     gamma, beta, mean, variance = (ops.constant(each) for each in shape)
     return ov.Model([ops.result(ops.batch_norm_inference(product, gamma, beta, mean, variance, 10))], [x])
 

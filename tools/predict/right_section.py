@@ -92,8 +92,8 @@ def _judged(subject: Subject) -> Right:
     model = with_unique_names(samples.reshaped(subject.model, given))
     for port in model.inputs:
         if port.partial_shape.is_dynamic:
-            found = f"input '{port.any_name}' has the open shape {port.partial_shape}"
-            return _unknown(f"{found}; give it with --shape, or values with --inputs")
+            has = f"input '{port.any_name}' has the open shape {port.partial_shape}"
+            return _unknown(f"{has}; give it with --shape, or values with --inputs")
     made = samples.make(model, given, subject.samples.count, subject.samples.seed)
     try:
         library.ensure(lambda: None)

@@ -48,7 +48,7 @@ def _finite(value: Any) -> Any:
     """The same with null for what JSON has no number for."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
