@@ -9,5 +9,5 @@
 `repairing`   the smallest list of layers in f32 that makes it right
 `judging`     all of it, in that order
 
-Pure, and without a runtime: `result`, `measuring`, `causes`.
+`measuring` and `causes` decide from figures alone.
 """
