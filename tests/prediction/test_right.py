@@ -196,6 +196,19 @@ def test_what_cannot_be_run_is_unknown_and_says_why() -> None:
     assert judged(model, [np.zeros((3, 4), np.float32)]).verdict is Rightness.RIGHT
 
 
+def test_an_input_that_cannot_be_generated_is_an_obstacle() -> None:
+    x = ops.parameter([1], ov.Type.u4, name="x")
+    found = judged(ov.Model([ops.result(ops.convert(x, "f32"))], [x]))
+    assert (found.verdict, found.obstacle) == (Rightness.UNKNOWN, "input 'x': u4; expected numbers")
+
+
+def test_random_numbers_are_the_same_in_every_run() -> None:
+    x = ops.parameter([64], np.float32, name="x")
+    ends = [ops.constant(np.float32(each)) for each in (0, 1)]
+    drawn = ops.random_uniform(ops.constant([64]), *ends, "f32", 0, 0)
+    assert judged(ov.Model([ops.result(ops.multiply(x, drawn))], [x])).verdict is Rightness.RIGHT
+
+
 # ---------------------------------------------------------------- looking
 
 
@@ -218,7 +231,7 @@ def test_looking_changes_no_bit_and_the_device_has_the_same(shared_core: Core) -
 def test_a_large_model_is_read_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["feed_forward"]()
     whole = judged(case.model, list(case.given))
-    monkeypatch.setattr(running, "_LARGEST_PORTION", 4096)
+    monkeypatch.setattr(running, "LARGEST_PORTION", 4096)
     parts = judged(case.model, list(case.given))
     assert parts.causes == whole.causes
     assert "parts" in parts.notes[0]

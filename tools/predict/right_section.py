@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import openvino as ov
+import psutil
 from msgspec.structs import replace
 
 from softnpu.emulator.arithmetic import library
@@ -14,7 +16,8 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.tools.compare import feeds
 from softnpu.tools.compare.graph import with_unique_names
 from softnpu.tools.compare.statistics import F16_LARGEST
-from softnpu.tools.console import format_count, print_line
+from softnpu.tools.console import format_bytes, format_count, print_line
+from softnpu.tools.failures import ToolError
 from softnpu.tools.predict.right import samples
 from softnpu.tools.predict.right.causes import MEAN, PEAK
 from softnpu.tools.predict.right.judging import Judge
@@ -28,6 +31,8 @@ from softnpu.tools.predict.right.result import (
 )
 from softnpu.tools.predict.section import Hint, Subject
 
+_RUNS_HELD: Final = 3
+"""The model in f32, in f16, and what OpenVINO makes of one of them for its kernels."""
 _ROWS: Final = 8
 _MANY: Final = 10.0
 
@@ -42,7 +47,7 @@ class RightSection:
         """What both models computed: the same for all platforms, so it is computed once."""
         del platform
         if self.key not in subject.shared:
-            subject.shared[self.key] = _judged(subject)
+            subject.shared[self.key] = _answered(subject)
         found: Right = subject.shared[self.key]
         return found
 
@@ -85,6 +90,16 @@ class RightSection:
             print_line(f"  note: {note}")
 
 
+def _answered(subject: Subject) -> Right:
+    """What is found; unknown, if a model takes inputs that nobody gave and that cannot be generated."""
+    try:
+        return _judged(subject)
+    except ToolError as error:
+        if subject.samples.files or subject.samples.arrays:
+            raise
+        return _unknown(str(error))
+
+
 def _judged(subject: Subject) -> Right:
     ports = samples.ports_of(subject.model)
     read = feeds.read(subject.samples.files, ports)
@@ -94,7 +109,11 @@ def _judged(subject: Subject) -> Right:
         if port.partial_shape.is_dynamic:
             has = f"input '{port.any_name}' has the open shape {port.partial_shape}"
             return _unknown(f"{has}; give it with --shape, or values with --inputs")
+    samples.fix_seeds(model)
     made = samples.make(model, given, subject.samples.count, subject.samples.seed)
+    needed, free = _RUNS_HELD * _bytes_of_weights(model), psutil.virtual_memory().available
+    if needed > free:
+        return _unknown(f"its weights need {format_bytes(needed)} of memory in f32, of {format_bytes(free)}")
     try:
         library.ensure(lambda: None)
     except Refused as refusal:
@@ -102,10 +121,16 @@ def _judged(subject: Subject) -> Right:
     try:
         bounded = subject.samples.count is None and not given.arrays
         found = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
-    except RuntimeError as error:  # OpenVINO cannot compile or execute it
+    except RuntimeError as error:  # it cannot be rewritten, compiled or executed
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return _unknown(f"OpenVINO's CPU device does not run it: {(lines or ['no reason given'])[-1][:300]}")
+        return _unknown(f"it does not run in f16 here: {(lines or ['no reason given'])[-1][:300]}")
     return _with_other_params(found, subject.config.get(MODE_PARAMS, ""))
+
+
+def _bytes_of_weights(model: ov.Model) -> int:
+    """Of all constants in f32."""
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    return sum(4 * math.prod(node.get_output_shape(0)) for node in constants)
 
 
 def _with_other_params(found: Right, params: str) -> Right:

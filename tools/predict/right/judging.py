@@ -35,10 +35,8 @@ from softnpu.tools.predict.right.result import (
     Rightness,
     Trouble,
 )
-from softnpu.tools.predict.right.running import Halved, Look, Runs
+from softnpu.tools.predict.right.running import LARGEST_PORTION, Halved, Look, Runs
 
-_SUSPECTS: Final = 200
-"""Points whose own error is looked at, in execution order."""
 _WIDENINGS: Final = 4
 _TRIALS: Final = 40
 _LONGEST_S: Final = 60.0
@@ -133,13 +131,25 @@ class Judge:
         return seen
 
     def _findings(self, halved: Halved, seen: _Seen, wrong: set[int]) -> Findings:
-        suspects = causes.suspects(halved.points, seen.points, wrong)[:_SUSPECTS]
+        suspects = self._affordable(halved, seen, causes.suspects(halved.points, seen.points, wrong))
         if suspects:
             for look in self._runs.alone(halved, suspects):
                 for key, (value, reference) in look.values.items():
                     error = error_of(value, reference, _floor(halved, [key]))
                     seen.own[key] = worse(seen.own.get(key, NOTHING), error)
         return causes.findings(halved.points, seen.points, seen.own, wrong)
+
+    def _affordable(self, halved: Halved, seen: _Seen, suspects: Sequence[str]) -> list[str]:
+        """The first of these points, as many as their values and those that they read fit into memory."""
+        chosen: dict[str, None] = {}
+        kept: list[str] = []
+        for key in suspects:
+            chosen.update(dict.fromkeys([key, *halved.points.points[key].reads]))
+            held = sum(seen.points[each].extent.elements for each in chosen if each in seen.points)
+            if kept and 4 * held > LARGEST_PORTION:
+                break
+            kept.append(key)
+        return kept
 
     def _told(self, halved: Halved, seen: _Seen, key: str, trouble: Trouble, found: int = 0) -> LayerTrouble:
         point, each = halved.points.points[key], seen.points[key]

@@ -30,7 +30,7 @@ _PROPERTIES: Final = {
     "NUM_STREAMS": "1",
     "KV_CACHE_PRECISION": "f32",
 }
-_LARGEST_PORTION: Final = 512 << 20
+LARGEST_PORTION: Final = 512 << 20
 """Bytes of values that are kept at once, of each model: more are read in several runs."""
 _UNKNOWN: Final = 1 << 20
 """Bytes that a value of an open shape is taken for."""
@@ -76,9 +76,12 @@ class Runs:
         return self._base
 
     def halved(self, arithmetic: Arithmetic) -> Halved:
-        """The model in f16."""
+        """The model in f16. Raises `RuntimeError` if it has an operation unlike those that are known."""
         model = self._source.clone()
-        found = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
+        try:
+            found = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
+        except (LookupError, TypeError, AttributeError) as error:
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
         here = {node.get_attributes()["counter"] for node in roundings(model).values()}
         inner = tuple(each for each in found if each.counter >= 0 and each.counter not in here)
         return Halved(model, points_of(model), inner)
@@ -142,7 +145,7 @@ def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]
     for point in points:
         shape = found[point.key].output(0).partial_shape
         size = _UNKNOWN if shape.is_dynamic else 4 * math.prod(shape.to_shape())
-        if portion and held + size > _LARGEST_PORTION:
+        if portion and held + size > LARGEST_PORTION:
             yield portion
             portion, held = [], 0
         portion.append(point)

@@ -63,6 +63,15 @@ def reshaped(model: ov.Model, given: feeds.Given) -> ov.Model:
     return copy
 
 
+def fix_seeds(model: ov.Model) -> None:
+    """Have a model draw the same random numbers in every run, where it has no seed."""
+    for node in model.get_ops():
+        if node.get_type_name() == "RandomUniform":
+            seeds = node.get_attributes()
+            if not seeds["op_seed"] and not seeds["global_seed"]:
+                node.set_attribute("op_seed", 1)
+
+
 def make(model: ov.Model, given: feeds.Given, count: int | None, seed: int) -> feeds.Feeds:
     """The samples: as many as the given arrays have, one if all are given, else `count`.
 
