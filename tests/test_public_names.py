@@ -118,11 +118,17 @@ def test_the_prediction_has_these_names() -> None:
     assert dir(softnpu.tools.predict) == [
         "Finding",
         "Hint",
+        "LayerTrouble",
         "OperationSupport",
         "Prediction",
+        "Repair",
+        "Right",
+        "Rightness",
+        "Samples",
         "Source",
         "Speed",
         "Support",
+        "Trouble",
         "Verdict",
         "predict",
     ]

@@ -73,6 +73,11 @@ def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape
         )
 
 
+def is_fixed(name: str) -> bool:
+    """Whether an input of this name has one value: a mask, or types of tokens."""
+    return any(part in name.lower() for part in _FIXED_BY_NAME)
+
+
 def random_array(random: np.random.Generator, name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> Array:
     """Values that an input of this name and type could have: floats 0 to 1, integers 0 to 100, both bools."""
     kind = np.dtype(dtype)

@@ -22,27 +22,51 @@ def predict(
     config: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="OpenVINO property. Repeatable.")
     ] = None,
-    details: Annotated[bool, typer.Option("--details", help="Every type of operation as well.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="QUESTION,...", help="compile, right, speed; all of them unless some are given."
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            metavar="[NAME=]FILE",
+            help="Inputs to run it with: .npz, .npy, a picture; others are generated. Repeatable.",
+        ),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="How many inputs to generate.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
+    details: Annotated[
+        bool, typer.Option("--details", help="Every type of operation, every layer as well.")
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if a platform is known to refuse the model.")
+        bool, typer.Option("--check", help="Exit with 1 if a platform refuses the model, or it is wrong.")
     ] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Predict what the real NPU does with a model: whether its compiler takes it, and what to change."""
+    """Predict what the real NPU does with a model: does it compile, is it right, how fast, what to change."""
     from softnpu.emulator.platforms import PLATFORMS
     from softnpu.tools import inputs
-    from softnpu.tools.predict import Verdict, prediction, screen
+    from softnpu.tools.predict import Rightness, Samples, Verdict, prediction, screen
 
     names = [name for given in platform or [] for name in given.split(",")] or list(PLATFORMS)
+    questions = [word for each in only or [] for word in each.split(",")] or list(prediction.WORDS)
     found = prediction.predict(
         model,
         names,
         shapes=inputs.parse_shapes(shape or []),
         config=inputs.parse_pairs("--config", config or [], "NAME=VALUE"),
+        samples=Samples(tuple(given or ()), seed=seed, count=samples),
+        only=questions,
     )
     if json_output:
         print_json(screen.as_document(found))
     else:
         screen.show(found, details=details)
-    if check and any(support.verdict is Verdict.REFUSES for support in found.support.values()):
+    verdicts = {
+        answer.verdict for key in ("support", "right") for answer in found.answers.get(key, {}).values()
+    }
+    if check and verdicts & {Verdict.REFUSES, Rightness.WRONG}:
         raise typer.Exit(1)

@@ -91,14 +91,15 @@ def _normalisation(operation: ov.Node) -> ov.Node:
     if not attributes["normalize_variance"]:
         return centred
     _named(centred, f"{name}/centred")
-    squares = _named(ops.reduce_sum(ops.multiply(centred, centred), axes, True), f"{name}/squares")
-    variance = ops.multiply(squares, _scalar(1 / _summed(operation), kind))
+    product = _named(ops.multiply(centred, centred), f"{name}/products")
+    squares = _named(ops.reduce_sum(product, axes, True), f"{name}/squares")
+    variance = _named(ops.multiply(squares, _scalar(1 / _summed(operation), kind)), f"{name}/variance")
     epsilon = _scalar(attributes["eps"], kind)
     if str(attributes.get("eps_mode", "inside_sqrt")).lower() == "inside_sqrt":
-        deviation = ops.sqrt(ops.add(variance, epsilon))
+        deviation = ops.sqrt(_named(ops.add(variance, epsilon), f"{name}/stable"))
     else:
-        deviation = ops.add(ops.sqrt(variance), epsilon)
-    return ops.divide(centred, deviation)
+        deviation = ops.add(_named(ops.sqrt(variance), f"{name}/root"), epsilon)
+    return ops.divide(centred, _named(deviation, f"{name}/deviation"))
 
 
 def _scalar(value: float, kind: ov.Type) -> ov.Node:

@@ -20,6 +20,8 @@ Name = str  # of an operation, unique in its model
 _REQUANTISING = frozenset({*types.MULTIPLIERS, "Add", "AvgPool", "Multiply"})
 _OF_NO_INPUT = frozenset({"RandomUniform", "ReadValue"})
 """Whose inputs say nothing about their results: another one in each inference."""
+_NORMALISING = frozenset({"BatchNormInference"})
+"""A factor and a bias of each channel, as OpenVINO's transformations make of it."""
 _ROOTS = frozenset({"Divide", "Power"})
 
 
@@ -88,12 +90,15 @@ def chain(head: ov.Node, origin: dict[Name, Origin], in_f32: set[Name]) -> list[
 
     if kind in types.MULTIPLIERS:
         has_weights = origin[head.input_value(1).get_node().get_name()] is not Origin.DATA
+        folded = _NORMALISING if has_weights else frozenset[str]()
+        group += filter(None, [following(folded)])
         factor = following(frozenset({"Multiply"}))
         if has_weights and factor is not None and _is_of_channels(head, group[-1], factor, origin):
             group.append(factor)
         bias = following(frozenset({"Add", "Subtract"}))
         if bias is not None and _is_of_channels(head, group[-1], bias, origin):
             group.append(bias)
+        group += filter(None, [following(folded)])
         swish = _swish(group[-1], in_f32)
         activation = following(types.ACTIVATIONS)
         if swish is not None:

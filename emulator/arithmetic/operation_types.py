@@ -37,6 +37,7 @@ MOVING: Final = frozenset(
 QUANTISED: Final = "FakeQuantize"
 
 FULL_PRECISION_INPUTS: Final[dict[str, frozenset[int]]] = {
+    "BatchNormInference": frozenset({0, 1, 2, 3, 4}),  # folded into weights before these are rounded
     "FakeQuantize": frozenset({1, 2, 3, 4}),
     "Interpolate": frozenset({1, 2, 3}),
     "Range": frozenset({0, 1, 2}),

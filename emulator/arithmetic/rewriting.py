@@ -155,12 +155,19 @@ class _Graph:
         return kind in types.MOVING or kind in types.FULL_PRECISION
 
     def _readers(self, output: ov.Output) -> list[ov.Input]:
-        """The inputs that a rounding of `output` is for."""
-        from_parameter = output.get_node().get_type_name() == "Parameter"
+        """The inputs that a rounding of `output` is for.
+
+        A layer in f32 reads f32 from inputs of the model, integers and others in f32; from the rest it reads
+        what they have in f16.
+        """
+        operation = output.get_node()
+        name, from_parameter = operation.get_name(), operation.get_type_name() == "Parameter"
+        in_full = from_parameter or name in self._quantised or name in self._in_f32
+        in_f32 = self._in_f32 if in_full else set()
         return [
             each
             for each in output.get_target_inputs()
-            if each.get_node().get_name() not in self._in_f32
+            if each.get_node().get_name() not in in_f32
             and _kind(each) != "ShapeOf"
             and not (from_parameter and _kind(each) == "Result")
         ]

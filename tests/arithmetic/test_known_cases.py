@@ -33,6 +33,7 @@ def _feed_forward() -> tuple[ov.Model, np.ndarray]:
         (Arithmetic(), 65504, 255.875),
         (Arithmetic(saturates=False), np.inf, np.inf),
         (Arithmetic(kept=frozenset({"MatMul"})), 102400, 255.875),
+        (Arithmetic(kept=frozenset({"Sqrt"})), 65504, np.sqrt(np.float32(65504))),
         (Arithmetic(kept=frozenset({"MatMul", "Sqrt"})), 102400, 320),
     ],
 )

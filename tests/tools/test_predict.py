@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
@@ -15,6 +16,7 @@ from softnpu.emulator.prediction.support.rules import RULES
 from softnpu.tools.failures import ToolError
 from softnpu.tools.predict import Hint, Verdict, predict
 from tests.prediction import models
+from tests.prediction.overflowing import CASES
 from tests.support.cli import softnpu
 
 pytestmark = pytest.mark.quick
@@ -25,6 +27,16 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An IR with one layer that is refused."""
     path = tmp_path_factory.mktemp("predict") / "refused.xml"
     ov.save_model(models.with_is_nan(), path, compress_to_fp16=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def overflowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is wrong in f16, and beside it the inputs that show it."""
+    path = tmp_path_factory.mktemp("predict") / "absorbed.xml"
+    case = CASES["absorbed"]()
+    ov.save_model(case.model, path, compress_to_fp16=False)
+    np.savez(path.with_suffix(".npz"), x=case.given[0])
     return path
 
 
@@ -59,6 +71,37 @@ def test_a_program_reads_one_document(refused: Path) -> None:
     assert found["speed"]["4000"]["one_tile"]["latency_us"]["value"] > 0
 
 
+def test_a_person_reads_the_layer_that_overflows_and_the_list_and_its_proof(overflowing: Path) -> None:
+    shown = softnpu("predict", overflowing, "--only", "right", "--inputs", overflowing.with_suffix(".npz"))
+    for words in (
+        "Will it be right?\n  wrong: 1 of 1 output, off by ",
+        "1 sample (absorbed.npz), 10 roundings looked at",
+        "overflows: norm/square (Power)\n    largest value in f32 1.44391e+07 at [0,2,46], 319 of 384 beyond",
+        "3 layers inherit it: norm/root, norm/normal, ",
+        "right with NPU_COMPILATION_MODE_PARAMS=compute-layers-with-higher-precision="
+        "Add,Power,ReduceMean,Sqrt\n    5 of 9 operations in f32; run with it: at most 0.0",
+        "1. set NPU_COMPILATION_MODE_PARAMS to ",
+    ):
+        assert words in shown.words, shown.words
+    assert "Will it compile?" not in shown.words
+
+
+def test_a_program_reads_whether_it_is_right(overflowing: Path) -> None:
+    arguments = ("predict", overflowing, "--only", "right", "--platform", "4000", "--json", "--check")
+    given = ("--inputs", overflowing.with_suffix(".npz"))
+    failed = softnpu(*arguments, *given, "--config", "NPU_F16_OVERFLOW=INFINITY")
+    answer = json.loads(failed.out)["right"]["4000"]
+    assert failed.code == 1
+    assert (answer["verdict"], answer["overflow"]) == ("wrong", "INFINITY")
+    assert answer["causes"][0]["layer"] == "norm/square"
+    assert answer["causes"][0]["error"] == {"mean": None, "peak": None}, "JSON has no infinity"
+    repaired = softnpu(
+        *arguments, *given, "--config", f"NPU_COMPILATION_MODE_PARAMS={answer['repair']['setting']}"
+    )
+    assert repaired.code == 0
+    assert json.loads(repaired.words)["right"]["4000"]["verdict"] == "right"
+
+
 def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: Path) -> None:
     assert [
         softnpu("predict", refused).code,
@@ -74,6 +117,8 @@ def test_what_cannot_be_predicted_is_told_in_a_line(refused: Path, tmp_path: Pat
         ((refused, "--shape", "y=1,2"), "--shape y: no such input; expected one of x"),
         ((refused, "--shape", "x=0"), "expected positive integers"),
         ((refused, "--config", "NPU_TILES"), "expected NAME=VALUE"),
+        ((refused, "--only", "size"), "expected some of compile, right, speed"),
+        ((refused, "--inputs", "y=nothing.npy"), "No such file"),
     ):
         assert words in softnpu("predict", *arguments).complaint, arguments
 

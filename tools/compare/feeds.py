@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,8 @@ from softnpu.tools import inputs
 from softnpu.tools.failures import ToolError
 
 Array = npt.NDArray[Any]
+Generate = Callable[[np.random.Generator, str, npt.DTypeLike, Sequence[int]], Array]
+"""What makes the values of an input that has none: by its name, type and shape."""
 
 _PICTURES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 
@@ -97,7 +99,12 @@ def read_archive(path: Path) -> dict[str, Array]:
 
 
 def make(
-    given: Given, ports: Sequence[Port], count: int, seed: int, shapes: Mapping[str, Sequence[int]]
+    given: Given,
+    ports: Sequence[Port],
+    count: int,
+    seed: int,
+    shapes: Mapping[str, Sequence[int]],
+    generate: Generate = inputs.random_array,
 ) -> Feeds:
     """The inputs of `count` inferences. Random ones change, arrays have one axis more or repeat."""
     for name in given.files:
@@ -109,7 +116,7 @@ def make(
         name = next((name for name in port.names if name in given.arrays), "")
         if not name:
             shape = _shape(port, shapes)
-            values = [inputs.random_array(random, port.names[0], port.type, shape) for _ in range(count)]
+            values = [generate(random, port.names[0], port.type, shape) for _ in range(count)]
         else:
             chosen += 1
             path = given.files.get(name, given.archive or Path())

@@ -6,8 +6,8 @@
     print(prediction.support["4000"].verdict)
 
 - `prediction.py`: the function and its result.
-- `section.py`: what each question is to be answered by; `support_section.py`, `speed_section.py`: the
-  answers.
+- `section.py`: what each question is to be answered by; `support_section.py`, `right_section.py`,
+  `speed_section.py`: the answers. `right/` finds the second one.
 - `screen.py`: what the command prints; `tools/predicting.py` is the command itself.
 """
 
@@ -21,17 +21,24 @@ from softnpu.emulator.prediction.support.findings import (
     Verdict,
 )
 from softnpu.tools.predict.prediction import Prediction, predict
-from softnpu.tools.predict.section import Hint
+from softnpu.tools.predict.right.result import LayerTrouble, Repair, Right, Rightness, Trouble
+from softnpu.tools.predict.section import Hint, Samples
 from softnpu.tools.predict.speed_section import Speed
 
 __all__ = [
     "Finding",
     "Hint",
+    "LayerTrouble",
     "OperationSupport",
     "Prediction",
+    "Repair",
+    "Right",
+    "Rightness",
+    "Samples",
     "Source",
     "Speed",
     "Support",
+    "Trouble",
     "Verdict",
     "predict",
 ]

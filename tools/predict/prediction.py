@@ -14,12 +14,16 @@ from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
 from softnpu.emulator.prediction.support.findings import Support
 from softnpu.tools.failures import ToolError
-from softnpu.tools.predict.section import Hint, Section, Subject
+from softnpu.tools.predict.right.result import Right
+from softnpu.tools.predict.right_section import RightSection
+from softnpu.tools.predict.section import Hint, Samples, Section, Subject
 from softnpu.tools.predict.speed_section import Speed, SpeedSection
 from softnpu.tools.predict.support_section import SupportSection
 
-SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), SpeedSection())
+SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), RightSection(), SpeedSection())
 """The questions, in the order in which they are answered."""
+WORDS: Final = {"compile": "support", "right": "right", "speed": "speed"}
+"""What a question is called by who asks only some, and the key of its section."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,23 @@ class Prediction:
     @property
     def support(self) -> Mapping[str, Support]:
         """By platform: whether the compiler takes the model, and why not."""
-        return self.answers["support"]
+        return self._answer("support")
+
+    @property
+    def right(self) -> Mapping[str, Right]:
+        """By platform, the same for all: whether its outputs in f16 are those in f32."""
+        return self._answer("right")
 
     @property
     def speed(self) -> Mapping[str, Speed]:
         """By platform: how long it takes, if its shapes are known."""
-        return self.answers["speed"]
+        return self._answer("speed")
+
+    def _answer(self, key: str) -> Mapping[str, Any]:
+        if key not in self.answers:
+            asked = ", ".join(word for word, section in WORDS.items() if section in self.answers)
+            raise ToolError(f"prediction.{key}", found=f"only {asked} was asked for", expected="it asked for")
+        return self.answers[key]
 
 
 def predict(
@@ -52,22 +67,25 @@ def predict(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     config: Mapping[str, str] | None = None,
+    samples: Samples | None = None,
+    only: Iterable[str] = tuple(WORDS),
 ) -> Prediction:
     """Predict what the NPUs of `platforms` do with a model, given as a file or as OpenVINO has it.
 
-    `shapes` are static shapes of inputs by name, `config` properties to compile with. A model is not changed.
-    Needs no daemon. Raises `ToolError` for a model that cannot be read or reshaped, `Refused` for a platform
-    that is unknown.
+    `shapes` are static shapes of inputs by name, `config` properties to compile with, `samples` the inputs to
+    run it with. `only` are questions: compile, right, speed. A model is not changed. Needs no daemon. Raises
+    `ToolError` for a model that cannot be read or reshaped, and for inputs that do not fit, `Refused` for a
+    platform that is unknown.
     """
+    asked = _sections(only)
     names = tuple(dict.fromkeys(platforms))
     for name in names:
         check_platform(name)
-    subject = _subject(model, shapes or {}, config or {})
+    subject = _subject(model, shapes or {}, config or {}, samples or Samples())
     answers = {
-        section.key: {platform: section.answer(subject, platform) for platform in names}
-        for section in SECTIONS
+        section.key: {platform: section.answer(subject, platform) for platform in names} for section in asked
     }
-    hints = [hint for section in SECTIONS for hint in section.hints(answers[section.key])]
+    hints = [hint for section in asked for hint in section.hints(answers[section.key])]
     return Prediction(
         subject.name,
         len(subject.graph),
@@ -77,8 +95,20 @@ def predict(
     )
 
 
+def _sections(only: Iterable[str]) -> list[Section]:
+    words = list(only)
+    for word in words:
+        if word not in WORDS:
+            raise ToolError("--only", found=repr(word), expected=f"some of {', '.join(WORDS)}")
+    keys = {WORDS[word] for word in words}
+    return [section for section in SECTIONS if section.key in keys]
+
+
 def _subject(
-    model: ov.Model | str | Path, shapes: Mapping[str, Sequence[int]], config: Mapping[str, str]
+    model: ov.Model | str | Path,
+    shapes: Mapping[str, Sequence[int]],
+    config: Mapping[str, str],
+    samples: Samples,
 ) -> Subject:
     if isinstance(model, ov.Model):
         read, name = model.clone() if shapes else model, model.get_friendly_name()
@@ -86,7 +116,7 @@ def _subject(
         read, name = _read(Path(model)), Path(model).stem
     if shapes:
         _reshape(read, shapes)
-    return Subject(name, read, replace(read_graph(read), name=name), read_bodies(read), config)
+    return Subject(name, read, replace(read_graph(read), name=name), read_bodies(read), config, samples)
 
 
 def _read(path: Path) -> ov.Model:

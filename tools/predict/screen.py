@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softnpu.tools.console import format_count, out, print_line
 from softnpu.tools.predict.prediction import SECTIONS, Prediction
+from softnpu.tools.predict.section import Section
 
 
 def show(prediction: Prediction, *, details: bool) -> None:
     """Print every section, then what to change."""
     print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
-    for section in SECTIONS:
+    for section in _asked(prediction):
         _heading(section.title)
         section.show(prediction.answers[section.key], details=details)
     if prediction.hints:
@@ -32,16 +34,29 @@ def as_document(prediction: Prediction) -> dict[str, Any]:
                 platform: _with_verdict(answer)
                 for platform, answer in prediction.answers[section.key].items()
             }
-            for section in SECTIONS
+            for section in _asked(prediction)
         },
         "hints": prediction.hints,
     }
 
 
+def _asked(prediction: Prediction) -> list[Section]:
+    return [section for section in SECTIONS if section.key in prediction.answers]
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _with_verdict(answer: Any) -> dict[str, Any]:
     import msgspec
 
-    fields: dict[str, Any] = msgspec.to_builtins(answer)
+    fields: dict[str, Any] = _finite(msgspec.to_builtins(answer))
     verdict = getattr(answer, "verdict", None)
     return fields if verdict is None else {"verdict": verdict, **fields}
 

@@ -15,10 +15,24 @@ from softnpu.emulator.prediction.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """The inputs to run a model with: `files` as the command takes them, `arrays` by name, or generated.
+
+    `count` is how many are generated, None for as many as is usual.
+    """
+
+    files: Sequence[str] = ()
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """What is asked about: a model with its shapes set, as OpenVINO and as a neutral graph.
 
     `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
+    `shared` keeps what a section has found for all platforms at once, by its key.
     """
 
     name: str
@@ -26,6 +40,8 @@ class Subject:
     graph: Graph
     bodies: tuple[Graph, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,7 @@
+"""Fixtures of the tests of what silicon would do."""
+
+from __future__ import annotations
+
+from tests.arithmetic.conftest import openvino_core, shared_core
+
+__all__ = ["openvino_core", "shared_core"]

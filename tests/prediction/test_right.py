@@ -1,0 +1,296 @@
+"""Will it be right? The layer where a model goes wrong in f16, and the list that makes it right again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.emulator.arithmetic.settings import MODE_PARAMS, Arithmetic
+from softnpu.plugin import Core
+from softnpu.tools.compare.feeds import Given
+from softnpu.tools.failures import ToolError
+from softnpu.tools.predict import Right, Rightness, Samples, Trouble, predict
+from softnpu.tools.predict.right import measuring, running, samples
+from softnpu.tools.predict.right.measuring import error_of, extent_of
+from softnpu.tools.predict.right.result import Error
+from softnpu.tools.predict.right.running import Runs
+from tests.arithmetic.models import F32, Array, computed, constant, convolution
+from tests.prediction.overflowing import CASES, Case
+
+pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("openvino_core")]
+
+
+def judged(model: ov.Model, given: Sequence[Array] = (), **config: str) -> Right:
+    """The answer for a model with these inputs, in order, or generated ones."""
+    names = [parameter.friendly_name for parameter in model.get_parameters()]
+    arrays = dict(zip(names, given, strict=True)) if given else {}
+    found = predict(model, ["4000"], config=config, samples=Samples(arrays=arrays), only=["right"])
+    return found.right["4000"]
+
+
+def _listed(setting: str, saturates: bool) -> Arithmetic:
+    return Arithmetic(saturates, Arithmetic.of({MODE_PARAMS: setting}).kept)
+
+
+# ---------------------------------------------------------------- what people have met
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_the_layer_is_named_and_the_list_makes_it_right(
+    openvino_core: ov.Core, name: str, saturates: bool
+) -> None:
+    case = CASES[name]()
+    given = list(case.given)
+    found = judged(case.model, given, NPU_F16_OVERFLOW="SATURATE" if saturates else "INFINITY")
+    assert found.verdict is Rightness.WRONG
+    assert found.causes[0].layer == case.layers[0]
+    assert found.causes[0].trouble is (Trouble.CANCELS if name == "coarse_logits" else Trouble.OVERFLOWS)
+    assert found.repair is not None
+    assert found.repair.smallest
+    exact = openvino_core.compile_model(case.model, "CPU", F32)(given)[0]
+    (proof,) = computed(openvino_core, case.model, given, _listed(found.repair.setting, saturates))
+    assert error_of(proof, exact).worst < 0.01
+    assert found.repair.outputs[0].error.worst < 0.01
+    for left_out in found.repair.layers:
+        others = frozenset(found.repair.layers) - {left_out}
+        (value,) = computed(openvino_core, case.model, given, Arithmetic(saturates, others))
+        assert not error_of(value, exact).worst < 0.05, f"{left_out} is not needed"
+
+
+def test_the_largest_value_is_told_with_its_place() -> None:
+    case = CASES["feed_forward"]()
+    first = judged(case.model, list(case.given)).causes[0]
+    nodes = {node.friendly_name: node for node in case.model.get_ordered_ops()}
+    model = ov.Model([ops.result(nodes["wo"])], case.model.get_parameters())
+    value = ov.Core().compile_model(model, "CPU", F32)(list(case.given))[0]
+    assert first.largest == pytest.approx(float(np.abs(value).max()), rel=1e-5)
+    assert abs(float(value[first.index])) == pytest.approx(first.largest, rel=1e-5)
+    assert (first.beyond, first.elements) == (int((np.abs(value) > 65504).sum()), value.size)
+
+
+def test_a_finite_output_may_be_wrong_and_what_follows_inherits_it() -> None:
+    case = CASES["absorbed"]()
+    found = judged(case.model, list(case.given), NPU_F16_OVERFLOW="INFINITY")
+    assert math.isfinite(found.outputs[0].error.worst)
+    assert [each.layer for each in found.causes[:2]] == ["norm/square", "norm/variance"]
+    assert "norm/normal" in [each.layer for each in found.inherits]
+
+
+def test_a_step_of_an_operation_goes_by_the_name_of_the_operation() -> None:
+    case = CASES["large_mvn"]()
+    (cause,) = judged(case.model, list(case.given)).causes
+    assert (cause.layer, cause.type, cause.step) == ("mvn", "MVN", "squares")
+
+
+def test_a_list_that_is_set_already_goes_on() -> None:
+    case = CASES["large_logits"]()
+    params = "optimization-level=1 compute-layers-with-higher-precision=Softmax"
+    repair = judged(case.model, list(case.given), NPU_COMPILATION_MODE_PARAMS=params).repair
+    assert repair is not None
+    assert repair.setting == "optimization-level=1 compute-layers-with-higher-precision=MatMul,Softmax"
+
+
+# ---------------------------------------------------------------- other troubles, and none
+
+
+def _vanishing() -> Case:
+    x = ops.parameter([4, 8], np.float32, name="x")
+    small = ops.multiply(x, ops.constant(np.float32(1e-5)))
+    tiny = ops.multiply(small, ops.constant(np.float32(1e-4)))
+    tiny.set_friendly_name("tiny")
+    large = ops.multiply(tiny, ops.constant(np.float32(1e4)))
+    given = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+    output = ops.multiply(large, ops.constant(np.float32(1e4)))
+    return Case(ov.Model([ops.result(output)], [x]), ("tiny",), (given,))
+
+
+def test_what_becomes_zero_is_named_and_repaired() -> None:
+    case = _vanishing()
+    found = judged(case.model, case.given)
+    assert [(each.layer, each.trouble) for each in found.causes] == [("tiny", Trouble.VANISHES)]
+    assert found.repair is not None
+    assert found.repair.layers == ("Multiply",)
+
+
+def _pictures() -> ov.Model:
+    x = ops.parameter([1, 3, 32, 32], np.float32, name="x")
+    weights = constant(1, 8, 3, 3, 3)
+    first = ops.relu(ops.convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+    return ov.Model([ops.result(ops.softmax(ops.swish(convolution(first)), 1))], [x])
+
+
+def _normalised() -> ov.Model:
+    """A convolution whose results are large and alike, and a batch norm that OpenVINO makes part of it."""
+    x = ops.parameter([1, 3, 32, 32], np.float32, name="x")
+    weights = np.full((4, 3, 1, 1), 700, np.float32) + np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1)
+    product = ops.convolution(x, ops.constant(weights), [1, 1], [0, 0], [0, 0], [1, 1])
+    shape = (np.full(4, each, np.float32) for each in (1, 0, 80000, 1e-9))
+    gamma, beta, mean, variance = (ops.constant(each) for each in shape)
+    return ov.Model([ops.result(ops.batch_norm_inference(product, gamma, beta, mean, variance, 10))], [x])
+
+
+def _masked() -> ov.Model:
+    """The mask of an attention, whose lowest f32 is beyond f16."""
+    x, mask = ops.parameter([1, 6, 6], np.float32, name="x"), ops.parameter([1, 1, 6], np.int64, name="ids")
+    hidden = ops.subtract(ops.constant(np.float32(1)), ops.convert(ops.minimum(mask, ops.constant(1)), "f32"))
+    lowest = ops.multiply(hidden, ops.constant(np.float32(-3.4e38)))
+    lowest.set_friendly_name("lowest")
+    masked = ops.add(x, lowest)
+    masked.set_friendly_name("masked")
+    return ov.Model([ops.result(ops.softmax(masked, -1))], [x, mask])
+
+
+def _improbable() -> ov.Model:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    return ov.Model([ops.result(ops.sigmoid(ops.subtract(x, ops.constant(np.float32(20)))))], [x])
+
+
+@pytest.mark.parametrize("build", [_pictures, _normalised, _masked, _improbable])
+def test_a_model_that_is_right_raises_no_alarm(build: Callable[[], ov.Model]) -> None:
+    found = judged(build())
+    assert found.verdict is Rightness.RIGHT
+    assert not found.causes
+    assert found.repair is None
+    assert found.samples == samples.COUNT
+
+
+def test_an_overflow_without_effect_is_told_as_such() -> None:
+    x = np.random.default_rng(1).normal(size=(1, 6, 6)).astype(np.float32)
+    found = judged(_masked(), [x, np.array([[[1, 1, 0, 1, 0, 1]]])])
+    assert found.verdict is Rightness.RIGHT
+    assert [each.layer for each in found.without_effect] == ["lowest", "masked"]
+
+
+def test_a_body_is_counted_although_it_cannot_be_looked_into() -> None:
+    inner = ops.parameter([1, 4], np.float32)
+    large = ops.multiply(inner, ops.constant(np.float32(1e5)))
+    large.set_friendly_name("large")
+    going = ops.constant(True)
+    body = ov.Model(
+        [ops.result(ops.multiply(large, ops.constant(np.float32(1e-4)))), ops.result(going)], [inner]
+    )
+    x = ops.parameter([1, 4], np.float32, name="x")
+    loop = ops.loop(ops.constant(np.int64(2)), ops.constant(True))
+    loop.set_function(body)
+    loop.set_special_body_ports([-1, 1])
+    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
+    model = ov.Model([ops.result(loop.get_iter_value(body.results[0].output(0), -1))], [x])
+    found = judged(model, [np.full((1, 4), 3, np.float32)])
+    assert found.verdict is Rightness.WRONG
+    assert [(each.layer, each.inside, each.beyond) for each in found.causes if each.inside] == [
+        ("large", True, 8)
+    ]
+
+
+def test_what_cannot_be_run_is_unknown_and_says_why() -> None:
+    x = ops.parameter(ov.PartialShape([-1, 4]), np.float32, name="x")
+    model = ov.Model([ops.result(ops.relu(x))], [x])
+    found = judged(model)
+    assert (found.verdict, "open shape" in found.obstacle) == (Rightness.UNKNOWN, True)
+    assert judged(model, [np.zeros((3, 4), np.float32)]).verdict is Rightness.RIGHT
+
+
+def test_an_input_that_cannot_be_generated_is_an_obstacle() -> None:
+    x = ops.parameter([1], ov.Type.u4, name="x")
+    found = judged(ov.Model([ops.result(ops.convert(x, "f32"))], [x]))
+    assert (found.verdict, found.obstacle) == (Rightness.UNKNOWN, "input 'x': u4; expected numbers")
+
+
+def test_random_numbers_are_the_same_in_every_run() -> None:
+    x = ops.parameter([64], np.float32, name="x")
+    ends = [ops.constant(np.float32(each)) for each in (0, 1)]
+    drawn = ops.random_uniform(ops.constant([64]), *ends, "f32", 0, 0)
+    assert judged(ov.Model([ops.result(ops.multiply(x, drawn))], [x])).verdict is Rightness.RIGHT
+
+
+# ---------------------------------------------------------------- looking
+
+
+def _runs() -> tuple[Runs, ov.Model, list[Array]]:
+    model = _pictures()
+    given = [np.random.default_rng(3).random((1, 3, 32, 32)).astype(np.float32)]
+    return Runs(model, [given], Arithmetic()), model, given
+
+
+def test_looking_changes_no_bit_and_the_device_has_the_same(shared_core: Core) -> None:
+    runs, model, given = _runs()
+    halved = runs.halved(Arithmetic())
+    (looked,) = [[np.array(value) for value, _ in look.outputs] for look in runs.looked(halved)]
+    (plain,) = [[np.array(value) for value, _ in look.outputs] for look in runs.outputs(halved)]
+    np.testing.assert_array_equal(looked[0], plain[0])
+    compiled = shared_core.compile_model(model, "NPU", {"INFERENCE_PRECISION_HINT": "f16"})
+    np.testing.assert_array_equal(compiled(given)[0], plain[0])
+
+
+def test_a_large_model_is_read_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["feed_forward"]()
+    whole = judged(case.model, list(case.given))
+    monkeypatch.setattr(running, "LARGEST_PORTION", 4096)
+    parts = judged(case.model, list(case.given))
+    assert parts.causes == whole.causes
+    assert "parts" in parts.notes[0]
+
+
+ERRORS: dict[str, tuple[list[float], list[float], Error]] = {
+    "equal": ([1, 2], [1, 2], Error(0, 0)),
+    "off": ([3, 4.5], [3, 4], Error(0.1, 0.125)),
+    "not finite": ([math.inf, 1], [5, 1], Error(math.inf, math.inf)),
+    "nan": ([math.nan, 1], [5, 1], Error(math.inf, math.inf)),
+    "infinite in both": ([65504, 1], [math.inf, 1], Error(0, 0)),
+    "beyond squares": ([2e30, 0], [1e30, 0], Error(1, 1)),
+    "nothing expected": ([1, 0], [0, 0], Error(math.inf, math.inf)),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_in_parts_of_the_reference(name: str) -> None:
+    ours, theirs, expected = ERRORS[name]
+    found = error_of(np.array(ours, np.float32), np.array(theirs, np.float32))
+    assert (found.mean, found.peak) == pytest.approx((expected.mean, expected.peak), rel=1e-5)
+
+
+def test_the_extent_is_of_finite_values() -> None:
+    values = np.array([[1, -70000], [math.inf, math.nan]], np.float32)
+    assert extent_of(values) == measuring.Extent(70000.0, (0, 1), 1, 4)
+    assert extent_of(np.array([3e-6], np.float32)).vanishes
+    assert not extent_of(np.zeros(1, np.float32)).vanishes
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def test_generated_inputs_are_of_the_kind_that_the_model_takes() -> None:
+    ids = ops.parameter([2, 64], np.int64, name="ids")
+    mask = ops.parameter([2, 64], np.int64, name="attention_mask")
+    picture = ops.parameter([1, 32, 32, 3], np.float32, name="picture")
+    rate = ops.parameter([], np.int64, name="sr")
+    scaled = ops.divide(ops.transpose(picture, ops.constant([0, 3, 1, 2])), ops.constant(np.float32(255)))
+    words = ops.gather(constant(1, 7, 4), ops.convert(ids, "i32"), ops.constant(0))
+    results = [ops.result(each) for each in (scaled, words, ops.negative(mask), ops.negative(rate))]
+    model = ov.Model(results, [ids, mask, picture, rate])
+    made = samples.make(model, Given(), 3, seed=1)
+    assert len(made.steps) == 3
+    tokens, ones, pixels, hertz = made.steps[0]
+    assert sorted(set(tokens.reshape(-1))) == list(range(7))
+    assert set(ones.reshape(-1)) == {1}
+    assert pixels.min() >= 0
+    assert 128 < pixels.max() <= 255
+    assert hertz == 16000
+    again = samples.make(model, Given(), 3, seed=1)
+    np.testing.assert_array_equal(made.steps[2][2], again.steps[2][2])
+    assert not np.array_equal(made.steps[0][2], made.steps[1][2])
+
+
+def test_given_inputs_decide_how_many_samples_there_are() -> None:
+    x = ops.parameter([1, 4], np.float32, name="x")
+    model = ov.Model([ops.result(ops.relu(x))], [x])
+    assert len(samples.make(model, Given(arrays={"x": np.zeros((1, 4), np.float32)}), None, 0).steps) == 1
+    assert len(samples.make(model, Given(arrays={"x": np.zeros((5, 1, 4), np.float32)}), None, 0).steps) == 5
+    with pytest.raises(ToolError, match="expected float32"):
+        judged(model, [np.zeros((1, 5), np.float32)])

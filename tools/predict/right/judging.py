@@ -1,0 +1,302 @@
+"""Whether a model is right in f16: run, find what goes wrong and where, find what makes it right again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import openvino as ov
+
+from softnpu.emulator.arithmetic import operation_types as types
+from softnpu.emulator.arithmetic import rounding
+from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, INFINITY, SATURATE, Arithmetic
+from softnpu.tools.compare.feeds import Feeds
+from softnpu.tools.predict.right import causes
+from softnpu.tools.predict.right.causes import Findings, Seen
+from softnpu.tools.predict.right.measuring import (
+    NOTHING,
+    SMALLEST_NORMAL,
+    Extent,
+    error_of,
+    extent_of,
+    worse,
+)
+from softnpu.tools.predict.right.repairing import Names, Search, wanted
+from softnpu.tools.predict.right.result import (
+    Error,
+    Largest,
+    LayerTrouble,
+    OutputError,
+    Repair,
+    Right,
+    Rightness,
+    Trouble,
+)
+from softnpu.tools.predict.right.running import LARGEST_PORTION, Halved, Look, Runs
+
+_WIDENINGS: Final = 4
+_TRIALS: Final = 40
+_LONGEST_S: Final = 60.0
+"""No search for a list goes on after this time."""
+_SHARES: Final = frozenset({"HSigmoid", "HardSigmoid", "Sigmoid", "Softmax"})
+"""Layers of results from 0 to 1: what is below the smallest normal f16 is none of it."""
+_WORTHY: Final = 0.5
+"""A list is good if it leaves at most this part of the tolerance."""
+
+
+@dataclass
+class _Seen:
+    """What one run over all samples has shown."""
+
+    outputs: list[Error] = field(default_factory=list)
+    points: dict[str, Seen] = field(default_factory=dict)
+    own: dict[str, Error] = field(default_factory=dict)
+    inner: list[LayerTrouble] = field(default_factory=list)
+
+
+class Judge:
+    """Judges one model with given samples. `source` has a name of its own for each operation.
+
+    `bounded`: only the first sample, if the values of all layers do not fit into memory at once.
+    """
+
+    def __init__(self, source: ov.Model, feeds: Feeds, arithmetic: Arithmetic, bounded: bool = False) -> None:
+        self._source = source
+        self._feeds = feeds
+        self._arithmetic = arithmetic
+        self._runs = Runs(source, feeds.steps, arithmetic)
+        self._names = Names.of(source, self._runs.base)
+        self._kinds = {node.friendly_name: node.get_type_name() for node in self._runs.base.get_ordered_ops()}
+        self._end = math.inf
+        self._bounded = bounded
+
+    def judge(self) -> Right:
+        """Look at every rounding, and if an output is wrong look for what makes it right."""
+        halved = self._runs.halved(self._arithmetic)
+        parts = self._runs.parts(halved)
+        count = 1 if self._bounded and parts > 1 else len(self._feeds.steps)
+        self._runs.samples = self._feeds.steps[:count]
+        seen = self._look(halved)
+        wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
+        found = self._findings(halved, seen, wrong)
+        told = [self._told(halved, seen, key, trouble) for key, trouble in found.reaching.items()]
+        first = [each for each in told if each.trouble is not Trouble.INHERITS]
+        without = [self._told(halved, seen, key, each) for key, each in found.without_effect.items()]
+        repair, later = self._repair(halved, seen, found) if wrong else (None, [])
+        return Right(
+            verdict=Rightness.WRONG if wrong else Rightness.RIGHT,
+            overflow=SATURATE if self._arithmetic.saturates else INFINITY,
+            inputs=self._feeds.origin,
+            samples=count,
+            points=len(seen.points),
+            outputs=self._outputs(seen.outputs),
+            causes=(*first, *(seen.inner if wrong else ()), *later),
+            inherits=tuple(each for each in told if each.trouble is Trouble.INHERITS),
+            without_effect=(*without, *(() if wrong else seen.inner)),
+            largest=_largest(halved, seen),
+            repair=repair,
+            runs=self._runs.count,
+            notes=_notes(parts, len(self._feeds.steps) - count, halved),
+        )
+
+    # ------------------------------------------------------------ what is seen
+
+    def _look(self, halved: Halved) -> _Seen:
+        seen = _Seen()
+        for each in halved.inner:
+            rounding.take_count(each.counter)
+        for look in self._runs.looked(halved):
+            _add_outputs(seen, look, halved)
+            for key, (value, reference) in look.values.items():
+                error = error_of(value, reference, _floor(halved, [key]))
+                seen.points[key] = _joined(
+                    seen.points.get(key), Seen(extent_of(reference), look.sample, error)
+                )
+        for each in halved.inner:
+            count = rounding.take_count(each.counter)
+            if count.overflows:
+                seen.inner.append(
+                    LayerTrouble(
+                        layer=each.layer,
+                        type=each.kind,
+                        trouble=Trouble.OVERFLOWS,
+                        largest=count.largest,
+                        beyond=count.overflows,
+                        inside=True,
+                    )
+                )
+        return seen
+
+    def _findings(self, halved: Halved, seen: _Seen, wrong: set[int]) -> Findings:
+        suspects = self._affordable(halved, seen, causes.suspects(halved.points, seen.points, wrong))
+        if suspects:
+            for look in self._runs.alone(halved, suspects):
+                for key, (value, reference) in look.values.items():
+                    error = error_of(value, reference, _floor(halved, [key]))
+                    seen.own[key] = worse(seen.own.get(key, NOTHING), error)
+        return causes.findings(halved.points, seen.points, seen.own, wrong)
+
+    def _affordable(self, halved: Halved, seen: _Seen, suspects: Sequence[str]) -> list[str]:
+        """The first of these points, as many as their values and those that they read fit into memory."""
+        chosen: dict[str, None] = {}
+        kept: list[str] = []
+        for key in suspects:
+            chosen.update(dict.fromkeys([key, *halved.points.points[key].reads]))
+            held = sum(seen.points[each].extent.elements for each in chosen if each in seen.points)
+            if kept and 4 * held > LARGEST_PORTION:
+                break
+            kept.append(key)
+        return kept
+
+    def _told(self, halved: Halved, seen: _Seen, key: str, trouble: Trouble, found: int = 0) -> LayerTrouble:
+        point, each = halved.points.points[key], seen.points[key]
+        layer, kind = self._names.owners.get(point.layer, (point.layer, point.type))
+        step = "" if layer == point.layer else point.layer.removeprefix(f"{layer}/")
+        group = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
+        if (
+            group and layer == point.layer
+        ):  # a product with its bias and activation goes by the product's name
+            layer, kind = self._names.owners.get(group[-1], (layer, kind))
+        return LayerTrouble(
+            layer=layer,
+            type=kind,
+            trouble=trouble,
+            step=step,
+            largest=each.extent.largest,
+            index=each.extent.index,
+            sample=each.sample,
+            beyond=each.extent.beyond,
+            elements=each.extent.elements,
+            error=each.error,
+            own=seen.own.get(key),
+            reads=tuple(self._names.owners.get(read, (read, ""))[0] for read in point.reads),
+            found=found,
+        )
+
+    # ------------------------------------------------------------ what repairs it
+
+    def _repair(
+        self, halved: Halved, seen: _Seen, found: Findings
+    ) -> tuple[Repair | None, list[LayerTrouble]]:
+        """The smallest list that makes it right, and the causes that showed when others were repaired."""
+        self._end = time.monotonic() + _LONGEST_S
+        later: list[LayerTrouble] = []
+        known = set(found.causes)
+        names: frozenset[str] = frozenset()
+        for turn in range(1, _WIDENINGS + 1):
+            wider = names | self._closure(halved, found)
+            if wider == names:
+                wider = names | self._closure(halved, found, wide=True)
+            if wider == names or time.monotonic() > self._end:
+                break
+            names = wider
+            halved = self._halved(names)
+            seen = self._look(halved)
+            wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
+            if not wrong and self._is_worthy(seen.outputs):
+                return self._shortest(names), later
+            found = self._findings(halved, seen, wrong or set(range(len(seen.outputs))))
+            later += [
+                self._told(halved, seen, key, found.reaching[key], turn)
+                for key in found.causes
+                if key not in known
+            ]
+            known |= set(found.causes)
+        everything = frozenset(self._names.kept)
+        return (self._shortest(everything) if self._is_right(everything) else None), later
+
+    def _closure(self, halved: Halved, found: Findings, wide: bool = False) -> frozenset[str]:
+        causing = {key: found.reaching[key] for key in found.causes} or found.reaching
+
+        def moving(layer: str) -> bool:
+            return self._kinds.get(layer) in types.MOVING
+
+        return self._names.of_layers(wanted(halved.points, causing, moving, wide))
+
+    def _shortest(self, names: frozenset[str]) -> Repair:
+        search = Search(self._names, self._is_right, _TRIALS)
+        layers = search.smallest(names)
+        kept = sorted(layers | self._arithmetic.kept)
+        return Repair(
+            layers=tuple(kept),
+            setting=f"{HIGHER_PRECISION}={','.join(kept)}",
+            kept=self._names.count(kept),
+            operations=sum(kind not in {"Parameter", "Constant", "Result"} for kind in self._kinds.values()),
+            outputs=self._outputs(self._errors(layers)),
+            smallest=not search.ended,
+        )
+
+    def _is_right(self, names: frozenset[str]) -> bool:
+        return time.monotonic() < self._end and self._is_worthy(self._errors(names))
+
+    def _errors(self, names: frozenset[str]) -> list[Error]:
+        seen, halved = _Seen(), self._halved(names)
+        for look in self._runs.outputs(halved):
+            _add_outputs(seen, look, halved)
+        return seen.outputs
+
+    def _halved(self, names: frozenset[str]) -> Halved:
+        return self._runs.halved(Arithmetic(self._arithmetic.saturates, self._arithmetic.kept | names))
+
+    # ------------------------------------------------------------ outputs
+
+    def _is_worthy(self, errors: Iterable[Error]) -> bool:
+        return all(self._holds(number, error, _WORTHY) for number, error in enumerate(errors))
+
+    def _holds(self, number: int, error: Error, part: float = 1.0) -> bool:
+        if not self._source.outputs[number].get_element_type().is_real():
+            return error.worst <= causes.DIFFERING
+        return not causes.is_wrong(Error(error.mean / part, error.peak / part))
+
+    def _outputs(self, errors: Sequence[Error]) -> tuple[OutputError, ...]:
+        names = [
+            min(port.names, default=port.node.input_value(0).get_node().friendly_name)
+            for port in self._source.outputs
+        ]
+        return tuple(
+            OutputError(name, error, self._holds(number, error))
+            for number, (name, error) in enumerate(zip(names, errors, strict=True))
+        )
+
+
+def _floor(halved: Halved, keys: Iterable[str]) -> float:
+    """What the magnitudes at these points are taken to be at least."""
+    kinds = {halved.points.points[key].type for key in keys}
+    return SMALLEST_NORMAL if kinds and kinds <= _SHARES else 0.0
+
+
+def _add_outputs(seen: _Seen, look: Look, halved: Halved) -> None:
+    floors = [_floor(halved, keys) for keys in halved.points.outputs]
+    errors = [error_of(*pair, floor) for pair, floor in zip(look.outputs, floors, strict=True)]
+    known = seen.outputs or [NOTHING] * len(errors)
+    seen.outputs = [worse(one, other) for one, other in zip(known, errors, strict=True)]
+
+
+def _joined(before: Seen | None, now: Seen) -> Seen:
+    if before is None:
+        return now
+    larger = now if now.extent.largest > before.extent.largest else before
+    beyond = max(before.extent.beyond, now.extent.beyond)
+    extent = Extent(larger.extent.largest, larger.extent.index, beyond, larger.extent.elements)
+    return Seen(extent, larger.sample, worse(before.error, now.error))
+
+
+def _notes(parts: int, left_out: int, halved: Halved) -> tuple[str, ...]:
+    notes = []
+    if parts > 1:
+        only = ", and with one sample only" if left_out else ""
+        notes.append(f"its layers were read in {parts} parts, for memory{only}")
+    if halved.inner:
+        notes.append(f"of {len(halved.inner)} roundings in bodies only overflows are counted")
+    return tuple(notes)
+
+
+def _largest(halved: Halved, seen: _Seen) -> Largest | None:
+    if not seen.points:
+        return None
+    key = max(seen.points, key=lambda each: seen.points[each].extent.largest)
+    extent = seen.points[key].extent
+    return Largest(halved.points.points[key].layer, extent.largest, extent.index)

@@ -1,0 +1,142 @@
+"""The list of layers in f32 that makes a model right: widened until it does, then cut down.
+
+The list names types and patterns, as the real compiler's does, so a name keeps every layer of its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import openvino as ov
+
+from softnpu.emulator.arithmetic import groups
+from softnpu.emulator.arithmetic import operation_types as types
+from softnpu.emulator.arithmetic.settings import PATTERNS
+from softnpu.tools.predict.right.points import Points
+from softnpu.tools.predict.right.result import Trouble
+
+_PATTERNS: Final = (*PATTERNS, "RMS")
+_LOST: Final = frozenset({Trouble.OVERFLOWS, Trouble.VANISHES})
+_NEVER: Final = frozenset({"Parameter", "Constant", "Result", "ReadValue", "Assign"})
+
+
+@dataclass(frozen=True)
+class Names:
+    """The operations of a model by the names that a list can have.
+
+    `owners` has for each operation, also for a step of one that the device executes in several, the layer of
+    the model and its type; `kept` the operations that each name keeps.
+    """
+
+    owners: Mapping[str, tuple[str, str]]
+    kept: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, source: ov.Model, base: ov.Model) -> Names:
+        """Those of a model, and of the same in the steps of the device."""
+        layers = {node.friendly_name: node.get_type_name() for node in source.get_ordered_ops()}
+        owners = {}
+        for node in base.get_ordered_ops():
+            name = node.friendly_name
+            owner = next((each for each in _prefixes(name) if each in layers), name)
+            owners[name] = owner, layers.get(owner, node.get_type_name())
+        kinds = {kind for kind in layers.values() if kind in types.TYPES}
+        by_name = {node.get_name(): node.friendly_name for node in source.get_ordered_ops()}
+        kept = {
+            name: frozenset(by_name[each] for each in groups.kept(source, frozenset({name})))
+            for name in sorted({*kinds, *_PATTERNS})
+        }
+        return cls(owners, {name: found for name, found in kept.items() if found})
+
+    def of_layers(self, layers: Iterable[str]) -> frozenset[str]:
+        """The types of these operations, as far as a list can name them."""
+        return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(
+            self.kept
+        )
+
+    def operations(self, names: Iterable[str]) -> frozenset[str]:
+        """The operations that a list keeps in f32."""
+        return frozenset[str]().union(*(self.kept.get(name, frozenset()) for name in names))
+
+    def count(self, names: Iterable[str]) -> int:
+        """How many these are."""
+        return len(self.operations(names))
+
+
+def wanted(
+    points: Points, found: Mapping[str, Trouble], moving: Callable[[str], bool], wide: bool = False
+) -> Iterator[str]:
+    """The operations that have to stay in f32 for these points, by name.
+
+    A value that f16 cannot hold must reach its readers in f32; what cancels must be given its sources in f32.
+    `wide`: both, for all of them.
+    """
+    for key, trouble in found.items():
+        point = points.points[key]
+        yield from (each for each in point.group if not moving(each) or trouble not in _LOST)
+        if wide or trouble in _LOST:
+            yield from point.after
+        if wide or trouble not in _LOST:
+            for source in point.reads:
+                yield from (each for each in points.points[source].group if not moving(each))
+
+
+@dataclass
+class Search:
+    """Looks for the list that keeps fewest operations, with `runs` calls of `is_right` at most."""
+
+    names: Names
+    is_right: Callable[[frozenset[str]], bool]
+    runs: int
+    ended: bool = field(default=False, init=False)
+    _tried: dict[frozenset[str], bool] = field(default_factory=dict, init=False)
+
+    def smallest(self, right: frozenset[str]) -> frozenset[str]:
+        """A list as `right`, without any name that can be left out or replaced by a narrower one."""
+        self._tried[self.names.operations(right)] = True
+        shrunk = True
+        while shrunk and not self.ended:
+            shrunk = False
+            for name in sorted(right, key=lambda each: (-self.names.count([each]), each)):
+                smaller = next((each for each in self._without(right, name) if self._try(each)), None)
+                if smaller is not None:
+                    right, shrunk = smaller, True
+                    break
+        return right
+
+    def _without(self, right: frozenset[str], name: str) -> Iterator[frozenset[str]]:
+        """`right` without a name, or with a pattern instead of it that keeps fewer operations."""
+        rest = right - {name}
+        yield rest
+        narrower: Sequence[str] = sorted(
+            (
+                pattern
+                for pattern in _PATTERNS
+                if pattern not in right and self.names.kept.get(pattern, frozenset()) & self.names.kept[name]
+            ),
+            key=lambda pattern: self.names.count([*rest, pattern]),
+        )
+        for pattern in narrower:
+            if self.names.count([*rest, pattern]) < self.names.count(right):
+                yield rest | {pattern}
+
+    def _try(self, names: frozenset[str]) -> bool:
+        """Whether the model is right with a list; lists that keep the same operations are one."""
+        kept = self.names.operations(names)
+        if kept in self._tried:
+            return self._tried[kept]
+        if not kept or len(self._tried) >= self.runs:
+            self.ended |= bool(kept)
+            return False
+        self._tried[kept] = self.is_right(names)
+        return self._tried[kept]
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """`a/b/c`, `a/b`, `a`."""
+    yield name
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name

@@ -1,0 +1,119 @@
+"""What is found about the numbers of a model in f16."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Rightness(enum.StrEnum):
+    """Whether the outputs in f16 are those in f32."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"
+
+
+class Trouble(enum.StrEnum):
+    """What happens to a layer."""
+
+    OVERFLOWS = "overflows"
+    VANISHES = "vanishes"
+    CANCELS = "cancels"
+    ACCUMULATES = "accumulates"
+    INHERITS = "inherits"
+
+
+class Error(msgspec.Struct, frozen=True):
+    """A tensor in f16 against f32. `mean` is the norm of the difference in parts of the norm, `peak` the
+    largest difference in parts of the largest magnitude."""
+
+    mean: float
+    peak: float
+
+    @property
+    def worst(self) -> float:
+        """The larger one."""
+        return max(self.mean, self.peak)
+
+
+class OutputError(msgspec.Struct, frozen=True):
+    """An output, the worst of all samples. For integers both errors are the share of elements that differ."""
+
+    name: str
+    error: Error
+    right: bool
+
+
+class LayerTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer whose result in f16 is not what it is in f32.
+
+    `step` is its part if the device executes it in several. `largest` is the largest finite magnitude in
+    f32, in sample `sample` at `index` (empty inside a body); `beyond` how many of `elements` are beyond f16.
+    `error` is that of its result, `own` that of the layer alone, fed with the results in f32. `reads` are the
+    layers that it reads. `inside`: in a body, of which only counts are known. `found` counts the repairs
+    before it showed: 0 for what is seen at once.
+    """
+
+    layer: str
+    type: str
+    trouble: Trouble
+    largest: float
+    step: str = ""
+    index: tuple[int, ...] = ()
+    sample: int = 0
+    beyond: int = 0
+    elements: int = 0
+    error: Error | None = None
+    own: Error | None = None
+    reads: tuple[str, ...] = ()
+    inside: bool = False
+    found: int = 0
+
+
+class Largest(msgspec.Struct, frozen=True):
+    """The largest finite magnitude of all layers in f32, and where it is."""
+
+    layer: str
+    value: float
+    index: tuple[int, ...]
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """A list of layers in f32, and the proof: the outputs of the run with it.
+
+    `setting` is the value of the property NPU_COMPILATION_MODE_PARAMS. `kept` of `operations` operations stay
+    in f32. `smallest` is False if the search was ended before every shorter list had been tried.
+    """
+
+    layers: tuple[str, ...]
+    setting: str
+    kept: int
+    operations: int
+    outputs: tuple[OutputError, ...]
+    smallest: bool
+
+
+class Right(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer. `obstacle` says why the verdict is unknown.
+
+    `causes` are in execution order, before them nothing is wrong; `inherits` follow from them. `overflow` is
+    what becomes of a value beyond f16. `inputs` tells where the samples are from; `points` is how many
+    roundings were looked at; `runs` how many models were executed.
+    """
+
+    verdict: Rightness
+    obstacle: str = ""
+    overflow: str = ""
+    inputs: str = ""
+    samples: int = 0
+    points: int = 0
+    outputs: tuple[OutputError, ...] = ()
+    causes: tuple[LayerTrouble, ...] = ()
+    inherits: tuple[LayerTrouble, ...] = ()
+    without_effect: tuple[LayerTrouble, ...] = ()
+    largest: Largest | None = None
+    repair: Repair | None = None
+    runs: int = 0
+    notes: tuple[str, ...] = ()

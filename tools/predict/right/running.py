@@ -1,0 +1,196 @@
+"""Both models executed by OpenVINO's CPU runtime in this process, as the emulator's engine executes them.
+
+The model in f16 is that of `emulator/arithmetic`. Values are read behind its roundings, where nothing is
+fused: looking changes no bit. The model in f32 is read at the same places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import openvino.opset13 as ops
+
+from softnpu.emulator.arithmetic import decompositions, rewriting, rounding
+from softnpu.emulator.arithmetic.rewriting import Rounding
+from softnpu.emulator.arithmetic.settings import Arithmetic
+from softnpu.tools.predict.right.points import Point, Points, points_of, roundings
+
+Array = npt.NDArray[Any]
+Feed = Sequence[Array]
+
+_PROPERTIES: Final = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": "1",
+    "KV_CACHE_PRECISION": "f32",
+}
+LARGEST_PORTION: Final = 512 << 20
+"""Bytes of values that are kept at once, of each model: more are read in several runs."""
+_UNKNOWN: Final = 1 << 20
+"""Bytes that a value of an open shape is taken for."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one inference gave, of both models: the outputs, and the values of some points by key."""
+
+    sample: int
+    outputs: Sequence[tuple[Array, Array]]
+    values: Mapping[str, tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class Halved:
+    """A model rewritten for f16, with its points, and the roundings of its bodies, which have counters."""
+
+    model: ov.Model
+    points: Points
+    inner: tuple[Rounding, ...]
+
+
+class Runs:
+    """Executes a model in f32 and in f16 with the same samples, which follow one another: states go on."""
+
+    def __init__(self, source: ov.Model, samples: Sequence[Feed], arithmetic: Arithmetic) -> None:
+        self._source = source
+        self.samples = samples
+        self._core = ov.Core()
+        self._base = source.clone()
+        decompositions.decompose(self._base, arithmetic.kept)
+        self._reference: list[list[Array]] | None = None
+        self.count = 0
+
+    def parts(self, halved: Halved) -> int:
+        """In how many parts the values of all points are read."""
+        return sum(1 for _ in _portions(halved.model, list(halved.points.points.values())))
+
+    @property
+    def base(self) -> ov.Model:
+        """The model in f32, in the steps that the device executes."""
+        return self._base
+
+    def halved(self, arithmetic: Arithmetic) -> Halved:
+        """The model in f16. Raises `RuntimeError` if it has an operation unlike those that are known."""
+        model = self._source.clone()
+        try:
+            found = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
+        except (LookupError, TypeError, AttributeError) as error:
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
+        here = {node.get_attributes()["counter"] for node in roundings(model).values()}
+        inner = tuple(each for each in found if each.counter >= 0 and each.counter not in here)
+        return Halved(model, points_of(model), inner)
+
+    def looked(self, halved: Halved) -> Iterator[Look]:
+        """Each sample in both models, with the values of all points, of a large model in several runs."""
+        known = {node.friendly_name for node in self._base.get_ordered_ops()}
+        points = [point for point in halved.points.points.values() if point.layer in known]
+        for portion in _portions(halved.model, points):
+            keys = [point.key for point in portion]
+            ours = self._infer(_marked_roundings(halved.model, keys))
+            theirs = self._infer(_marked(self._base, portion))
+            first = len(halved.model.outputs)
+            for number, (found, reference) in enumerate(zip(ours, theirs, strict=True)):
+                pairs = list(zip(found, reference, strict=True))
+                yield Look(number, pairs[:first], dict(zip(keys, pairs[first:], strict=True)))
+
+    def outputs(self, halved: Halved) -> Iterator[Look]:
+        """Each sample in both models, without their points."""
+        if self._reference is None:
+            self._reference = [[np.array(each) for each in found] for found in self._infer(self._base)]
+        for number, found in enumerate(self._infer(halved.model)):
+            yield Look(number, list(zip(found, self._reference[number], strict=True)), {})
+
+    def alone(self, halved: Halved, keys: Sequence[str]) -> Iterator[Look]:
+        """Each sample, with the values of `keys` computed in f16 from what their layers read in f32."""
+        points = halved.points.points
+        sources = list(dict.fromkeys(read for key in keys for read in points[key].reads))
+        wanted = list(dict.fromkeys([*sources, *keys]))
+        first = len(self._base.outputs)
+        references = self._infer(_marked(self._base, [points[key] for key in wanted]))
+        request = self._compiled(_cut(halved.model, keys, sources)).create_infer_request()
+        for number, (sample, found) in enumerate(zip(self.samples, references, strict=True)):
+            values = dict(zip(wanted, found[first:], strict=True))
+            request.infer(dict(enumerate([*sample, *(values[key] for key in sources)])))
+            own = [request.get_output_tensor(at).data for at in range(len(keys))]
+            pairs = {key: (each, values[key]) for key, each in zip(keys, own, strict=True)}
+            yield Look(number, [], pairs)
+
+    def _infer(self, model: ov.Model) -> Iterator[list[Array]]:
+        """The outputs of each sample; they are valid until the next."""
+        request = self._compiled(model).create_infer_request()
+        for sample in self.samples:
+            request.infer(dict(enumerate(sample)))
+            yield [request.get_output_tensor(at).data for at in range(len(model.outputs))]
+
+    def _compiled(self, model: ov.Model) -> ov.CompiledModel:
+        self.count += 1
+        return self._core.compile_model(model, "CPU", _PROPERTIES)
+
+
+def _has_bodies(model: ov.Model) -> bool:
+    return any(node.get_type_name() in {"If", "Loop", "TensorIterator"} for node in model.get_ops())
+
+
+def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]:
+    """The points in portions whose values are not too large together; one at least, which may be empty."""
+    found = roundings(model)
+    portion: list[Point] = []
+    held = 0
+    for point in points:
+        shape = found[point.key].output(0).partial_shape
+        size = _UNKNOWN if shape.is_dynamic else 4 * math.prod(shape.to_shape())
+        if portion and held + size > LARGEST_PORTION:
+            yield portion
+            portion, held = [], 0
+        portion.append(point)
+        held += size
+    yield portion
+
+
+def _marked_roundings(model: ov.Model, keys: Sequence[str]) -> ov.Model:
+    """A copy whose last outputs are the results of these roundings."""
+    copy = model.clone()
+    found = roundings(copy)
+    copy.add_results([_result(found[key].output(0)) for key in keys])
+    return copy
+
+
+def _marked(base: ov.Model, points: Sequence[Point]) -> ov.Model:
+    """A copy whose last outputs are what is rounded at these points."""
+    copy = base.clone()
+    nodes = {node.friendly_name: node for node in copy.get_ordered_ops()}
+    copy.add_results([_result(nodes[point.layer].output(point.output)) for point in points])
+    return copy
+
+
+def _cut(model: ov.Model, keys: Sequence[str], sources: Sequence[str]) -> ov.Model:
+    """A copy that computes only `keys`. Its last inputs are the values of `sources`, which it rounds."""
+    copy = model.clone()
+    found = roundings(copy)
+    added = []
+    for key in sources:
+        node = found[key]
+        readers = list(node.output(0).get_target_inputs())
+        given = ops.parameter(node.output(0).partial_shape, ov.Type.f32, name=f"{key}/given")
+        given.output(0).set_names({f"{key}/given"})
+        typed = ops.convert(given, node.output(0).get_element_type())
+        value = rounding.operation(typed.output(0), bool(node.get_attributes()["saturate"]), f"{key}/f32")
+        for reader in readers:
+            reader.replace_source_output(value)
+        added.append(given)
+    for result in copy.get_results():
+        copy.remove_result(result)
+    copy.add_parameters(added)
+    copy.add_results([_result(found[key].output(0)) for key in keys])
+    return copy
+
+
+def _result(value: ov.Output) -> ov.Node:
+    """A result in f32, whatever type the model has."""
+    return ops.result(value if value.get_element_type() == ov.Type.f32 else ops.convert(value, "f32"))

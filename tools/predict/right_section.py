@@ -1,0 +1,218 @@
+"""Will it be right? The model in f16 against itself in f32, and what to keep in f32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import openvino as ov
+import psutil
+from msgspec.structs import replace
+
+from softnpu.emulator.arithmetic import library
+from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
+from softnpu.emulator.interface.result import Refused
+from softnpu.tools.compare import feeds
+from softnpu.tools.compare.graph import with_unique_names
+from softnpu.tools.compare.statistics import F16_LARGEST
+from softnpu.tools.console import format_bytes, format_count, print_line
+from softnpu.tools.failures import ToolError
+from softnpu.tools.predict.right import samples
+from softnpu.tools.predict.right.causes import MEAN, PEAK
+from softnpu.tools.predict.right.judging import Judge
+from softnpu.tools.predict.right.result import (
+    Error,
+    LayerTrouble,
+    Repair,
+    Right,
+    Rightness,
+    Trouble,
+)
+from softnpu.tools.predict.section import Hint, Subject
+
+_RUNS_HELD: Final = 3
+"""The model in f32, in f16, and what OpenVINO makes of one of them for its kernels."""
+_ROWS: Final = 8
+_MANY: Final = 10.0
+
+
+class RightSection:
+    """Outputs and layers in f16 against f32, and the list of layers that makes them right."""
+
+    key = "right"
+    title = "Will it be right?"
+
+    def answer(self, subject: Subject, platform: str) -> Right:
+        """What both models computed: the same for all platforms, so it is computed once."""
+        del platform
+        if self.key not in subject.shared:
+            subject.shared[self.key] = _answered(subject)
+        found: Right = subject.shared[self.key]
+        return found
+
+    def hints(self, answers: Mapping[str, Right]) -> Sequence[Hint]:
+        """The list of layers in f32."""
+        found = next(iter(answers.values()))
+        if found.repair is None or not found.causes:
+            return []
+        first = found.causes[0]
+        text = f"set {MODE_PARAMS} to {found.repair.setting}"
+        return [Hint(text, f"{_whole_name(first)} {first.trouble} in f16", tuple(answers), 2)]
+
+    def show(self, answers: Mapping[str, Right], *, details: bool) -> None:
+        """The verdict, the layers that cause it, and the list with its proof; with `details` all layers."""
+        found = next(iter(answers.values()))
+        if found.verdict is Rightness.UNKNOWN:
+            print_line(f"  not known: {found.obstacle}")
+            return
+        _show_verdict(found)
+        if found.causes:
+            for each in found.causes if details else found.causes[:_ROWS]:
+                _show_layer(each)
+            if len(found.causes) > _ROWS and not details:
+                print_line(f"\n  and {len(found.causes) - _ROWS} more (--details)")
+            print_line("")
+        if found.inherits:
+            names = ", ".join(_whole_name(each) for each in found.inherits[: None if details else 3])
+            more = ", ..." if len(found.inherits) > 3 and not details else ""
+            verb = "inherits" if len(found.inherits) == 1 else "inherit"
+            print_line(f"  {format_count(len(found.inherits), 'layer')} {verb} it: {names}{more}")
+        if found.without_effect:
+            names = ", ".join(_with_largest(each) for each in found.without_effect[: None if details else 3])
+            more = ", ..." if len(found.without_effect) > 3 and not details else ""
+            count = format_count(len(found.without_effect), "layer")
+            verb = "overflows" if len(found.without_effect) == 1 else "overflow"
+            print_line(f"  {count} {verb} without effect on these outputs: {names}{more}")
+        if found.verdict is Rightness.WRONG:
+            _show_repair(found)
+        for note in found.notes:
+            print_line(f"  note: {note}")
+
+
+def _answered(subject: Subject) -> Right:
+    """What is found; unknown, if a model takes inputs that nobody gave and that cannot be generated."""
+    try:
+        return _judged(subject)
+    except ToolError as error:
+        if subject.samples.files or subject.samples.arrays:
+            raise
+        return _unknown(str(error))
+
+
+def _judged(subject: Subject) -> Right:
+    ports = samples.ports_of(subject.model)
+    read = feeds.read(subject.samples.files, ports)
+    given = feeds.Given(read.files, {**read.arrays, **subject.samples.arrays}, read.archive)
+    model = with_unique_names(samples.reshaped(subject.model, given))
+    for port in model.inputs:
+        if port.partial_shape.is_dynamic:
+            has = f"input '{port.any_name}' has the open shape {port.partial_shape}"
+            return _unknown(f"{has}; give it with --shape, or values with --inputs")
+    samples.fix_seeds(model)
+    made = samples.make(model, given, subject.samples.count, subject.samples.seed)
+    needed, free = _RUNS_HELD * _bytes_of_weights(model), psutil.virtual_memory().available
+    if needed > free:
+        return _unknown(f"its weights need {format_bytes(needed)} of memory in f32, of {format_bytes(free)}")
+    try:
+        library.ensure(lambda: None)
+    except Refused as refusal:
+        return _unknown(str(refusal.info))
+    try:
+        bounded = subject.samples.count is None and not given.arrays
+        found = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
+    except RuntimeError as error:  # it cannot be rewritten, compiled or executed
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return _unknown(f"it does not run in f16 here: {(lines or ['no reason given'])[-1][:300]}")
+    return _with_other_params(found, subject.config.get(MODE_PARAMS, ""))
+
+
+def _bytes_of_weights(model: ov.Model) -> int:
+    """Of all constants in f32."""
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    return sum(4 * math.prod(node.get_output_shape(0)) for node in constants)
+
+
+def _with_other_params(found: Right, params: str) -> Right:
+    """The answer, whose setting has the parameters that are set already as well."""
+    others = [part for part in params.split() if not part.startswith(f"{HIGHER_PRECISION}=")]
+    if found.repair is None or not others:
+        return found
+    setting = " ".join([*others, found.repair.setting])
+    return replace(found, repair=replace(found.repair, setting=setting))
+
+
+def _unknown(obstacle: str) -> Right:
+    return Right(verdict=Rightness.UNKNOWN, obstacle=obstacle)
+
+
+# ---------------------------------------------------------------- text
+
+
+def _show_verdict(found: Right) -> None:
+    worst = max(found.outputs, key=lambda each: (not each.right, each.error.worst), default=None)
+    if worst is None:
+        print_line(f"  {found.verdict}: it has no outputs")
+        return
+    by = f"{_error(worst.error)} in output '{worst.name}'"
+    if found.verdict is Rightness.WRONG:
+        wrong = sum(not each.right for each in found.outputs)
+        print_line(f"  wrong: {wrong} of {format_count(len(found.outputs), 'output')}, off by {by}")
+    else:
+        print_line(f"  right: outputs are off by at most {by}")
+    print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
+    looked = f"{format_count(found.points, 'rounding')} looked at"
+    print_line(f"  {format_count(found.samples, 'sample')} ({found.inputs}), {looked}, {found.runs} runs")
+    if found.largest is not None:
+        place = f"{found.largest.layer} at {_index(found.largest.index)}"
+        print_line(f"  largest value {found.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")
+
+
+def _show_layer(each: LayerTrouble) -> None:
+    print_line(f"\n  {each.trouble}: {_whole_name(each)} ({each.type})")
+    place = "in its body" if each.inside else f"at {_index(each.index)}"
+    facts = [f"largest value in f32 {each.largest:.6g} {place}"]
+    if each.beyond:
+        of = f" of {each.elements}" if each.elements else ""
+        facts.append(f"{each.beyond}{of} beyond f16")
+    if each.error is not None:
+        facts.append(f"off by {_error(each.error)}")
+    print_line(f"    {', '.join(facts)}")
+    if each.trouble is Trouble.CANCELS and each.own is not None:
+        sources = ", ".join(each.reads)
+        print_line(f"    by itself off by {_error(each.own)}: what it makes of the rounding of {sources}")
+    if each.found:
+        print_line(f"    seen when what is above was repaired ({each.found})")
+
+
+def _show_repair(found: Right) -> None:
+    if found.repair is None:
+        print_line(f"  no list of layers in f32 was found that makes it right ({found.runs} runs)")
+        return
+    repair: Repair = found.repair
+    worst = max((each.error for each in repair.outputs), key=lambda error: error.worst)
+    kept = f"{repair.kept} of {format_count(repair.operations, 'operation')} in f32"
+    search = "" if repair.smallest else "; the search was ended, a smaller list may exist"
+    print_line(f"  right with {MODE_PARAMS}={repair.setting}")
+    print_line(f"    {kept}; run with it: at most {_error(worst)} from f32{search}")
+
+
+def _whole_name(each: LayerTrouble) -> str:
+    return f"{each.layer}, step {each.step}" if each.step else each.layer
+
+
+def _with_largest(each: LayerTrouble) -> str:
+    return f"{_whole_name(each)} ({each.largest:.6g})"
+
+
+def _index(index: Sequence[int]) -> str:
+    return f"[{','.join(map(str, index))}]"
+
+
+def _error(error: Error) -> str:
+    """The larger of both errors: `0.12%`, `24 times`, `not finite`."""
+    if not math.isfinite(error.worst):
+        return "not finite"
+    if error.worst >= _MANY:
+        return f"{error.worst:.3g} times"
+    return f"{error.worst:.0%}" if error.worst >= 0.1 else f"{100 * error.worst:.2g}%"
