@@ -30,6 +30,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.engine": (
         *_COMMON,
         "emulator.blob",
+        "emulator.compiler.model_cache",
         "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.platforms",
