@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 
 def main() -> None:
@@ -10,6 +11,10 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["run"]:
+        from softnpu.tools import quick_run
+
+        quick_run.try_to_run(sys.argv[2:])
     from softnpu.tools import cli
 
     signal.signal(signal.SIGINT, handler)
