@@ -22,7 +22,7 @@ import numpy as np
 import openvino as ov
 from blake3 import blake3
 
-from softnpu.emulator.blob.container import HEADER_SIZE, BlobReader, GraphMeta, Section, digest_of
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
@@ -109,9 +109,7 @@ def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> s
         **{f"property.{name}": value for name, value in properties.items()},
         **{f"env.{name}": value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
     }
-    return cache_key.key(
-        digest_of(bytes(reader.data[:HEADER_SIZE])), msgspec.json.encode(parts, order="sorted")
-    )
+    return cache_key.key(_content_digest(reader), msgspec.json.encode(parts, order="sorted"))
 
 
 def encoded(compiled: ov.CompiledModel, indices: frozenset[int]) -> bytes:
@@ -150,6 +148,16 @@ def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
             for port, argument in zip(ports, meta.arguments, strict=True)
         )
     )
+
+
+def _content_digest(reader: BlobReader) -> bytes:
+    """The digest of what is computed, wherever its constants lie."""
+    reference = reader.weights_reference()
+    constants = [(each.offset, each.length, each.digest) for each in reference.constants] if reference else []
+    hasher = blake3(reader.read(Section.METADATA))
+    for part in (reader.read(Section.IR), msgspec.msgpack.encode(constants)):
+        hasher.update(blake3(part).digest())
+    return hasher.digest()
 
 
 def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> bool:
