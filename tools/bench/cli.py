@@ -13,7 +13,7 @@ import typer
 from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import JsonOption, err, parse_size, print_line
+from softnpu.tools.console import JsonOption, err, format_count, out, parse_size, print_json, print_line
 from softnpu.tools.failures import ToolError, describe
 from softnpu.tools.groups import application
 
@@ -187,6 +187,19 @@ def _load(
     return load.run(find_model(model, shape), rounds)
 
 
+@benchmark("start")
+def _start(
+    model: Model = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 9,
+) -> Iterator[Measurement]:
+    """A whole process of one small inference, against the same on OpenVINO's CPU device."""
+    from softnpu.tools.bench import start
+    from softnpu.tools.bench.model import BenchModel, find_model
+    from softnpu.tools.demo.digits import model_path
+
+    return start.run(find_model(model, ()) if model else BenchModel("digits", model_path(), {}), rounds)
+
+
 @benchmark("copy")
 def _copy(
     size: Annotated[
@@ -230,3 +243,31 @@ def _recovery(
     from softnpu.tools.bench import recovery
 
     return recovery.run(rounds)
+
+
+@app.command("compare")
+def _compare(
+    ctx: typer.Context,
+    before: Annotated[Path, typer.Argument(help="A run, as --json prints it.")],
+    after: Annotated[Path, typer.Argument(help="A later one.")],
+    tolerance: Annotated[
+        float, typer.Option(min=1.0, help="How much worse a figure may become, as a factor.")
+    ] = 1.15,
+    json: JsonOption = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a figure has become worse.")] = False,
+) -> None:
+    """Two saved runs, figure by figure: what has become slower."""
+    from softnpu.tools.bench import comparison
+
+    found = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
+    slower = sum(change.slower for change in found.changes)
+    if json or ctx.obj.json:
+        print_json(found)
+    else:
+        out.print(comparison.table(found))
+        for what, names in (("only before", found.missing), ("only after", found.added)):
+            for name in names:
+                print_line(f"{what}: {name}")
+        print_line(f"{format_count(len(found.changes), 'figure')} compared, {slower} slower")
+    if slower and (check or ctx.obj.check):
+        raise typer.Exit(1)
