@@ -59,7 +59,7 @@ class CpuCacheWriter:
 
 
 def _fill(message: link.ImageLoad, fds: Sequence[int], key: str) -> None:
-    arguments = [sys.executable, "-m", _PROGRAM, str(os.getpid()), key, encode(message).hex()]
+    arguments = [sys.executable, "-P", "-m", _PROGRAM, str(os.getpid()), key, encode(message).hex()]
     with subprocess.Popen(
         [*arguments, *map(str, fds)], pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as process:

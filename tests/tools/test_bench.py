@@ -30,6 +30,7 @@ from softnpu.tools.bench import (
     copies,
     infer,
     lists,
+    load,
     memory,
     model,
     native,
@@ -264,13 +265,13 @@ def test_without_a_command_all_benchmarks_run_though_native_cannot(monkeypatch: 
 
         return run
 
-    for module in (submit, native, infer, memory, lists, copies, recovery):
+    for module in (submit, native, infer, load, memory, lists, copies, recovery):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
     finished = CliRunner().invoke(cli.app, ["--json"])
     assert finished.exit_code == 0
     ran = [row["bench"] for row in json.loads(finished.stdout)]
-    assert ran == ["submit", "infer", "memory", "lists", "copy", "recovery"]
+    assert ran == ["submit", "infer", "load", "memory", "lists", "copy", "recovery"]
     assert "not measured: C++ compiler: none" in finished.stderr
 
 

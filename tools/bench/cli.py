@@ -77,16 +77,19 @@ def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], Non
 
 
 def _all() -> Iterator[Measurement]:
-    from softnpu.tools.bench import copies, infer, lists, memory, native, recovery, submit
-    from softnpu.tools.bench.model import find_model
+    from softnpu.tools.bench import copies, infer, lists, load, memory, native, recovery, start, submit
+    from softnpu.tools.bench.model import BenchModel, find_model
+    from softnpu.tools.demo.digits import model_path
 
     yield from submit.run(3000)
     try:
         yield from native.run(3000)
+        yield from start.run(BenchModel("digits", model_path(), {}), 3)
     except (ToolError, ZeError) as error:
         # nobody needs a compiler for the other figures
         print_line(f"not measured: {describe(error)}", console=err)
     yield from infer.run(find_model(_DEFAULT_INFER_MODEL, ()), 100, 0, "f32")
+    yield from load.run(find_model(_DEFAULT_INFER_MODEL, ()), 1)
     yield from memory.run(find_model(_DEFAULT_MEMORY_MODEL, ()), 4, True)
     yield from lists.run(1000, 30)
     yield from copies.run(256 * 2**20, 5)
