@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shlex
@@ -81,6 +80,8 @@ def find() -> NativeLibrary:
 
 def _install_command() -> str:
     """How to build and install this package again, from where it came."""
+    import importlib.metadata
+
     source = "softnpu"
     try:
         origin = importlib.metadata.distribution("softnpu").read_text("direct_url.json")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,9 +26,10 @@ from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.log_file import LogRotation
-from softnpu.emulator.served_socket import ServedSocket
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
+
+if TYPE_CHECKING:
+    from softnpu.emulator.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,10 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
     It ends by request, SIGTERM, SIGINT, or when it is idle. Writes `ready` to `ready_fd` once every engine
     executes. Raises `Refused` if the socket is in use.
     """
+    # who only starts a daemon in the background does not wait for these
+    from softnpu.emulator.served_socket import ServedSocket
+    from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
+
     settings.check()
     ensure_home()
     stops = _Stops()

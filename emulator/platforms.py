@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -87,6 +86,8 @@ def check_platform(number: str) -> Platform:
 
 def usable_memory() -> int:
     """Bytes that a device may offer: the RAM of the machine, or the limit of this control group."""
+    import psutil  # an engine asks for no memory
+
     total = int(psutil.virtual_memory().total)
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (text := limit.read_text().strip()) != "max":

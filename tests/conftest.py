@@ -15,7 +15,12 @@ import pytest
 
 from softnpu.driver import Context, Driver
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SELF_CHECK, ENV_SOCKET
+from softnpu.emulator.interface.environment import (
+    ENV_AUTOSTART,
+    ENV_ENGINE_CACHE,
+    ENV_SELF_CHECK,
+    ENV_SOCKET,
+)
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, LastingDaemon
@@ -71,6 +76,7 @@ def no_cache_of_the_user() -> Iterator[None]:
     """What tests compile is not for the user's cache of compiled models; tests of it name their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_CACHE_DIR, "")
+        patch.setenv(ENV_ENGINE_CACHE, "")
         yield
 
 

@@ -38,6 +38,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_COMMON,
         "emulator.arithmetic",
         "emulator.blob",
+        "emulator.compiler.model_cache",
         "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.platforms",

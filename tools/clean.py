@@ -124,12 +124,16 @@ def _extensions() -> Iterator[Path]:
 
 def _clean_compiled_models(dry_run: bool) -> int:
     from softnpu.driver.cache_options import cache_options_from_environment
-    from softnpu.emulator.compiler.model_cache import entry_files, maintenance
+    from softnpu.emulator.interface import environment
 
     options = cache_options_from_environment(os.environ)
-    if options is None or not Path(options.directory).is_dir():
-        return 0
-    folder = Path(options.directory)
+    folders = ["" if options is None else options.directory, environment.engine_cache()]
+    return sum(_clean_cache(Path(folder), dry_run) for folder in folders if folder and Path(folder).is_dir())
+
+
+def _clean_cache(folder: Path, dry_run: bool) -> int:
+    from softnpu.emulator.compiler.model_cache import entry_files, maintenance
+
     removed = entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda found: found)[0]
     size = sum(entry.total for entry in removed)
     what = format_count(len(removed), "compiled model")

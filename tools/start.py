@@ -19,6 +19,10 @@ def main() -> None:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        if sys.argv[1:2] == ["run"]:
+            from softnpu.tools import quick_run
+
+            quick_run.try_to_run(sys.argv[2:])
         from softnpu.tools import cli
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common import failpoints, lean_openvino, linux
 from softnpu.emulator.interface.channel import Channel
 
 _USAGE = "usage: python -m softnpu.emulator.compiler FD PARENT_PID (started by the softnpu daemon)"
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     # Here, not above: this import takes 0.2 s, and a parent that dies meanwhile must not leave us behind.
+    lean_openvino.leave_out_converter()
     from softnpu.emulator.compiler import worker
 
     if failpoints.active is not None:

@@ -31,11 +31,15 @@ class Runtime:
 
     @property
     def core(self) -> ov.Core:
-        if self._core is None:
-            import openvino as ov
+        """OpenVINO's core."""
+        return self.load() if self._core is None else self._core
 
-            self._core = ov.Core()
-            self._capabilities = tuple(self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    def load(self) -> ov.Core:
+        """Load OpenVINO and its CPU plugin."""
+        import openvino as ov
+
+        self._core = ov.Core()
+        self._capabilities = tuple(self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
         return self._core
 
     @property

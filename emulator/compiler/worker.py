@@ -1,7 +1,7 @@
 """The loop of the worker: one job after the other, each answered with progress and then one outcome.
 
 OpenVINO is loaded by the first job that needs it: that takes longer than all else in a compilation that the
-cache answers.
+cache answers. A worker that has no job for a while loads it before, where there is memory enough.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from softnpu.emulator.links.compiler import (
 )
 
 _NEEDED_FDS = 32
+_SPARE_S = 1.0  # who starts a daemon, or has it start another worker, goes first
+_ENOUGH_MEMORY = 4 << 30  # what a worker takes with OpenVINO is little beside it
 _STEPS: dict[type[messages.Message], str] = {
     CompileJob: "compiler.compile",
     ImportJob: "compiler.import",
@@ -54,6 +56,8 @@ def serve(channel: Channel) -> None:
     """
     cache_key.prepare()
     runtime = Runtime()
+    if not channel.wait_readable(_SPARE_S) and _memory_is_enough():
+        runtime.load()
     while True:
         try:
             packet = channel.receive()
@@ -65,6 +69,12 @@ def serve(channel: Channel) -> None:
             return  # the supervisor went away in the middle of an answer
         except Refused as error:
             _fail(channel, 0, error.info)  # a malformed frame has no request id
+
+
+def _memory_is_enough() -> bool:
+    import psutil
+
+    return int(psutil.virtual_memory().available) >= _ENOUGH_MEMORY
 
 
 def _answer(channel: Channel, packet: Packet, runtime: Runtime) -> None:

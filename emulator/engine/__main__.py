@@ -8,8 +8,7 @@ import signal
 import socket
 import sys
 
-from softnpu.emulator.common import failpoints, linux
-from softnpu.emulator.engine.engine import Engine
+from softnpu.emulator.common import failpoints, lean_openvino, linux
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.links import engine as link
 
@@ -31,6 +30,9 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
+    lean_openvino.leave_out_converter()
+    from softnpu.emulator.engine.engine import Engine
+
     engine = Engine(channel, setup, states_fd, page_fd, staging_fd)
     os.close(states_fd)
     os.close(page_fd)

@@ -17,6 +17,7 @@ from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine import tracing
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
@@ -74,7 +75,11 @@ class Engine:
             paced = setup.clock is Clock.PACED
             clock = DeviceClock(platform, self._counters.device_clock_ns, paced=paced)
         modelled = modelled_times(platform, clock, setup.inference_us * 1000)
-        self._images = ImageLoader(self._image_loaded, self._faults.before_load, modelled, setup.self_check)
+        # the modelled time is read off a model that is not in the cache; an entry may have ended an engine
+        cache = CpuCache.open() if clock is None and not setup.after_reset else None
+        self._images = ImageLoader(
+            self._image_loaded, self._faults.before_load, modelled, setup.self_check, cache
+        )
         self._loaded = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
         self._poller.register(channel.fileno(), select.EPOLLIN)

@@ -20,8 +20,9 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import index_guards, streams
-from softnpu.emulator.engine.device_clock import Modelled, host_times
+from softnpu.emulator.engine import cpu_cache, index_guards, streams
+from softnpu.emulator.engine.cpu_cache import CpuCache
+from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
 from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
@@ -220,7 +221,8 @@ class LoadedImage:
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
     compares them with the digests in the blob first, and refuses others by name. `streams`: how many
-    inferences it runs at once, each with its part of the threads.
+    inferences it runs at once, each with its part of the threads. `lacking`: under which key `cache` lacks
+    it, empty for an image that came from there or is not kept.
     """
 
     def __init__(
@@ -230,6 +232,7 @@ class LoadedImage:
         space: WeightSpace,
         modelled: Modelled,
         check: bool = False,
+        cache: CpuCache | None = None,
     ) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
@@ -240,7 +243,36 @@ class LoadedImage:
         if check and reference is not None:
             outside = [actual[constant.offset] for constant in reference.outside]
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
-        xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
+        self.compilations = 0
+        self.lacking = ""
+        self.has_layers = False
+        self.modelled: ModelledTime | None = None
+        self.fused_states: FusedStates | None = None
+        self._model: ov.Model | None = None
+        traced = trace.active is not None and trace.active.layers  # those in the cache give no layers
+        if cache is None or traced or not self._find(reader, cache):
+            xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
+            self._read(xml, space, modelled)
+        self.unbound: frozenset[int] = frozenset(_other_shapes(self.meta, self.compiled))
+        """Positions of outputs whose port has another shape after compilation than the model declares."""
+        self.streams = int(self.compiled.get_property("NUM_STREAMS"))
+        self.origins = origins(self.compiled)
+
+    def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
+        """Take the image from the cache; whether it was there."""
+        properties = properties_of(self.meta)
+        key = cpu_cache.key_of(reader, self.meta, properties)
+        if not key:
+            return False
+        self._kept = cache.find(core(), key, self.meta, properties)
+        if self._kept is None:
+            self.lacking = key
+            return False
+        self.compiled, self.indices, _ = self._kept
+        return True
+
+    def _read(self, xml: bytes, space: WeightSpace, modelled: Modelled) -> None:
+        """Read and compile the model."""
         self._weights = np.frombuffer(space.view, dtype=np.uint8)
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
@@ -248,16 +280,10 @@ class LoadedImage:
         index_guards.guard(model)
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
         """Positions of inputs that OpenVINO checks and then reads again."""
-        self.compilations = 0
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
         self._compile(model)
         self._model = model if model.is_dynamic() else None
-        self.unbound: frozenset[int] = frozenset(_other_shapes(self.meta, self.compiled))
-        """Positions of outputs whose port has another shape after compilation than the model declares."""
-        self.streams = int(self.compiled.get_property("NUM_STREAMS"))
-        self.origins = origins(self.compiled)
-        self.fused_states: FusedStates | None = None
         if self.meta.dynamic_states:
             self.fused_states = FusedStates(model, self.compiled, self.meta.name)
 
@@ -280,7 +306,7 @@ class LoadedImage:
             raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
 
     def _compile(self, model: ov.Model) -> None:
-        properties = _properties(self.meta)
+        properties = properties_of(self.meta)
         if trace.active is not None and trace.active.layers:
             properties["PERF_COUNT"] = "YES"
         self.has_layers = properties.get("PERF_COUNT") == "YES"
@@ -308,7 +334,12 @@ def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
             yield position
 
 
-def load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled = host_times) -> LoadedImage:
+def load(
+    message: link.ImageLoad,
+    fds: Sequence[int],
+    modelled: Modelled = host_times,
+    cache: CpuCache | None = None,
+) -> LoadedImage:
     """Load an image from its descriptors, which are closed here. Raises `Refused`."""
     try:
         blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
@@ -320,7 +351,7 @@ def load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled = host_
         placement = None
         if message.placement_length:
             placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
-        return LoadedImage(blob, placement, space, modelled, message.check)
+        return LoadedImage(blob, placement, space, modelled, message.check, cache)
     except (RuntimeError, OSError, ValueError) as error:
         raise Refused(
             ErrorInfo(
@@ -360,14 +391,17 @@ def _releasing_pages(space: WeightSpace) -> Iterator[None]:
         space.release_pages()
 
 
-def timed_load(message: link.ImageLoad, fds: Sequence[int], modelled: Modelled) -> tuple[LoadedImage, float]:
+def timed_load(
+    message: link.ImageLoad, fds: Sequence[int], modelled: Modelled, cache: CpuCache | None
+) -> tuple[LoadedImage, float]:
     """Load an image; return it and the milliseconds taken."""
     start = time.perf_counter()
-    image = load(message, fds, modelled)
+    image = load(message, fds, modelled, cache)
     return image, (time.perf_counter() - start) * 1e3
 
 
-def _properties(meta: GraphMeta) -> dict[str, str]:
+def properties_of(meta: GraphMeta) -> dict[str, str]:
+    """Return the properties with which OpenVINO's CPU device compiles an image."""
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
     if meta.precision == arithmetic.PRECISION:
         chosen[_PRECISION] = "f32"  # rounded where the device rounds, and nowhere else

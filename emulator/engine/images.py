@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -10,6 +11,8 @@ from collections.abc import Callable
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import self_check, tracing
+from softnpu.emulator.engine.cpu_cache import CpuCache
+from softnpu.emulator.engine.cpu_cache_writer import CpuCacheWriter
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
 from softnpu.emulator.interface import trace
@@ -53,7 +56,7 @@ class ImageLoader:
     """Load images in the order of their messages.
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
-    With `self_check` an image that does not pass it is refused.
+    With `self_check` an image that does not pass it is refused. What `cache` lacks is stored later.
     """
 
     def __init__(
@@ -62,11 +65,14 @@ class ImageLoader:
         before_load: Callable[[], None],
         modelled: Modelled,
         self_check: bool,
+        cache: CpuCache | None,
     ) -> None:
         self._report = report
         self._before_load = before_load
         self._modelled = modelled
         self._self_check = self_check
+        self._cache = cache
+        self._cache_writer = CpuCacheWriter()
         self._jobs: queue.SimpleQueue[tuple[EngineImage, link.ImageLoad, list[int]]] = queue.SimpleQueue()
         self._images: dict[int, EngineImage] = {}
         threading.Thread(target=self._run, name="image-loader", daemon=True).start()
@@ -106,11 +112,13 @@ class ImageLoader:
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
+            kept_fds = [] if self._cache is None else [os.dup(fd) for fd in fds]
+            lacking = ""
             try:
-                loaded, load_ms = timed_load(message, fds, self._modelled)
+                loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
                 if self._self_check:
                     self_check.check(loaded)
-                image.loaded = loaded
+                image.loaded, lacking = loaded, loaded.lacking
                 del loaded
             except Refused as error:
                 image.info = error.info.shortened()
@@ -119,4 +127,9 @@ class ImageLoader:
                 name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
                 tracing.write_load(trace.active, name, begun, 0 if image.info is None else image.info.result)
             self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
+            if lacking:
+                self._cache_writer.add(message, kept_fds, lacking)
+            else:
+                for fd in kept_fds:
+                    os.close(fd)
             del image

@@ -34,6 +34,8 @@ ENV_INFERENCE_US = "SOFTNPU_INFERENCE_US"
 """The modelled time of every inference on such devices, in microseconds, instead of the predicted one."""
 ENV_STRICT = "SOFTNPU_STRICT"
 """`1`: a daemon refuses the models that silicon is known to refuse."""
+ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
+"""Directory in which a daemon keeps what OpenVINO's CPU device compiled; set but empty turns that off."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
@@ -94,6 +96,15 @@ def inference_us() -> int:
         expected = f"whole microseconds from 0 (as predicted) to {MAX_INFERENCE_US}"
         raise _out_of_range(ENV_INFERENCE_US, found=text, expected=expected)
     return int(text)
+
+
+def engine_cache() -> str:
+    """`SOFTNPU_ENGINE_CACHE`, or `softnpu/engine` in the user's cache; empty: none."""
+    chosen = os.environ.get(ENV_ENGINE_CACHE)
+    if chosen is not None:
+        return chosen and os.path.abspath(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", ""), ".cache")
+    return os.path.join(base, "softnpu", "engine") if os.path.isabs(base) else ""
 
 
 IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDLE_S:.0f}"

@@ -26,9 +26,11 @@ from softnpu.driver.native_library import ENV_NATIVE_DIR
 from softnpu.tools.bench import (
     cli,
     clients,
+    comparison,
     copies,
     infer,
     lists,
+    load,
     memory,
     model,
     native,
@@ -128,6 +130,24 @@ def test_clients_are_compared_with_one_and_with_as_many_processes_of_openvino(
         ("digits: staged bytes", 0, True),
         ("digits: processes with outputs that differ", 0, True),
     ]
+
+
+def test_whole_processes_with_and_without_a_daemon_are_compared(
+    bench: Bench, native_dir: dict[str, str], private_dir: Path
+) -> None:
+    found = bench("start", "--rounds", "1", SOFTNPU_AUTOSTART="1", **native_dir)
+    targets = {row.metric.removeprefix("digits: "): row.target for row in found[:-1]}
+    assert targets == {
+        "softnpu run, with a daemon": 1.3,
+        "softnpu run, without": 2.0,
+        "plugin, with a daemon": 1.1,
+        "plugin, without": 1.8,
+    }
+    assert all(row.value > 0 and row.peer_value for row in found[:-1])
+    assert (found[-1].value, found[-1].ok) == (0, True)
+    (private_dir / "broken.xml").write_text("<net")
+    complaint = softnpu("bench", "start", private_dir / "broken.xml", **native_dir).complaint
+    assert complaint.startswith("a small program: ")
 
 
 def test_ctrl_c_in_a_terminal_ends_it_without_a_word_and_leaves_nothing(private_dir: Path) -> None:
@@ -245,13 +265,13 @@ def test_without_a_command_all_benchmarks_run_though_native_cannot(monkeypatch: 
 
         return run
 
-    for module in (submit, native, infer, memory, lists, copies, recovery):
+    for module in (submit, native, infer, load, memory, lists, copies, recovery):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
     finished = CliRunner().invoke(cli.app, ["--json"])
     assert finished.exit_code == 0
     ran = [row["bench"] for row in json.loads(finished.stdout)]
-    assert ran == ["submit", "infer", "memory", "lists", "copy", "recovery"]
+    assert ran == ["submit", "infer", "load", "memory", "lists", "copy", "recovery"]
     assert "not measured: C++ compiler: none" in finished.stderr
 
 
@@ -278,6 +298,47 @@ def test_a_bound_holds_for_the_ratio_or_for_the_value_of_a_figure_without_a_peer
     assert absolute("b", "m", "B", 0, exactly=0).ok is True
     assert absolute("b", "m", "B", 0.001, exactly=0).ok is False
     assert absolute("b", "m", "B", 5).ok is None
+
+
+def test_two_saved_runs_are_compared_by_their_ratios(tmp_path: Path) -> None:
+    def run(name: str, latency: float, peer: float, throughput: float, *more: Measurement) -> Path:
+        rows = [
+            compared("infer", "latency", "ms", latency, "CPU", peer),
+            compared("infer", "throughput", "1/s", throughput, "CPU", 10),
+            absolute("infer", "outputs that differ", "outputs", 0, exactly=0),
+            *more,
+        ]
+        (tmp_path / name).write_bytes(msgspec.json.encode(rows))
+        return tmp_path / name
+
+    before = run("before", 10, 10, 10, absolute("copy", "gone", "ms", 1))
+
+    def compare(after: Path, *flags: str) -> tuple[int, dict[str, tuple[float | None, bool]]]:
+        finished = CliRunner().invoke(cli.app, ["compare", str(before), str(after), "--json", *flags])
+        found = msgspec.json.decode(finished.stdout, type=comparison.Comparison)
+        assert found.missing == ("copy: gone",)
+        return finished.exit_code, {row.metric: (row.factor, row.slower) for row in found.changes}
+
+    slow_machine = run("slow machine", 30, 30, 10)
+    assert compare(slow_machine, "--check")[0] == 0
+    slower = run("slower", 12, 10, 8)
+    code, found = compare(slower, "--check")
+    assert (code, compare(slower)[0], compare(slower, "--check", "--tolerance", "1.3")[0]) == (1, 0, 0)
+    assert found == {
+        "latency": (pytest.approx(1.2), True),
+        "throughput": (pytest.approx(1.25), True),
+        "outputs that differ": (None, False),
+    }
+    wrong = run("wrong", 10, 10, 10, absolute("copy", "new", "ms", 1))
+    wrong.write_text(wrong.read_text().replace('"value":0.0', '"value":3.0'))
+    code, found = compare(wrong, "--check")
+    assert code == 1
+    assert [metric for metric, (_, slower) in found.items() if slower] == ["outputs that differ"]
+    shown = CliRunner().invoke(cli.app, ["compare", str(before), str(slower)]).stdout
+    assert "slower" in shown
+    assert "3 figures compared, 2 slower" in shown
+    (tmp_path / "text").write_text("no run")
+    assert "figures of benchmarks" in softnpu("bench", "compare", before, tmp_path / "text").complaint
 
 
 # ------------------------------------------------------------ rounds and requests

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_a_command_with_130_while_it_starts_and_later(tmp_path: Path
     for module, arguments, code in (
         ("rich.console", infer, -signal.SIGINT),
         ("openvino._pyopenvino", infer, 130),
-        ("psutil", run, 130),
+        ("softnpu.emulator.supervisor.settings", run, 130),
     ):
         done = subprocess.run(
             [sys.executable, "-P", "-c", program.format(module), "", *arguments],

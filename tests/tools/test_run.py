@@ -24,6 +24,14 @@ DEADLINE_S = 60.0
 WITHOUT_NATIVE = "SOFTNPU_WITHOUT_NATIVE"
 LIST_DEVICES = "import openvino as ov; print(ov.Core().available_devices)"
 SHOW = "import sys; print(sys.argv[1:])"
+START = "from softnpu.tools.start import main; main()"
+CHANGED = (
+    "LD_LIBRARY_PATH=",
+    "ZE_ENABLE_ALT_DRIVERS=",
+    "SOFTNPU_SOCKET=",
+    "SOFTNPU_PYTHON=",
+    "SOFTNPU_SAVED_ENV=",
+)
 # a daemon that is started from inside, and the environment that it got
 INSIDE = """
 import os, subprocess, sys
@@ -66,6 +74,60 @@ def test_arguments_are_passed_untouched(
     given = ["--platform", "3720", "--", "--private", "", "a b", "--help"]
     done = softnpu("run", *separator, sys.executable, "-c", SHOW, *given, **native_dir)
     assert ast.literal_eval(done.words) == given
+    assert cli_daemon.alive
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "quick"),
+    [
+        (["--", "env"], {}, True),
+        (["env"], {}, True),
+        (["--platform", "4000", "--", "env"], {}, False),
+        (["env"], {"SOFTNPU_CLOCK": "host"}, False),
+    ],
+)
+def test_a_program_without_options_does_not_wait_for_the_command_line(
+    cli_daemon: Daemon,
+    native_dir: dict[str, str],
+    words: list[str],
+    variables: dict[str, str],
+    quick: bool,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "importtime", "-c", START, "run", *words],
+        env={**os.environ, **native_dir, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    assert ("typer" not in done.stderr and "numpy" not in done.stderr) is quick
+    found, expected = (
+        {line for line in text.splitlines() if line.startswith(CHANGED)}
+        for text in (done.stdout, softnpu("run", "--", "env", **native_dir).out)
+    )
+    assert found == expected
+    assert len(found) == len(CHANGED)
+    assert cli_daemon.alive
+
+
+def test_what_ends_before_the_program_is_told_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
+    def ends(*words: str, **variables: str) -> tuple[int, str]:
+        line = [sys.executable, "-P", "-c", START, "run", *words]
+        environment = {**os.environ, **native_dir, **variables}
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+        )
+        return done.returncode, done.stderr
+
+    assert ends("no-such-program") == (
+        127,
+        "softnpu: program no-such-program: not found; expected a program in PATH, or its path\n",
+    )
+    code, said = ends("true", SOFTNPU_SPIN_US="much")
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert "SOFTNPU_SPIN_US" in said
+    assert ends()[0] == 2
     assert cli_daemon.alive
 
 

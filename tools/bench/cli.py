@@ -13,7 +13,7 @@ import typer
 from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import JsonOption, err, parse_size, print_line
+from softnpu.tools.console import JsonOption, err, format_count, out, parse_size, print_json, print_line
 from softnpu.tools.failures import ToolError, describe
 from softnpu.tools.groups import application
 
@@ -77,16 +77,19 @@ def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], Non
 
 
 def _all() -> Iterator[Measurement]:
-    from softnpu.tools.bench import copies, infer, lists, memory, native, recovery, submit
-    from softnpu.tools.bench.model import find_model
+    from softnpu.tools.bench import copies, infer, lists, load, memory, native, recovery, start, submit
+    from softnpu.tools.bench.model import BenchModel, find_model
+    from softnpu.tools.demo.digits import model_path
 
     yield from submit.run(3000)
     try:
         yield from native.run(3000)
+        yield from start.run(BenchModel("digits", model_path(), {}), 3)
     except (ToolError, ZeError) as error:
         # nobody needs a compiler for the other figures
         print_line(f"not measured: {describe(error)}", console=err)
     yield from infer.run(find_model(_DEFAULT_INFER_MODEL, ()), 100, 0, "f32")
+    yield from load.run(find_model(_DEFAULT_INFER_MODEL, ()), 1)
     yield from memory.run(find_model(_DEFAULT_MEMORY_MODEL, ()), 4, True)
     yield from lists.run(1000, 30)
     yield from copies.run(256 * 2**20, 5)
@@ -187,6 +190,19 @@ def _load(
     return load.run(find_model(model, shape), rounds)
 
 
+@benchmark("start")
+def _start(
+    model: Model = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 9,
+) -> Iterator[Measurement]:
+    """A whole process of one small inference, against the same on OpenVINO's CPU device."""
+    from softnpu.tools.bench import start
+    from softnpu.tools.bench.model import BenchModel, find_model
+    from softnpu.tools.demo.digits import model_path
+
+    return start.run(find_model(model, ()) if model else BenchModel("digits", model_path(), {}), rounds)
+
+
 @benchmark("copy")
 def _copy(
     size: Annotated[
@@ -230,3 +246,31 @@ def _recovery(
     from softnpu.tools.bench import recovery
 
     return recovery.run(rounds)
+
+
+@app.command("compare")
+def _compare(
+    ctx: typer.Context,
+    before: Annotated[Path, typer.Argument(help="A run, as --json prints it.")],
+    after: Annotated[Path, typer.Argument(help="A later one.")],
+    tolerance: Annotated[
+        float, typer.Option(min=1.0, help="How much worse a figure may become, as a factor.")
+    ] = 1.15,
+    json: JsonOption = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a figure has become worse.")] = False,
+) -> None:
+    """Two saved runs, figure by figure: what has become slower."""
+    from softnpu.tools.bench import comparison
+
+    found = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
+    slower = sum(change.slower for change in found.changes)
+    if json or ctx.obj.json:
+        print_json(found)
+    else:
+        out.print(comparison.table(found))
+        for what, names in (("only before", found.missing), ("only after", found.added)):
+            for name in names:
+                print_line(f"{what}: {name}")
+        print_line(f"{format_count(len(found.changes), 'figure')} compared, {slower} slower")
+    if slower and (check or ctx.obj.check):
+        raise typer.Exit(1)

@@ -22,7 +22,7 @@ from softnpu.tools.inputs import Array, random_array
 
 
 def on_npu(start: Start) -> Started:
-    """The start on the emulated device."""
+    """The start on the emulated device; with `hold` it prints itself how it went."""
     os.environ[ENV_CACHE_DIR] = start.cache if start.way is not Way.CACHE_DIR else ""
     begin = time.perf_counter()
     core = Core(start.socket)
@@ -39,7 +39,7 @@ def on_npu(start: Start) -> Started:
     if start.prepare and start.way is Way.IMPORT:
         compiled.export_model(Path(start.exported))
     outputs = [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
-    return Started(
+    started = Started(
         total_ms=(end - begin) * 1e3,
         compile_ms=(ready - begin) * 1e3 - compiled.load_ms,
         load_ms=compiled.load_ms,
@@ -47,6 +47,10 @@ def on_npu(start: Start) -> Started:
         cached=bool(compiled.get_property("LOADED_FROM_CACHE")),
         outputs=_digest(outputs),
     )
+    if start.hold:
+        print(msgspec.json.encode(started).decode(), flush=True)
+        sys.stdin.read()
+    return started
 
 
 def on_cpu(start: Start) -> Started:

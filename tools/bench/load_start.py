@@ -16,12 +16,24 @@ class Way(enum.Enum):
     DRIVER_CACHE = "driver cache"
     CACHE_DIR = "CACHE_DIR"
     IMPORT = "import"
+    LOADED = "driver cache, loaded by another process"
+    LOADED_IMPORT = "import, loaded by another process"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether another process has the model loaded."""
+        return self in (Way.LOADED, Way.LOADED_IMPORT)
+
+    @property
+    def prepared(self) -> Way:
+        """The way whose files a start finds."""
+        return {Way.LOADED: Way.DRIVER_CACHE, Way.LOADED_IMPORT: Way.IMPORT}.get(self, self)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One start. `side` is npu or cpu, `cache` a directory or empty, `exported` the file of a compiled model.
 
-    `prepare` fills the cache, or writes that file.
+    `prepare` fills the cache, or writes that file. `hold`: the process keeps the model until its stdin ends.
     """
 
     side: str
@@ -32,11 +44,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     cache: str
     exported: str
     prepare: bool = False
+    hold: bool = False
 
     @property
     def imports(self) -> bool:
         """Whether the program starts from the exported model."""
-        return self.way is Way.IMPORT and not self.prepare
+        return self.way.prepared is Way.IMPORT and not self.prepare
 
     @property
     def config(self) -> dict[str, str]:

@@ -6,8 +6,6 @@ The compiler builds the key from these parts, `softnpu cache explain` compares t
 from __future__ import annotations
 
 import functools
-import importlib.metadata
-import importlib.util
 import os
 import platform as machine
 from collections.abc import Mapping
@@ -24,6 +22,8 @@ _CPUINFO: Final = "/proc/cpuinfo"
 @functools.cache
 def openvino_version() -> str:
     """The installed OpenVINO, without loading it (that takes a second, and a hit needs nothing of it)."""
+    import importlib.metadata  # an engine needs nothing of it
+
     try:
         return importlib.metadata.version("openvino")
     except importlib.metadata.PackageNotFoundError:
@@ -32,6 +32,8 @@ def openvino_version() -> str:
 
 def _location(package: str) -> str:
     """The version of a package that was not installed as one, as a text: where it lies and how old it is."""
+    import importlib.util
+
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return "none"

@@ -29,6 +29,7 @@ constexpr const char* SELF_CHECK = "SOFTNPU_SELF_CHECK";
 constexpr const char* CLOCK = "SOFTNPU_CLOCK";
 constexpr const char* INFERENCE_US = "SOFTNPU_INFERENCE_US";
 constexpr const char* STRICT = "SOFTNPU_STRICT";
+constexpr const char* ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
 constexpr uint32_t DEFAULT_SPIN_US = 50;
 constexpr uint32_t MAX_SPIN_US = 1000000;

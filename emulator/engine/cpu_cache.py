@@ -1,0 +1,183 @@
+"""The cache of what OpenVINO's CPU device has compiled: images that are in it need not be compiled again.
+
+OpenVINO compiles an image at every load. What it exports of the result is kept in a directory of the daemon's
+user; `cpu_cache_writer` fills it. A cache can only save time: an entry that is damaged, from another host or
+version, or does not declare what the image declares, is a miss.
+
+Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes and without profiles. Small
+ones are compiled as quickly, and large ones are slower to read than their weights, which the engine uses in
+place.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import openvino as ov
+from blake3 import blake3
+
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
+from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.compiler.model_cache import cache_key
+from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.engine import bodies, index_guards, shared_tensors, streams
+from softnpu.emulator.interface import environment
+from softnpu.emulator.interface.messages import CacheOptions
+
+log = logging.getLogger(__name__)
+
+LIMIT: Final = 512 << 20
+"""Bytes that the directory may take."""
+MIN_IR: Final = 64 << 10
+"""Bytes of the IR of the smallest image that is kept, about a hundred operations."""
+MAX_WEIGHTS: Final = 64 << 20
+"""Bytes of constants of the largest one: an export has them all, in memory of its own."""
+_FORMAT: Final = 1
+_PRECISION: Final = "f32"
+_CLOCK: Final = "NPU_PROFILING_CLOCK"
+_SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
+"""Beginnings of variables that change what OpenVINO compiles."""
+
+
+class Kept(NamedTuple):
+    """An image from the cache: see `LoadedImage`. `memory` holds constants that `compiled` uses."""
+
+    compiled: ov.CompiledModel
+    indices: frozenset[int]
+    memory: bytearray
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What an entry begins with: what the engine finds out from a model that it need not read any more."""
+
+    indices: frozenset[int]
+    size: int
+
+
+class CpuCache:
+    """The cache in one directory."""
+
+    def __init__(self, models: ModelCache) -> None:
+        self._models = models
+
+    @classmethod
+    def open(cls) -> CpuCache | None:
+        """Open the cache that the environment names; None if it is off or cannot be used."""
+        directory = environment.engine_cache()
+        if not directory:
+            return None
+        models = ModelCache.open(CacheOptions(directory=directory, limit=LIMIT))
+        return None if models is None else cls(models)
+
+    @property
+    def models(self) -> ModelCache:
+        """The files."""
+        return self._models
+
+    def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
+        """Return the image of this key; None for a miss."""
+        payload = self._models.load(key)
+        if payload is None:
+            return None
+        kept = decoded(core, payload, meta, properties)
+        if kept is None:
+            log.warning("engine cache: entry %s does not fit '%s'; it is compiled", key, meta.name)
+            return None
+        log.info("engine cache: imported '%s'", meta.name)
+        return kept
+
+
+def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> str:
+    """Return the key of an image: over its content, its properties, the host and all that compiles it.
+
+    Empty for an image that is not kept.
+    """
+    if not _is_kept(reader, meta, properties):
+        return ""
+    parts = {
+        "format": str(_FORMAT),
+        "openvino": ov.get_version(),
+        "host": cache_key.host(),
+        "threads": str(len(os.sched_getaffinity(0))),
+        "code": _code_digest(),
+        **{f"property.{name}": value for name, value in properties.items()},
+        **{f"env.{name}": value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
+    }
+    return cache_key.key(_content_digest(reader), msgspec.json.encode(parts, order="sorted"))
+
+
+def encoded(compiled: ov.CompiledModel, indices: frozenset[int]) -> bytes:
+    """Return the entry of an image that was compiled."""
+    exported: bytes = compiled.export_model().getvalue()
+    header = msgspec.msgpack.encode(_Header(indices, len(exported)))
+    return bytes([len(header) >> 8, len(header) & 255]) + header + exported
+
+
+def decoded(core: ov.Core, payload: bytes, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
+    """Import the image of an entry; None if it does not declare what `meta` declares."""
+    start = 2 + int.from_bytes(payload[:2], "big")
+    try:
+        header = msgspec.msgpack.decode(payload[2:start], type=_Header)
+        if header.size != len(payload) - start or any(at >= len(meta.inputs) for at in header.indices):
+            return None
+        memory = bytearray(memoryview(payload)[start:])  # OpenVINO takes none that cannot be written
+        tensor = ov.Tensor(np.frombuffer(memory, np.uint8), shared_memory=True)
+        compiled = core.import_model(tensor, "CPU", properties)
+    except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError) as error:
+        log.warning("engine cache: %s", openvino_errors.reason(error))
+        return None
+    return Kept(compiled, header.indices, memory) if fits(compiled, meta) else None
+
+
+def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
+    """Whether every input and output has a tensor of its own, of the type and shape that `meta` declares."""
+    ports = [*compiled.inputs, *compiled.outputs]
+    return (
+        len(compiled.inputs) == len(meta.inputs)
+        and len(ports) == len(meta.arguments)
+        and not shared_tensors.origins(compiled)
+        and all(
+            port.element_type.to_string() == getattr(ov.Type, argument.element_type).to_string()
+            and port.partial_shape == ov.PartialShape(list(argument.shape))
+            for port, argument in zip(ports, meta.arguments, strict=True)
+        )
+    )
+
+
+def _content_digest(reader: BlobReader) -> bytes:
+    """The digest of what is computed, wherever its constants lie."""
+    reference = reader.weights_reference()
+    constants = [(each.offset, each.length, each.digest) for each in reference.constants] if reference else []
+    hasher = blake3(reader.read(Section.METADATA))
+    for part in (reader.read(Section.IR), msgspec.msgpack.encode(constants)):
+        hasher.update(blake3(part).digest())
+    return hasher.digest()
+
+
+def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> bool:
+    reference = reader.weights_reference()
+    _, size = reader.extent(Section.IR) or (0, 0)
+    return (
+        meta.precision == properties.get("INFERENCE_PRECISION_HINT") == _PRECISION
+        and properties.get("NUM_STREAMS") == "1"
+        and properties.get("PERF_COUNT", "NO") == "NO"
+        and meta.config.get(_CLOCK, "HOST") == "HOST"
+        and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
+        and size >= MIN_IR
+        and (reference is None or reference.size <= MAX_WEIGHTS)
+    )
+
+
+@functools.cache
+def _code_digest() -> str:
+    """The digest of the code that changes a model before OpenVINO compiles it."""
+    hasher = blake3()
+    for module in (index_guards, bodies, streams, shared_tensors):
+        hasher.update(Path(str(module.__file__)).read_bytes())
+    return hasher.hexdigest(8)

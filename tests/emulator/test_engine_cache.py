@@ -1,0 +1,220 @@
+"""The cache of what OpenVINO compiled in an engine: equal results, and what is wrong with it is a miss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.driver import Context, GraphSource
+from softnpu.emulator.blob import container
+from softnpu.emulator.blob.container import BlobReader, Section
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler.model_cache import entry_files
+from softnpu.emulator.engine import cpu_cache, cpu_cache_fill, executor
+from softnpu.emulator.engine.cpu_cache import CpuCache
+from softnpu.emulator.engine.executor import LoadedImage
+from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
+from softnpu.emulator.links import engine as link
+from tests.conftest import StartContext
+from tests.support.daemon import Daemon
+from tests.support.models import Array, on_cpu
+from tests.support.waiting import wait_until
+from tests.support.work import Loaded
+
+_STEPS = 80
+_WIDTH = 16
+
+
+def write_deep(folder: Path) -> Path:
+    """An IR that is large enough for the cache: many small operations with weights."""
+    generator = np.random.default_rng(1)
+    data = ops.parameter([4, _WIDTH], ov.Type.f32, name="data")
+    value: Any = data
+    for _ in range(_STEPS):
+        weights = generator.standard_normal((_WIDTH, _WIDTH)).astype(np.float32) / 4
+        value = ops.tanh(ops.add(ops.matmul(value, weights, False, False), ops.constant(weights[0])))
+    path = folder / "deep.xml"
+    ov.serialize(ov.Model([ops.result(value)], [data], "deep"), path)
+    return path
+
+
+@pytest.fixture
+def directory(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = private_dir / "engine"
+    monkeypatch.setenv(ENV_ENGINE_CACHE, str(path))
+    return path
+
+
+@pytest.fixture
+def cache(directory: Path) -> CpuCache:
+    cache = CpuCache.open()
+    assert cache is not None
+    assert cache.models.directory == directory
+    return cache
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+def entries(directory: Path) -> list[Path]:
+    return [entry.path for entry in entry_files.entries(directory)] if directory.is_dir() else []
+
+
+def infer(context: Context, path: Path, data: Array) -> Array:
+    loaded = Loaded(context, path)
+    with context.create_command_queue() as queue:
+        (result,) = loaded.infer(queue, data)
+    loaded.graph.destroy()
+    return result
+
+
+@pytest.fixture
+def blob(context: Context, private_dir: Path) -> bytes:
+    return blob_of(context, write_deep(private_dir))
+
+
+def blob_of(context: Context, path: Path) -> bytes:
+    """The blob of a model with its weights inside."""
+    with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
+        return bytes(graph.get_native_binary())
+
+
+def load(blob: bytes, cache: CpuCache) -> LoadedImage:
+    message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
+    return executor.load(message, [linux.sealed_copy("blob", blob)], cache=cache)
+
+
+def fill(blob: bytes, cache: CpuCache, key: str) -> str:
+    fd = linux.sealed_copy("blob", blob)
+    try:
+        return cpu_cache_fill.fill(cache, key, link.ImageLoad(image=1, state=0, blob_length=len(blob)), [fd])
+    finally:
+        os.close(fd)
+
+
+def results(image: LoadedImage) -> bytes:
+    data = np.random.default_rng(3).standard_normal((4, _WIDTH)).astype(np.float32)
+    return np.array(image.compiled([data])[0]).tobytes()
+
+
+def test_an_engine_imports_what_another_has_compiled(
+    start_context: StartContext, private_dir: Path, directory: Path
+) -> None:
+    path = write_deep(private_dir)
+    data = np.random.default_rng(2).standard_normal((4, _WIDTH)).astype(np.float32)
+    expected = on_cpu(path, data)[0]
+    daemon, context = start_context()
+    np.testing.assert_array_equal(infer(context, path, data), expected)
+    wait_until(lambda: entries(directory), what="an entry")
+    wait_until(lambda: "engine cache: stored 'deep'" in daemon.log, what="the end of the process")
+    assert "engine cache: imported" not in daemon.log
+    np.testing.assert_array_equal(infer(context, path, data), expected)
+    assert daemon.log.count("engine cache: imported 'deep'") == 1
+    daemon.kill_engine()
+    np.testing.assert_array_equal(infer(context, path, data), expected)
+    assert daemon.log.count("engine cache: imported") == 1, "an engine after a reset compiles"
+
+
+def _flipped(data: bytes, _other: bytes, _key: str) -> bytes:
+    return data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+
+
+def _rubbish(data: bytes, _other: bytes, key: str) -> bytes:
+    payload = data[:300] + bytes(2000)
+    return payload + entry_files.payload_digest(key, payload)
+
+
+def _no_header(_data: bytes, _other: bytes, key: str) -> bytes:
+    return b"\xff\xff" + entry_files.payload_digest(key, b"\xff\xff")
+
+
+def _of_another_shape(_data: bytes, other: bytes, key: str) -> bytes:
+    payload = other[: -entry_files.DIGEST_LENGTH]
+    return payload + entry_files.payload_digest(key, payload)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _flipped,
+        _rubbish,
+        _no_header,
+        _of_another_shape,
+        pytest.param(lambda data, _other, _key: data[:-100], id="truncated"),
+        pytest.param(lambda _data, other, _key: other, id="renamed"),
+        pytest.param(lambda _data, _other, _key: b"", id="empty"),
+    ],
+)
+def test_an_entry_that_is_wrong_is_a_miss(
+    blob: bytes,
+    cache: CpuCache,
+    directory: Path,
+    damage: Callable[[bytes, bytes, str], bytes],
+) -> None:
+    image = load(blob, cache)
+    expected, key = results(image), image.lacking
+    assert fill(blob, cache, key) == ""
+    hit = load(blob, cache)
+    assert (hit.lacking, results(hit)) == ("", expected)
+    path = directory / key
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(damage(data, _entry_of_another(), key))
+    path.chmod(0o440)
+    missed = load(blob, cache)
+    assert (missed.lacking, results(missed)) == (key, expected)
+
+
+def _entry_of_another() -> bytes:
+    """A whole entry of a model with another shape."""
+    data = ops.parameter([1, 3], ov.Type.f32)
+    compiled = ov.Core().compile_model(ov.Model([ops.relu(data)], [data]), "CPU")
+    payload = cpu_cache.encoded(compiled, frozenset())
+    return payload + entry_files.payload_digest("0" * 80, payload)
+
+
+def test_an_entry_that_others_may_write_is_a_miss(blob: bytes, cache: CpuCache, directory: Path) -> None:
+    key = load(blob, cache).lacking
+    assert fill(blob, cache, key) == ""
+    (directory / key).chmod(0o666)
+    assert load(blob, cache).lacking == key
+
+
+def test_no_entry_is_made_of_weights_that_others_may_change(
+    blob: bytes, private_dir: Path, cache: CpuCache, directory: Path
+) -> None:
+    file = private_dir / "blob"
+    file.write_bytes(blob)
+    file.chmod(0o666)
+    key = load(blob, cache).lacking
+    with open(file, "rb") as opened:
+        message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
+        assert "others may change" in cpu_cache_fill.fill(cache, key, message, [opened.fileno()])
+    assert entries(directory) == []
+
+
+def test_no_entry_is_made_of_weights_that_lack_their_digests(
+    blob: bytes, cache: CpuCache, directory: Path
+) -> None:
+    reader = BlobReader(blob)
+    sections = {Section(kind): bytes(reader.unchecked(Section(kind))) for kind, *_ in reader.sections}
+    sections[Section.WEIGHTS] = bytes(4) + sections[Section.WEIGHTS][4:]
+    forged = container.pack(sections)
+    key = load(forged, cache).lacking
+    assert fill(forged, cache, key) == "its weights have changed"
+    assert entries(directory) == []
+
+
+def test_models_that_the_cache_does_not_keep_are_compiled(
+    context: Context, cache: CpuCache, digits: Path
+) -> None:
+    assert load(blob_of(context, digits), cache).lacking == ""

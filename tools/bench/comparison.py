@@ -1,0 +1,120 @@
+"""`bench compare`: two saved runs of benchmarks, figure by figure: a change that slows something is seen.
+
+Ratios are compared where both runs have them: machines and hours differ, a peer in the same run does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from softnpu.tools.bench.result import Measurement
+from softnpu.tools.failures import ToolError
+
+_MORE_IS_BETTER: Final = ("1/s", "1/turn", "GiB/s")
+"""Units of figures that are better when they are larger."""
+
+Key = tuple[str, str, str]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure in both runs. `factor`: how much worse it has become, 1 for the same, less for better.
+
+    It is None where one of them is zero; `by_ratio`: from the ratios to the peer.
+    """
+
+    bench: str
+    metric: str
+    peer: str | None
+    before: float
+    after: float
+    by_ratio: bool
+    factor: float | None
+    slower: bool
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """All figures of two runs, and the names of those that only one has."""
+
+    changes: tuple[Change, ...]
+    missing: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+def read(path: Path) -> list[Measurement]:
+    """Read what `softnpu bench --json` has written. Raises `ToolError` for anything else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Measurement])
+    except OSError as error:
+        raise ToolError(
+            f"run {path}", found=error.strerror or str(error), expected="a readable file"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ToolError(
+            f"run {path}",
+            found=str(error),
+            expected="figures of benchmarks",
+            hint="save some with 'softnpu bench --json > FILE'",
+        ) from error
+
+
+def compare(before: Sequence[Measurement], after: Sequence[Measurement], tolerance: float) -> Comparison:
+    """Compare two runs; slower is a figure that has become worse by more than the factor `tolerance`."""
+    old, new = ({_key(row): row for row in rows} for rows in (before, after))
+    return Comparison(
+        changes=tuple(_change(old[key], new[key], tolerance) for key in old if key in new),
+        missing=tuple(_name(key) for key in old if key not in new),
+        added=tuple(_name(key) for key in new if key not in old),
+    )
+
+
+def table(comparison: Comparison) -> Table:
+    """A row for each figure that both runs have."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made.add_column("figure", min_width=16)
+    for heading in ("before", "after", "worse by"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    made.add_column("", no_wrap=True)
+    for row in comparison.changes:
+        mark = " x" if row.by_ratio else ""
+        made.add_row(
+            f"{row.bench}: {row.metric}" + (f", against {row.peer}" if row.peer else ""),
+            f"{row.before:g}{mark}",
+            f"{row.after:g}{mark}",
+            "" if row.factor is None else f"{row.factor:.2f}",
+            "[red]slower[/]" if row.slower else "",
+        )
+    return made
+
+
+def _change(before: Measurement, after: Measurement, tolerance: float) -> Change:
+    by_ratio = before.ratio is not None and after.ratio is not None
+    old, new = (before.ratio, after.ratio) if by_ratio else (before.value, after.value)
+    assert old is not None
+    assert new is not None
+    better, worse = (old, new) if before.unit not in _MORE_IS_BETTER else (new, old)
+    factor = worse / better if better else None
+    return Change(
+        bench=before.bench,
+        metric=before.metric,
+        peer=before.peer,
+        before=old,
+        after=new,
+        by_ratio=by_ratio,
+        factor=factor,
+        slower=worse > better * tolerance,
+    )
+
+
+def _key(row: Measurement) -> Key:
+    return row.bench, row.metric, row.peer or ""
+
+
+def _name(key: Key) -> str:
+    bench, metric, peer = key
+    return f"{bench}: {metric}" + (f", against {peer}" if peer else "")

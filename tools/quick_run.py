@@ -1,0 +1,43 @@
+"""`softnpu run PROGRAM` without options: become the program before anything else is imported.
+
+The command line with its libraries takes as long to import as a small program runs. Where options, a setting
+to check or an error need it, it takes over: `try_to_run` returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from softnpu.driver import native_library
+from softnpu.driver.errors import ZeError
+from softnpu.driver.launch import DaemonLauncher
+from softnpu.emulator.common import linux
+from softnpu.emulator.common.home import ensure_home
+from softnpu.emulator.interface.environment import ENV_CLOCK, spin_us
+from softnpu.emulator.interface.result import Refused
+
+_TRACE = "ZE_INTEL_NPU_LOGPERFETTO"
+
+
+def try_to_run(arguments: Sequence[str]) -> None:
+    """Become the program in `arguments`, what stands behind `run`, with a daemon that serves it.
+
+    Returns if `softnpu run` has to parse, check or tell something.
+    """
+    command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    if not command or (command == list(arguments) and command[0].startswith("-")):
+        return
+    if os.environ.get(ENV_CLOCK) or os.environ.get(_TRACE):
+        return  # only a session learns which clock a daemon has, and who writes a trace has to stay
+    linux.open_streams()
+    ensure_home()
+    try:
+        spin_us()
+        library = native_library.find()
+        launcher = DaemonLauncher(None, None)
+        launcher.connect().close()
+        environment = library.environment(launcher.socket_path, os.environ)
+        os.execvpe(command[0], command, environment)
+    except (ZeError, Refused, OSError):
+        return
