@@ -32,6 +32,7 @@ LONG_ANSWER_S = 600.0
 them: it answers by itself when one of them makes no progress."""
 _COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
 _LONG_REQUESTS = (msg.GraphInitialize, *_COMPILER_REQUESTS)
+_NO_TRACE = memoryview(bytes(8)).cast("Q")
 _generation = 0
 
 
@@ -78,8 +79,34 @@ class Connection:
         self.peer_closed = False
         """Whether the daemon has closed the connection, and nothing else is wrong with it."""
         self._closed = False
+        self._trace = _NO_TRACE
+        self._trace_seen = 0
+        self._follow: Callable[[], bool] = lambda: True
         self._sections = threading.local()
         self._deferred: deque[Callable[[], None]] = deque()
+
+    # ------------------------------------------------------------ tracing
+
+    @property
+    def trace(self) -> int:
+        """Number of the trace that the daemon is making, 0 for none."""
+        number: int = self._trace[0]
+        return number
+
+    def watch_trace(self, word: memoryview, follow: Callable[[], bool]) -> None:
+        """Call `follow()` at the next request or submission when this word has changed, until it is True."""
+        self._follow = follow
+        self._trace = word
+
+    def _leave_trace(self) -> None:
+        self._trace = _NO_TRACE
+        if self._trace_seen:
+            self._follow_trace()
+
+    def _follow_trace(self) -> None:
+        before, self._trace_seen = self._trace_seen, self._trace[0]
+        if not self._follow():
+            self._trace_seen = before
 
     # ------------------------------------------------------------ calls of finalizers
 
@@ -190,6 +217,8 @@ class Connection:
             )
         if self._lost is not None:
             raise self.lost_error(call)
+        if self._trace[0] != self._trace_seen:
+            self._follow_trace()
 
     def is_lost(self) -> bool:
         """Whether the daemon is gone; one system call."""
@@ -221,6 +250,7 @@ class Connection:
             if failpoints.active is not None:
                 failpoints.hit("client.close")
             self._closed = True
+            self._leave_trace()
             self._channel.close()
             with self._changed:
                 self._changed.notify_all()

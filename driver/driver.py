@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from softnpu.driver import extensions, launch
+from softnpu.driver import extensions, launch, traced_calls, tracing
 from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
@@ -19,6 +19,7 @@ from softnpu.emulator.interface.environment import spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 
+tracing.register(traced_calls.METHODS)
 API_VERSION = extensions.version(1, 15)
 DRIVER_VERSION = 1_780_000_000
 """A time in seconds, as the real driver has it. OpenVINO tells GOPS of drivers since May 2024."""
@@ -131,8 +132,11 @@ class Driver(Session):
 def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
     hello = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client=_program_name(), role=role)
     welcome, fds = connection.request(call, hello, msg.Welcome)
+    if fds and role == "session":
+        tracing.watch(connection, fds.pop(0))
+        connection.check(call)  # joins the trace that is being made
     for fd in fds:
-        os.close(fd)  # the status page: `get_status` asks the daemon itself
+        os.close(fd)
     if welcome.major != INTERFACE_MAJOR:
         raise error(
             call,

@@ -21,6 +21,20 @@ class Session(Handle):
         """Whether the daemon is gone: every call raises DEVICE_LOST then."""
         return self._connection.is_lost()
 
+    def activity(self, call: str = "zeDriverGetProperties") -> list[msg.ActivityAnswer]:
+        """What sessions, models and compilations of the daemon do, in the parts that it answers in."""
+        self._check(call)
+        answers: list[msg.ActivityAnswer] = []
+        request = msg.Activity()
+        while not answers or answers[-1].more:
+            answer, _ = self._connection.request(call, request, msg.ActivityAnswer)
+            answers.append(answer)
+            request = msg.Activity(
+                after_session=max((each.session for each in answer.sessions), default=request.after_session),
+                after_model=max((each.model for each in answer.models), default=request.after_model),
+            )
+        return answers
+
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusAnswer:
         """The state of the whole daemon."""
         self._check(call)

@@ -4,7 +4,7 @@ The requirements are one line in the exported file, `platform=4000;blob=1.1;prec
 
     platform    the platform of the device
     blob        version of the native blob: of this major, and not newer
-    precision   the host's processor must compute in it
+    precision   the host must compute in it: in f32 and f16 every host does
     opset       newest operation set of the model: not newer than the one that the compiler reads
 
 A model with a requirement of an unknown name is not supported.
@@ -95,7 +95,7 @@ def _precision(value: str, host: Host) -> str:
     capability = _CAPABILITY.get(value)
     if capability is None:
         return f"no precision; expected one of {', '.join(_CAPABILITY)}"
-    if value == "f32" or capability in host.capabilities():
+    if value in {"f32", "f16"} or capability in host.capabilities():
         return ""
     return "this host's processor cannot compute in it; compile the model for f32"
 

@@ -25,10 +25,18 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.interface": ("emulator.common",),
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,
+    "emulator.arithmetic": _COMMON,
     "emulator.prediction": (*_COMMON, "emulator.platforms"),
-    "emulator.compiler": (*_COMMON, "emulator.blob", "emulator.links.compiler", "emulator.prediction"),
+    "emulator.compiler": (
+        *_COMMON,
+        "emulator.arithmetic",
+        "emulator.blob",
+        "emulator.links.compiler",
+        "emulator.prediction",
+    ),
     "emulator.engine": (
         *_COMMON,
+        "emulator.arithmetic",
         "emulator.blob",
         "emulator.compiler.model_cache",
         "emulator.links.engine",
@@ -46,6 +54,8 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.compiler.model_cache",
         "emulator.compiler.constants",
         "emulator.compiler.options",
+        "emulator.arithmetic.settings",
+        "emulator.arithmetic.operation_types",
     ),
     "tools": ("plugin", "driver", "emulator"),
 }

@@ -51,7 +51,7 @@ DRIVER: dict[str, str] = {
     " idle_pruning_timeout_ms import_memory import_system_memory lost query_graph_memory query_memory",
     "CopyRegion": "depth height origin_x origin_y origin_z width",
     "Device": "driver info",
-    "Driver": f"{HANDLE} daemon_pid limits lost session status stop_daemon",
+    "Driver": f"{HANDLE} activity daemon_pid limits lost session status stop_daemon",
     "Event": f"{HANDLE} pool",
     "EventPool": f"{HANDLE} context count",
     "Fence": f"{HANDLE} cancel describe queue",

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from softnpu.tools.console import format_bytes, format_count, print_line
-from softnpu.tools.status import SocketOption, socket_path
+from softnpu.tools.daemon_connection import SocketOption, socket_path
 
 _FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
 _STARTING_S: Final = 60.0
@@ -22,7 +22,10 @@ _UNUSED_S: Final = 86400.0
 
 def clean(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also compiled models, models from PyPI and reports of stress runs.")
+        bool,
+        typer.Option(
+            "--all", help="Also compiled models, models from PyPI, extensions and reports of stress runs."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     socket: SocketOption = None,
@@ -57,6 +60,7 @@ def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
                 yield path
     if everything:
         yield from _fetched_models()
+        yield from _extensions()
 
 
 def _is_ours(path: Path) -> bool:
@@ -85,10 +89,14 @@ def _is_in_use(folder: Path, everything: bool) -> bool:
     socket = folder / "npu.sock"
     if reports_folder(folder).is_dir() and not everything:
         return True
-    age_s = time.time() - folder.lstat().st_mtime
+    age_s = _age_s(folder)
     if any(folder.glob("npu.sock.*")):
         return age_s < _STARTING_S or _is_served(socket)
     return age_s < _UNUSED_S
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.lstat().st_mtime
 
 
 def _fetched_models() -> Iterator[Path]:
@@ -99,6 +107,19 @@ def _fetched_models() -> Iterator[Path]:
     for name in CATALOGUE:
         yield from (path for path in folder.glob(f"{name}-*") if (path / "manifest.json").exists())
         yield from (path for path in (folder / f"{name}.lock", folder / f".{name}.partial") if path.exists())
+
+
+def _extensions() -> Iterator[Path]:
+    from softnpu.emulator.arithmetic import library
+    from softnpu.emulator.interface.result import Refused
+
+    try:
+        folder = library.folder()
+    except Refused:
+        return
+    built = sorted(folder.glob(library.PATTERN))
+    unfinished = [path for path in folder.glob(f"{library.SCRATCH}*") if _age_s(path) > _UNUSED_S]
+    yield from (path for path in (*built, *unfinished) if _is_ours(path))
 
 
 def _clean_compiled_models(dry_run: bool) -> int:

@@ -14,9 +14,13 @@ import typer
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, predicting, run, status
+from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
+from softnpu.tools.metrics import cli as metrics
+from softnpu.tools.model_report import cli as model_report
 from softnpu.tools.stress import cli as stress
+from softnpu.tools.top import cli as top
 
 app = typer.Typer(
     name="softnpu",
@@ -50,6 +54,8 @@ app.command("demo")(demo.demo)
 app.command("compile")(compiling.compile_model)
 app.command("infer")(infer.infer)
 app.command("predict")(predicting.predict)
+app.command("compare")(compare.compare)
+app.command("report")(model_report.report)
 # behind the program's name everything is the program's: no option of it is read as one of ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)
@@ -57,6 +63,8 @@ app.command("doctor")(doctor.doctor)
 app.command("stress")(stress.stress)
 app.command("daemon")(daemon.daemon)
 app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("metrics")(metrics.metrics)
 app.command("stop")(daemon.stop)
 app.command("logs")(logs.logs)
 app.command("clean")(clean.clean)

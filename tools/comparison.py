@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-TOLERANCE: Final = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1}
+TOLERANCE: Final = {"f32": 1e-3, "f16": 5e-2, "bf16": 1e-1}
 """Largest relative difference that counts as the same result, by the precision of the arithmetic."""
 
 # Beside an output's large values its tiny ones are noise: a relative difference is taken to at least this
@@ -21,8 +21,8 @@ _FLOOR: Final = 1e-3
 class Difference:
     """`value` against `reference`: largest absolute and relative difference, NaN where only one is NaN.
 
-    `relative` is taken to the reference's magnitude at that place, but at least to a thousandth of its
-    largest one. `identical` says that every bit is the same, which two equal NaNs are as well.
+    `relative` is taken to the reference's magnitude at that place, but at least to a share of its largest
+    one. `identical` says that every bit is the same, which two equal NaNs are as well.
     """
 
     absolute: float
@@ -52,8 +52,11 @@ class Comparison:
         return all(found.identical for found in self.differences.values())
 
 
-def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Difference:
-    """The difference of two arrays of one shape and type; `ValueError` when they are not."""
+def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any], *, floor: float = _FLOOR) -> Difference:
+    """The difference of two arrays of one shape and type; `ValueError` when they are not.
+
+    `floor` is the share of the largest magnitude that a relative difference is taken to at least.
+    """
     if value.shape != reference.shape or value.dtype != reference.dtype:
         raise ValueError(
             f"{value.dtype} {list(value.shape)} against {reference.dtype} {list(reference.shape)}"
@@ -63,10 +66,10 @@ def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Difference:
     ours, theirs = value.astype(np.float64), reference.astype(np.float64)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     finite = np.abs(theirs[np.isfinite(theirs)])
-    floor = max(_FLOOR * float(finite.max(initial=0.0)), np.finfo(np.float64).tiny)
+    least = max(floor * float(finite.max(initial=0.0)), np.finfo(np.float64).tiny)
     # infinity less or by infinity is no number: at places that are the same it does not count, at others
     # it says rightly that they are not within any tolerance
     with np.errstate(invalid="ignore"):
         gap = np.where(same, 0.0, np.abs(ours - theirs))
-        relative = np.where(same, 0.0, gap / np.maximum(np.abs(theirs), floor))
+        relative = np.where(same, 0.0, gap / np.maximum(np.abs(theirs), least))
     return Difference(float(gap.max()), float(relative.max()), False)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softnpu.tools.console import format_bytes, format_time, print_line
+from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
     from softnpu.plugin import CompiledModel

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from softnpu.tools.console import err, format_bytes, parse_size, parse_whole, print_line
-from softnpu.tools.failures import ToolError
-from softnpu.tools.groups import INTERRUPTED
-from softnpu.tools.status import (
+from softnpu.tools.daemon_connection import (
     OtherVersionError,
     PlatformOption,
     SilentDaemonError,
     SocketOption,
     connect,
-    device_name,
     socket_path,
 )
+from softnpu.tools.failures import ToolError
+from softnpu.tools.groups import INTERRUPTED
+from softnpu.tools.monitor.views import device_name
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord
@@ -113,6 +113,10 @@ def daemon(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse the models that silicon is known to refuse.")
     ] = False,
+    sysfs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep files there as the kernel has them of an NPU, for monitors."),
+    ] = None,
     failpoints: Annotated[
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
@@ -137,6 +141,7 @@ def daemon(
         "limits": _limits(limit or []),
         "allow_users": _numbers_of(allow_user or [], "--allow-user", "user", _uid),
         "allow_groups": _numbers_of(allow_group or [], "--allow-group", "group", _gid),
+        "sysfs": None if sysfs is None else str(sysfs.absolute()),
         "failpoints": failpoints,
         "inject": inject,
     }

@@ -15,15 +15,15 @@ from typing import Final, Literal, NamedTuple
 import typer
 
 from softnpu.tools.console import JsonOption, format_bytes, out, print_json, print_line
-from softnpu.tools.failures import ToolError, debugging, describe, expected
-from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import (
+from softnpu.tools.daemon_connection import (
     OtherVersionError,
     SilentDaemonError,
     SocketOption,
     connect,
     socket_path,
 )
+from softnpu.tools.failures import ToolError, debugging, describe, expected
+from softnpu.tools.private_daemon import private_daemon
 
 _DESCRIPTORS_OF_MANY: Final = 1024
 _LEAST_MEMORY: Final = 1 << 30
@@ -270,6 +270,21 @@ def _count(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
+def _f16(_: Path) -> Iterator[Finding]:
+    from softnpu.emulator.arithmetic import library
+    from softnpu.emulator.interface.result import Refused
+
+    try:
+        path = library.folder() / library.name()
+        if not path.exists():
+            compiler = library.compiler()
+            yield Finding("f16", "ok", f"{compiler} builds its extension when a model asks for it first")
+            return
+        yield Finding("f16", "ok", f"extension {library.find()}")
+    except Refused as error:
+        yield Finding("f16", "warning", f"refused: {error.info.found}", error.info.hint)
+
+
 _CHECKS: Final = (
     _versions,
     _machine,
@@ -281,4 +296,5 @@ _CHECKS: Final = (
     _loader,
     _device,
     _openvino,
+    _f16,
 )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softnpu.tools.console import JsonOption, print_json
+from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption
 
 if TYPE_CHECKING:
     from softnpu.tools.comparison import Comparison

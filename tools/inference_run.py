@@ -197,6 +197,7 @@ def peer_device(name: str) -> str:
 def on_openvino(job: Job, device: str, like: Run) -> Run:
     """The same inputs through OpenVINO's `device` in this process, with the properties that `like` had.
 
+    OpenVINO's CPU device does not know the arithmetic of ours, which is f16: it computes in f32 then.
     Raises `ToolError` with OpenVINO's reason when it cannot.
     """
     try:
@@ -211,7 +212,7 @@ def _on_openvino(job: Job, device: str, like: Run) -> Run:
     model = core.read_model(job.source_model or job.model)
     if like.shapes:
         model.reshape({_position(model, name): list(shape) for name, shape in like.shapes.items()})
-    config = {name: value for name, value in like.config.items() if (name, value) != _ALL_THREADS}
+    config = _config_for(device, like)
     start = time.perf_counter()
     compiled = core.compile_model(model, device, config)
     compile_s = time.perf_counter() - start
@@ -222,8 +223,8 @@ def _on_openvino(job: Job, device: str, like: Run) -> Run:
     values = [np.array(request.get_output_tensor(index).data) for index in range(len(compiled.outputs))]
     return Run(
         device=device,
-        precision=like.precision,
-        default_precision=core.get_property(device, "INFERENCE_PRECISION_HINT").to_string(),
+        precision=config.get(_PRECISION, like.precision),
+        default_precision=core.get_property(device, _PRECISION).to_string(),
         config=config,
         shapes=like.shapes,
         inputs=like.inputs,
@@ -235,6 +236,16 @@ def _on_openvino(job: Job, device: str, like: Run) -> Run:
     )
 
 
+def _config_for(device: str, like: Run) -> dict[str, str]:
+    config = {name: value for name, value in like.config.items() if (name, value) != _ALL_THREADS}
+    if device.startswith("NPU"):
+        return config
+    if device.startswith("CPU") and like.precision == "f16":
+        config[_PRECISION] = "f32"
+    return {name: value for name, value in config.items() if not name.startswith("NPU_")}
+
+
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _ALL_THREADS = ("INFERENCE_NUM_THREADS", "0")  # our way to say what OpenVINO says by saying nothing
 
 

@@ -9,9 +9,9 @@ import typer
 
 from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
 from softnpu.tools.console import JsonOption, format_count, make_table, out, print_json, print_line
+from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
 from softnpu.tools.failures import ToolError
 from softnpu.tools.groups import application
-from softnpu.tools.status import SocketOption, connect, socket_path
 
 if TYPE_CHECKING:
     from rich.table import Table

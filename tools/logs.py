@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
+from softnpu.tools.daemon_connection import SocketOption, socket_path
 from softnpu.tools.failures import ToolError
-from softnpu.tools.status import SocketOption, socket_path
 
 _LOOK_S: Final = 0.2
 

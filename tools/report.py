@@ -115,8 +115,11 @@ def _show_times(runs: list[Run]) -> None:
 
 
 def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
+    how = f"both {ours.precision}"
+    if theirs.precision != ours.precision:
+        how = f"{ours.precision} against {theirs.precision}"
     table = make_table(
-        f"{ours.device} against {theirs.device}, both {ours.precision}",
+        f"{ours.device} against {theirs.device}, {how}",
         "output",
         right=("largest absolute", "largest relative"),
     )

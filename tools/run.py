@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from softnpu.tools.failures import ToolError, print_error
+from softnpu.tools.daemon_connection import PlatformOption, SocketOption, socket_path
+from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_daemon
-from softnpu.tools.status import PlatformOption, SocketOption, socket_path
+from softnpu.tools.program import unusable, watch
 
 if TYPE_CHECKING:
     from softnpu.driver.native_library import NativeLibrary
-
-_NOT_FOUND: Final = 127
-_NOT_EXECUTABLE: Final = 126
-_PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(
@@ -43,13 +38,24 @@ def run(
     library = native_library.find()
     if private and socket is not None:
         raise ToolError("option --private", found="given with --socket", expected="one of both")
+    from softnpu.tools.trace.record import record, wanted_file
+
+    output = wanted_file(os.environ)
     if not private:
-        _replace(command, environment_for(library, socket_path(socket), platform, os.environ))
+        place = socket_path(socket)
+        variables = environment_for(library, place, platform, os.environ)
+        if output is None:
+            _replace(command, variables)
+        raise typer.Exit(record(command, variables, place, output))
     settings: dict[str, Any] = {"clock": environment.clock(), "inference_us": environment.inference_us()}
     if platform:
         settings["devices"] = tuple(platform)
     with private_daemon(**settings) as daemon:
-        code = _watch(command, library.environment(daemon.socket, os.environ))
+        variables = library.environment(daemon.socket, os.environ)
+        if output is None:
+            code = watch(command, variables)
+        else:
+            code = record(command, variables, daemon.socket, output)
     raise typer.Exit(code)
 
 
@@ -79,7 +85,7 @@ def environment_for(
     if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
         raise ToolError(
             f"daemon at {place}",
-            found=f"its devices show the clock {clock.value}",
+            found=f"its devices show the clock {clock}",
             expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
@@ -113,37 +119,4 @@ def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as failure:
-        raise _unusable(command[0], failure) from failure
-
-
-def _watch(command: list[str], environment: Mapping[str, str]) -> int:
-    """Run the program and return its exit code as a shell tells it; signals to us go to it."""
-    try:
-        process = subprocess.Popen(command, env=environment)
-    except OSError as failure:
-        raise _unusable(command[0], failure) from failure
-    before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in _PASSED_ON}
-    # a terminal sends its interrupt to both; what becomes of it is the program's decision
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
-
-
-def _unusable(program: str, failure: OSError) -> Exception:
-    if isinstance(failure, FileNotFoundError):
-        print_error(
-            ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path")
-        )
-        return typer.Exit(_NOT_FOUND)
-    print_error(
-        ToolError(
-            f"program {program}",
-            found=failure.strerror or str(failure),
-            expected="a program that can be executed",
-        )
-    )
-    return typer.Exit(_NOT_EXECUTABLE)
+        raise unusable(command[0], failure) from failure

@@ -26,6 +26,7 @@ from softnpu.emulator.interface import (
     metrics,
     profiling,
     records,
+    trace,
     version,
 )
 from softnpu.emulator.interface.handles import HandleKind
@@ -33,6 +34,7 @@ from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.message import TAG_FIELD
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.interface.trace_messages import TraceRing
 
 SCHEMA = "driver/native/src/wire/schema.hpp"
 RESULTS = "driver/native/src/abi/ze_result.hpp"
@@ -47,7 +49,12 @@ RECORDS: tuple[type[msgspec.Struct], ...] = (
     messages.EngineStatus,
     messages.SessionStatus,
     messages.UserStatus,
+    messages.SessionActivity,
+    messages.ModelActivity,
+    messages.CompilationActivity,
+    messages.Histogram,
     InjectionState,
+    TraceRing,
     container.GraphMeta,
     container.ArgumentMeta,
     container.StateMeta,
@@ -81,6 +88,8 @@ _NUMBERS: Mapping[str, type[enum.IntEnum | enum.IntFlag]] = {
     "command_type": commands.CommandType,
     "layer_status": profiling.LayerStatus,
     "task_type": profiling.TaskType,
+    "trace_kind": trace.TraceKind,
+    "trace_flag": trace.TraceFlag,
     "blob_section": container.Section,
 }
 CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
@@ -109,6 +118,7 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
     },
     "queue": {"MIN_SLOTS": records.MIN_SLOTS, "MAX_SLOTS": records.MAX_SLOTS},
     "metric_stream": {"CAPACITY": metrics.STREAM_CAPACITY, "SIZE": metrics.stream_size()},
+    "trace_names": {"COUNT": trace.NAMES, "SIZE": trace.NAME_SIZE},
     "profile": {"MAGIC": profiling.MAGIC, "VERSION": profiling.VERSION},
     "blob": {
         "MAGIC": container.MAGIC,
@@ -128,6 +138,7 @@ _OFFSETS: Mapping[str, Layout] = {
     "event_record": records.EVENT,
     "ring_header": records.RING,
     "metric_stream_header": metrics.STREAM_HEADER,
+    "status_page": records.STATUS_LAYOUT,
 }
 """Records whose words are read and written one by one: offsets."""
 _STRUCTS: Mapping[str, Layout] = {
@@ -144,6 +155,7 @@ _STRUCTS: Mapping[str, Layout] = {
     "StridesEntry": commands.STRIDES,
     "ProfileHeader": profiling.HEADER_LAYOUT,
     "LayerRecord": profiling.RECORD_LAYOUT,
+    "TraceRecord": trace.RECORD,
     "BlobHeader": container.HEADER_LAYOUT,
     "BlobSection": container.ENTRY_LAYOUT,
 }

@@ -107,6 +107,23 @@ def map_shared_aligned(fd: int, size: int, alignment: int) -> memoryview:
     return memoryview(data).cast("B")
 
 
+def map_for_reading(fd: int, size: int) -> memoryview:
+    """The first `size` bytes of a file as others change them; no descriptor is kept. Raises `OSError`."""
+    return _map_whole(fd, size, mmap.PROT_READ).toreadonly()
+
+
+def map_for_writing(fd: int, size: int) -> memoryview:
+    """The same, shared and writable."""
+    return _map_whole(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _map_whole(fd: int, size: int, protection: int) -> memoryview:
+    address = _checked(_mmap(None, size, protection, mmap.MAP_SHARED, fd, 0), size)
+    data = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(data, _munmap, address, size).atexit = False
+    return memoryview(data).cast("B")
+
+
 def _checked(address: int | None, size: int) -> int:
     if address is None or address == _FAILED:
         error = ctypes.get_errno()

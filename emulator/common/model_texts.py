@@ -20,6 +20,12 @@ def sendable(name: str) -> str:
     return text(name.encode(errors="surrogateescape"))
 
 
+def listed(name: str, limit: int) -> str:
+    """A name as a list shows it: printable, in one line, in at most `limit` bytes."""
+    shown = "".join(each if each.isprintable() else "?" for each in name[:limit])
+    return shown.encode(errors=_ESCAPED)[:limit].decode(errors="ignore")
+
+
 def in_utf8(xml: bytes) -> bytes:
     """An IR whose texts are all UTF-8; the same object if they are already."""
     try:

@@ -29,7 +29,7 @@ from softnpu.emulator.blob.weights import (
     with_actual_offsets,
 )
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import files, options
+from softnpu.emulator.compiler import files, options, precisions
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _CHUNK = 16 << 20
 _CONSTANTS = (Section.WEIGHTS, Section.WEIGHTS_REFERENCE)
 _PLACEMENT_LIMIT = 64 << 20
+_LISTED_NAME = 256
 
 
 def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
@@ -61,6 +62,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
+        precisions.prepare(meta.precision, stages)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)
@@ -83,6 +85,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",
             platform=meta.platform,
+            name=meta.name[:_LISTED_NAME],
         )
     except BaseException:
         for each in kept:

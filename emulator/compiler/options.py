@@ -2,7 +2,7 @@
 
 Names and values are OpenVINO's own (`ov::hint`, `ov::intel_npu`), as text. An explicit choice is honoured or
 refused, never replaced by something near it. One exception: in build flags, as for Intel's compiler, the
-precisions f16 and i8 name the arithmetic of the device.
+precision i8 names the arithmetic of the device, which is f16 where a model is not quantised.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from softnpu.emulator.arithmetic.settings import (
+    HIGHER_PRECISION,
+    INFINITY,
+    MODE_PARAMS,
+    OVERFLOW,
+    SATURATE,
+    kept_layers,
+    unknown_layer,
+)
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
-COMPILER = "softnpu-compiler 1.6"
+COMPILER = "softnpu-compiler 1.7"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3}
 """What can be compiled for, and its tiles; the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)
@@ -38,10 +47,12 @@ CALL_NUMBER = "WS_COMPILE_CALL_NUMBER"
 UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
 STRICT = "NPU_STRICT"
 
-# The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision. Without the capability it takes
-# another precision silently: f16 asked for on a host with bf16 only gave bf16.
-_CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
-_HINTS = ("f16", "i8")
+# The CPU plugin's word in OPTIMIZATION_CAPABILITIES for each precision that is the host's. Without the
+# capability it takes another precision silently.
+_CAPABILITY = {"f32": "FP32", "bf16": "BF16"}
+_DEVICE = "f16"
+"""The precision of the device: its arithmetic is the same on every host (`emulator/arithmetic`)."""
+_HINTS = {"f16": _DEVICE, "i8": _DEVICE}
 """Precisions that OpenVINO's NPU plugin knows, and says that the device has; f16 is its default."""
 _OF_THE_DEVICE = "AUTO_DETECT"
 _INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
@@ -75,14 +86,27 @@ class Settings:
 
     @property
     def engine(self) -> dict[str, str]:
-        """What the blob records: properties that the engine needs at execution."""
+        """What the blob records: properties that the engine needs at execution.
+
+        Of a model in f16 also how an overflow ends, and which layers stay in f32.
+        """
         needed = [name for name, option in OPTIONS.items() if option.engine]
-        return {name: self.values[name] for name in needed if self.values[name]}
+        recorded = {name: self.values[name] for name in needed if self.values[name]}
+        if self.precision == _DEVICE:
+            recorded[OVERFLOW] = self.values[OVERFLOW]
+            if layers := kept_layers(self.values[MODE_PARAMS]):
+                recorded[MODE_PARAMS] = f"{HIGHER_PRECISION}={','.join(layers)}"
+        return recorded
 
     @property
     def precision(self) -> str:
         """Element type of the arithmetic: `f32`, `bf16` or `f16`."""
         return self.values[PRECISION]
+
+    @property
+    def host_precision(self) -> str:
+        """What OpenVINO's CPU runtime computes in: f32 also for f16, whose rounding is ours."""
+        return host_precision(self.precision)
 
     @property
     def platform(self) -> str:
@@ -213,7 +237,8 @@ OPTIONS: dict[str, Option] = {
     "NPU_BATCH_MODE": _known(_choice("AUTO", "COMPILER", "PLUGIN"), "AUTO"),
     "NPU_MODEL_SERIALIZER_VERSION": _known(_choice("AUTO", "ALL_WEIGHTS_COPY", "NO_WEIGHTS_COPY"), "AUTO"),
     "NPU_COMPILATION_MODE": _known(_text(), ""),
-    "NPU_COMPILATION_MODE_PARAMS": _known(_text(), ""),
+    MODE_PARAMS: _known(_text(), ""),
+    OVERFLOW: _known(_choice(SATURATE, INFINITY), SATURATE),
     "NPU_BACKEND_COMPILATION_PARAMS": _known(_text(), ""),
     TO_STATIC: _known(_YES_NO, "NO"),
     "NPU_COMPILER_DYNAMIC_QUANTIZATION": _known(_YES_NO, "NO"),
@@ -228,9 +253,14 @@ OPTIONS: dict[str, Option] = {
 """Every property by name. 0 threads means all cores of the host; without tiles the device chooses.
 
 Without an effect, because OpenVINO's CPU runtime does the arithmetic: tiles, stepping, DMA engines,
-compilation modes and their parameters, quantisation, turbo (a queue has its own), numbers of requests and
-threads of the compiler.
+compilation modes and their parameters (but the list of layers in f32), quantisation, turbo (a queue has its
+own), numbers of requests and threads of the compiler.
 """
+
+
+def host_precision(precision: str) -> str:
+    """What OpenVINO's CPU runtime computes in for a precision of the arithmetic."""
+    return "f32" if precision == _DEVICE else precision
 
 
 def effective(
@@ -245,7 +275,7 @@ def effective(
     named = (flags or {}).get(PRECISION, "")
     hint = named if named in _HINTS else ""
     if hint:
-        values[PRECISION] = hint  # until the host's precisions are known; the key of the cache has it so
+        values[PRECISION] = _HINTS[hint]
     for name, text in config.items():
         option = OPTIONS.get(name)
         if option is None:
@@ -259,6 +289,8 @@ def effective(
     if values[PLATFORM] == _OF_THE_DEVICE:
         values[PLATFORM] = platform
     most = PLATFORMS.get(values[PLATFORM])
+    if values[PRECISION] == _DEVICE and (unknown := unknown_layer(values[MODE_PARAMS])):
+        raise _unknown_layer(*unknown, subject)
     if values[TILES] and most is not None and int(values[TILES]) > most:
         allowed = f"at most {most}, the tiles of platform {values[PLATFORM]}"
         raise _bad_value(TILES, values[TILES], allowed, subject)
@@ -292,18 +324,15 @@ def is_supported(
 
 
 def with_precision(settings: Settings, capabilities: Collection[str], subject: str) -> Settings:
-    """The settings with the precision of the arithmetic: what was asked for, or what a hint comes to.
+    """The settings, if this host computes in their precision.
 
     `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES. Refuses with `ERROR_UNSUPPORTED_FEATURE` a
     precision that the host lacks.
     """
-    if settings.hint:
-        chosen = "f16" if settings.hint == "f16" and _CAPABILITY["f16"] in capabilities else "f32"
-        return Settings({**settings.values, PRECISION: chosen}, settings.hint)
     precision = settings.precision
-    if _CAPABILITY[precision] in capabilities:
+    if precision == _DEVICE or _CAPABILITY[precision] in capabilities:
         return settings
-    offered = [name for name, capability in _CAPABILITY.items() if capability in capabilities]
+    offered = [name for name, capability in _CAPABILITY.items() if capability in capabilities] + [_DEVICE]
     raise refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, property {PRECISION}",
@@ -314,10 +343,10 @@ def with_precision(settings: Settings, capabilities: Collection[str], subject: s
 
 
 def precision_remark(settings: Settings) -> str:
-    """The line of the build log on a hint that was not followed; empty if there is none."""
+    """The line of the build log on a hint that means another precision; empty if there is none."""
     if settings.hint in ("", settings.precision):
         return ""
-    return f"{PRECISION} {settings.hint}: computed in {settings.precision} on this host\n"
+    return f"{PRECISION} {settings.hint}: {settings.precision}, and integers where the model is quantised\n"
 
 
 def _unknown(name: str, subject: str) -> Refused:
@@ -329,6 +358,18 @@ def _unknown(name: str, subject: str) -> Refused:
         expected=f"one of {', '.join(OPTIONS)}",
         hint=f"did you mean {' or '.join(near)}?" if near else "",
         property=name,
+    )
+
+
+def _unknown_layer(name: str, near: str, subject: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        f"{subject}, property {MODE_PARAMS}, {HIGHER_PRECISION}",
+        found=f"'{name}'",
+        expected="types of operations such as Sqrt, Power and ReduceMean, or Add_RMSNorm, Add_BeforeRMSNorm,"
+        " ReduceSquare",
+        hint=f"did you mean {near}?" if near else "",
+        property=MODE_PARAMS,
     )
 
 

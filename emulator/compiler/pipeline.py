@@ -57,7 +57,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         openvino=ov.get_version(),
         compiler=options.COMPILER,
     )
-    checks.check_operations(runtime.core, model, settings.precision, subject)
+    checks.check_operations(runtime.core, model, settings.host_precision, subject)
     stages.begin("weights")
     form = canonical(model, request.weights, settings.embed_below, subject, stages.advance)
     stages.begin("pack")

@@ -29,7 +29,7 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     operations = [operation.friendly_name for operation in model.get_ordered_ops()]
     unsupported = {
         operation.friendly_name
-        for operation in checks.unsupported_operations(runtime.core, model, settings.precision, subject)
+        for operation in checks.unsupported_operations(runtime.core, model, settings.host_precision, subject)
     }
     if settings.strict:
         unsupported |= strict.refused_layers(model, settings)

@@ -7,12 +7,13 @@ them.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from typing import NamedTuple
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.interface import records
-from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.records import HISTOGRAM_SUM, LATENCY_BOUNDS_NS, Latency, StatusWord
 
 _EVERY_NS = 1_000_000
 
@@ -31,6 +32,7 @@ _WRITTEN = int(StatusWord.WRITTEN)
 _DEVICE_CLOCK = int(StatusWord.DEVICE_CLOCK)
 _LATE = int(StatusWord.LATE)
 _UNMODELLED = int(StatusWord.UNMODELLED)
+_QUEUED = int(StatusWord.QUEUED)
 
 
 class Work(NamedTuple):
@@ -43,29 +45,32 @@ class Work(NamedTuple):
 
 
 class Counters:
-    """The counters of one device, continued from those of an earlier engine of this daemon."""
+    """The counters of one device, continued from those of an earlier engine of this daemon.
+
+    `due_ns`: when the heartbeat is to be written next. `queued`: submissions that have not ended.
+    """
 
     def __init__(self, page_fd: int, devices: int, device: int) -> None:
         buffer = linux.map_shared(page_fd, records.status_size(devices))
+        words = memoryview(buffer).cast("Q")
         base = records.status_offset(device) // 8
-        self._words = memoryview(buffer).cast("Q")[base : base + records.STATUS_DEVICE_SIZE // 8]
+        self._words = words[base : base + records.STATUS_DEVICE_SIZE // 8]
+        base = records.histogram_offset(devices, device, Latency.INFERENCE) // 8
+        self._inference_times = words[base : base + records.HISTOGRAM_WORDS]
         self.submissions = self._words[_SUBMISSIONS]
         self.commands = self._words[_COMMANDS]
         self.inferences = self._words[_INFERENCES]
         self.busy_ns = self._words[_BUSY]
-        self._due_ns = 0
-
-    def tick(self, now_ns: int) -> None:
-        """Write heartbeat and counters, at most once a millisecond."""
-        if now_ns >= self._due_ns:
-            self.write(now_ns)
+        self.queued = 0
+        self.due_ns = 0
 
     def write(self, now_ns: int | None = None) -> None:
         """Write the heartbeat, and the counters of work that has not ended yet."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         self._words[_HEARTBEAT] = now
+        self._words[_QUEUED] = self.queued
         self.publish()
-        self._due_ns = now + _EVERY_NS
+        self.due_ns = now + _EVERY_NS
 
     def publish(self) -> None:
         """Write what changes with every submission; the rest is written when it changes."""
@@ -74,6 +79,12 @@ class Counters:
         words[_COMMANDS] = self.commands
         words[_INFERENCES] = self.inferences
         words[_BUSY] = self.busy_ns
+
+    def count_inference(self, time_ns: int) -> None:
+        """Count the time of one inference; `inferences` counts those of a submission at once."""
+        times = self._inference_times
+        times[bisect_left(LATENCY_BOUNDS_NS, time_ns)] += 1
+        times[HISTOGRAM_SUM] += time_ns
 
     def count_fault(self) -> None:
         """Count a failed submission."""

@@ -14,12 +14,14 @@ from collections import deque
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
+from softnpu.emulator.engine import tracing
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
+from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
@@ -29,6 +31,7 @@ from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message, encode
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.trace import TraceWriter
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.platforms import check_platform
 
@@ -93,7 +96,7 @@ class Engine:
             self._overlap,
             self._faults,
             platform,
-            clock,
+            None if clock is None else ModelledRuns(clock),
             setup.tdr_ms,
         )
 
@@ -127,7 +130,7 @@ class Engine:
     def _poll_if_due(self) -> None:
         """Poll between submissions, but not after each."""
         now = time.monotonic_ns()
-        self._counters.tick(now)
+        self._count(now)
         if now >= self._poll_due_ns:
             self._poll(0)
             if self._queues.blocked:
@@ -137,9 +140,15 @@ class Engine:
     def poll_doorbells(self) -> None:
         """Poll while a submission runs."""
         now = time.monotonic_ns()
-        self._counters.tick(now)
+        self._count(now)
         self._poll(0)
         self._queues.put_idle_to_sleep(now)
+
+    def _count(self, now_ns: int | None) -> None:
+        """Write the counters of the device, at most once a millisecond unless it is about to sleep."""
+        if now_ns is None or now_ns >= self._counters.due_ns:
+            self._counters.queued = self._queues.note_waiting()
+            self._counters.write(now_ns)
 
     def _poll(self, timeout_s: float) -> None:
         while self._unmapped:
@@ -194,7 +203,7 @@ class Engine:
         self._queues.put_all_to_sleep()
         if self._queues.awake:
             return
-        self._counters.write()
+        self._count(None)
         deadline_ns = self._queues.next_deadline_ns()
         if self._queues.paced:
             self._sleep_until_paced()
@@ -244,6 +253,7 @@ class Engine:
         self._faults.prune()
 
     def _end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
+        queue.ran_ns = time.monotonic_ns()
         self._runner.end(queue, self._next_of(queue), info)
         if not queue.closed:  # by a message that was read meanwhile
             self._queues.wake(queue)
@@ -339,10 +349,10 @@ class Engine:
                 self._contexts[message.context].space.add_graph(message.graph, image)
             case link.GraphDrop():
                 self._contexts[message.context].drop(message.graph)
-            case link.InjectionAdd():
-                self._faults.add(message, packet.take_fds(1)[0])
-            case link.InjectionDrop():
-                self._faults.drop(message)
+            case link.InjectionAdd() | link.InjectionDrop():
+                self._inject(message, packet)
+            case link.TraceBegin() | link.TraceEnd():
+                self._trace(message, packet)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
@@ -351,13 +361,34 @@ class Engine:
     ) -> None:
         match message:
             case link.ImageLoad():
-                self._images.load(message, packet.take_fds(packet.fd_count))
+                self._images.load(message, packet.take_fds(packet.fd_count), self._image_counts(message))
             case link.ImageUnload():
                 self._images.unload(message.image)
                 self._queues.retry_blocked()
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
+
+    def _image_counts(self, message: link.ImageLoad) -> memoryview:
+        first = link.IMAGE_STATES_AT // 8 + message.state * link.IMAGE_WORDS
+        return self._states[first : first + link.IMAGE_WORDS]
+
+    def _inject(self, message: link.InjectionAdd | link.InjectionDrop, packet: Packet) -> None:
+        if isinstance(message, link.InjectionDrop):
+            self._faults.drop(message)
+        else:
+            self._faults.add(message, packet.take_fds(1)[0])
+
+    def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
+        if isinstance(message, link.TraceEnd):
+            tracing.end(self._counters)
+            return
+        (fd,) = packet.take_fds(1)
+        try:
+            writer = TraceWriter(fd, message.records, message.layers)
+        finally:
+            os.close(fd)
+        tracing.begin(writer, self._counters)
 
     def _resume(self) -> None:
         """Continue the queues, all objects being announced, with what a dead engine has staged for them."""

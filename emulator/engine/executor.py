@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.arithmetic import settings as arithmetic
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
@@ -26,12 +27,14 @@ from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.engine.shared_tensors import origins
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _PROPERTIES = (
-    "INFERENCE_PRECISION_HINT",
+    _PRECISION,
     "EXECUTION_MODE_HINT",
     "INFERENCE_NUM_THREADS",
     "PERF_COUNT",
@@ -253,9 +256,16 @@ class LoadedImage:
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = origins(self.compiled)
 
+    def _properties(self) -> dict[str, str]:
+        properties = properties_of(self.meta)
+        if trace.active is not None and trace.active.layers:
+            properties["PERF_COUNT"] = "YES"
+        self.has_layers = properties.get("PERF_COUNT") == "YES"
+        return properties
+
     def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
         """Take the image from the cache; whether it was there."""
-        properties = properties_of(self.meta)
+        properties = self._properties()
         key = cpu_cache.key_of(reader, self.meta, properties)
         if not key:
             return False
@@ -275,6 +285,8 @@ class LoadedImage:
         index_guards.guard(model)
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
         """Positions of inputs that OpenVINO checks and then reads again."""
+        if self.meta.precision == arithmetic.PRECISION:
+            self._round(model)
         self._compile(model)
         self._model = model if model.is_dynamic() else None
         if self.meta.dynamic_states:
@@ -289,8 +301,17 @@ class LoadedImage:
         if self._model is not None:
             self._compile(self._model)
 
+    def _round(self, model: ov.Model) -> None:
+        """Have `model` computed in f16, as the device does."""
+        from softnpu.emulator.arithmetic.rewriting import rewrite
+
+        try:
+            rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+        except (LookupError, TypeError, AttributeError) as error:  # of an operation unlike those we know
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
+
     def _compile(self, model: ov.Model) -> None:
-        properties = properties_of(self.meta)
+        properties = self._properties()
         with _releasing_pages(self._space):
             self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
@@ -384,6 +405,8 @@ def timed_load(
 def properties_of(meta: GraphMeta) -> dict[str, str]:
     """Return the properties with which OpenVINO's CPU device compiles an image."""
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
+    if meta.precision == arithmetic.PRECISION:
+        chosen[_PRECISION] = "f32"  # rounded where the device rounds, and nowhere else
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
@@ -391,7 +414,7 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
     count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
-        chosen["KV_CACHE_PRECISION"] = meta.precision
+        chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
     return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 

@@ -6,14 +6,16 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import self_check
+from softnpu.emulator.engine import self_check, tracing
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.cpu_cache_writer import CpuCacheWriter
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 
@@ -26,10 +28,11 @@ class EngineImage:
     One that is `evicted` is asked for with `ask`, once.
     """
 
-    __slots__ = ("ask", "evicted", "info", "loaded", "number")
+    __slots__ = ("_counts", "ask", "evicted", "info", "loaded", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, counts: memoryview) -> None:
         self.number = number
+        self._counts = counts
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
         self.evicted = False
@@ -41,6 +44,12 @@ class EngineImage:
             ask, self.ask = self.ask, None
             ask(link.ImageNeeded(image=self.number))
         return self.loaded is not None
+
+    def count(self, time_ns: int) -> None:
+        """Count an inference that took so long, in memory that outlives the engine."""
+        counts = self._counts
+        counts[0] += 1
+        counts[1] += time_ns
 
 
 class ImageLoader:
@@ -72,10 +81,10 @@ class ImageLoader:
         """Return the image of this number."""
         return self._images[number]
 
-    def load(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Queue an image; take the descriptors."""
-        image = self._images.setdefault(message.image, EngineImage(message.image))
-        image.evicted, image.ask = False, None
+    def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
+        """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
+        image = self._images.setdefault(message.image, EngineImage(message.image, counts))
+        image.evicted, image.ask, image.info = False, None, None
         self._jobs.put((image, message, fds))
 
     def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
@@ -99,6 +108,7 @@ class ImageLoader:
         while True:
             image, message, fds = self._jobs.get()
             load_ms = 0.0
+            begun = time.monotonic_ns()
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
@@ -113,6 +123,9 @@ class ImageLoader:
             except Refused as error:
                 image.info = error.info.shortened()
                 log.warning("image %d: %s", message.image, error)
+            if trace.active is not None:
+                name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
+                tracing.write_load(trace.active, name, begun, 0 if image.info is None else image.info.result)
             self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
             if lacking:
                 self._cache_writer.add(message, kept_fds, lacking)

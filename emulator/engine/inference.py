@@ -19,6 +19,7 @@ from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Range
 from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.engine.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
+from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -38,13 +39,15 @@ def check_loaded(image: EngineImage) -> Pause | None:
 class Inference:
     """A step. It creates its infer request when it first runs with the image on the device.
 
-    `streams`: how many inferences may run at once, this one included; 0 if it runs alone.
+    `streams`: how many inferences may run at once, this one included; 0 if it runs alone. `time_ns`: how long
+    the last one took.
     """
 
     __slots__ = (
         "_arguments",
         "_binding",
         "_command",
+        "_early_ns",
         "_image",
         "_profile",
         "_reads",
@@ -53,6 +56,7 @@ class Inference:
         "_space",
         "_writes",
         "streams",
+        "time_ns",
     )
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, running: RunningSubmission) -> None:
@@ -66,11 +70,24 @@ class Inference:
         self._reads: list[Range] = []
         self._writes: list[Range] = []
         self.streams = 0
+        self.time_ns = 0
+        self._early_ns = 0  # when it started, if that was before its turn
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
 
     def __call__(self) -> Pause | Parts | None:
+        start = self._early_ns or time.monotonic_ns()
+        pause = self._infer()
+        self.time_ns, self._early_ns = time.monotonic_ns() - start, 0
+        return pause
+
+    def count(self) -> int:
+        """Count its time for its image; return that time in nanoseconds."""
+        self._image.count(self.time_ns)
+        return self.time_ns
+
+    def _infer(self) -> Pause | None:
         run = self._run
         if run is None:
             if check_loaded(self._image) is LOADING:
@@ -136,19 +153,27 @@ class Inference:
         is_cancelled = self._running.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments
+        compute: Callable[[Callable[[], bool]], bool] = binding.run
+        if image.has_layers:
+            compute = partial(run_with_layers, binding.run, binding)
         if self._may_overlap(image, binding):
             self._reads, self._writes = arguments.reads, arguments.writes
             self._binding, self.streams = binding, image.streams
             binding.poll_often()
-            self._run = partial(binding.run, self._running.poll_overlap)
+            self._run = partial(compute, self._running.poll_overlap)
         elif self._profile is None:
-            self._run = partial(binding.run, is_cancelled)
+            self._run = partial(compute, is_cancelled)
         else:
             self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
             if image.modelled is not None:
                 run, modelled = self._run, image.modelled
                 self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
         return self._run
+
+    @property
+    def model(self) -> str:
+        """The name of the model; empty before it is on the device."""
+        return "" if self._image.loaded is None else self._image.loaded.meta.name
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -166,10 +191,12 @@ class Inference:
     def start_early(self) -> None:
         """Start before its turn."""
         assert self._binding is not None
+        self._early_ns = time.monotonic_ns()
         self._binding.start_early()
 
     def cancel_early(self) -> None:
         """Cancel what `start_early` started, unless its turn has come."""
+        self._early_ns = 0
         if self._binding is not None:
             self._binding.cancel_early()
 

@@ -38,7 +38,8 @@ class Program:
     `noted`: progress is noted after each step, because the next must not be done twice, overwrites what was
     read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
     is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
-    `read`, `written`: bytes, without those of graphs that are still being loaded.
+    `executions`: all steps that are. `read`, `written`: bytes, without those of graphs that are still being
+    loaded.
     """
 
     data: bytes
@@ -50,6 +51,7 @@ class Program:
     tiles: int = 0
     complete: bool = True
     inference: Inference | None = None
+    executions: tuple[Inference, ...] = ()
     read: int = 0
     written: int = 0
 
@@ -67,7 +69,7 @@ class Decoding:
         self._space = space
         self._platform = platform
         self._running = running
-        modelled = running.clock is not None
+        modelled = running.is_modelled
         self._now_ns = running.device_ns if modelled else time.monotonic_ns
         self._inference = ModelledInference if modelled else Inference
         self._commands = enumerate(cmd.decode_each(data))
@@ -99,6 +101,7 @@ class Decoding:
             tiles=self._tiles,
             complete=self._complete,
             inference=only if isinstance(only, Inference) else None,
+            executions=tuple(step for step in steps if isinstance(step, Inference)),
             read=self._read,
             written=self._written,
         )
@@ -112,7 +115,7 @@ class Decoding:
             raise _numbered(error, number, command) from error
         if step is not None:
             self._steps.append(step)
-        if self._running.clock is not None and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
+        if self._running.is_modelled and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
             self._steps.append(partial(self._running.advance, _size(command)))
         self._uses.update(cmd.handles(command))
         self._count_traffic(command, step)

@@ -91,7 +91,9 @@ class EngineQueue(DeviceRing):
         self.deadline_ns = 0
         self.device_ns = 0  # how far it is on the modelled clock
         self.resume_ns = 0  # when a paced submission ends, on the host's clock
+        self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
         self._last: Submission | None = None  # most programs submit the same again
+        self._noted_waiting = -1
 
     def set_background(self, background: bool) -> None:
         """Set the level: 1 low, 2 normal, 3 high; 0 while the workload is a background one."""
@@ -221,6 +223,7 @@ class EngineQueue(DeviceRing):
 
     def begin(self, now_ns: int) -> None:
         """Note that the next submission runs."""
+        self._state[link.STATE_PAUSE] = 0
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_RUNNING] = self.completed + 1
 
@@ -229,8 +232,24 @@ class EngineQueue(DeviceRing):
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 
-    def suspend(self, step: int) -> None:
+    def charge(self, used_ns: int) -> None:
+        """Count time of the device that this queue has used."""
+        self._state[link.STATE_SPENT] += used_ns
+
+    def count_inferences(self, inferences: int) -> None:
+        """Count the inferences of a submission that ends well."""
+        self._state[link.STATE_INFERENCES] += inferences
+
+    def note_waiting(self) -> int:
+        """Note how many submissions have not ended, by the tail that the client has stored; return it."""
+        waiting = min(max(self.waiting(), 0), self.slots)
+        if waiting != self._noted_waiting:
+            self._state[link.STATE_WAITING] = self._noted_waiting = waiting
+        return waiting
+
+    def suspend(self, step: int, pause: link.QueuePause) -> None:
         """Note that the submission does not run now: it is not to blame if the engine dies."""
+        self._state[link.STATE_PAUSE] = pause
         self._state[link.STATE_RUNNING] = 0
         self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
 

@@ -64,6 +64,16 @@ class QueueTable:
         """Count the queues of a session whose next command buffer is half decoded."""
         return sum(queue.decoding is not None for queue in self if queue.share is share)
 
+    def note_waiting(self) -> int:
+        """Note for monitors how many submissions of each queue have not ended; return their sum."""
+        waiting = 0
+        for queue in self.awake:
+            waiting += queue.note_waiting()
+        for queue in self.blocked:
+            if queue not in self.awake:
+                waiting += queue.note_waiting()
+        return waiting
+
     # ------------------------------------------------------------ awake and asleep
 
     def wake(self, queue: EngineQueue) -> None:
@@ -94,6 +104,7 @@ class QueueTable:
     def put_to_sleep(self, queues: list[EngineQueue]) -> None:
         """Put queues to sleep that are not in `awake`; those that have work meanwhile wake again."""
         for queue in queues:
+            queue.note_waiting()
             queue.set_asleep(True)
         # a driver stores its tail and then reads `asleep`; we store `asleep` and then read its tail: with a
         # fence on both sides at least one of us sees the other

@@ -10,17 +10,30 @@ import time
 from functools import partial
 from typing import Protocol
 
-from softnpu.emulator.common import failpoints, openvino_errors
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine import failures
 from softnpu.emulator.engine.counters import Counters, Work
-from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
+from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.memory import Words
+from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
-from softnpu.emulator.engine.steps import CANCELLED, JOURNAL_EVERY, LOADING, PACED, PREEMPTED, Parts, Pause
+from softnpu.emulator.engine.slice_trace import write_slice
+from softnpu.emulator.engine.steps import (
+    BLOCKED,
+    CANCELLED,
+    JOURNAL_EVERY,
+    LOADING,
+    PACED,
+    PREEMPTED,
+    Parts,
+    Pause,
+)
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -33,6 +46,12 @@ _LONG_BUFFER = 64 * 1024
 _MAX_DECODING = 4
 _SHORT_NS = 100_000  # shorter times are charged as they are: reading the CPU time takes 0.4 us
 _MIN_CHARGED_PART = 32
+_PAUSES = {
+    BLOCKED: link.QueuePause.EVENT,
+    LOADING: link.QueuePause.LOAD,
+    PREEMPTED: link.QueuePause.NONE,
+    PACED: link.QueuePause.PACE,
+}
 
 
 class EngineLoop(Protocol):
@@ -65,7 +84,7 @@ class Runner:
         overlap: Overlap,
         faults: InjectedFaults,
         platform: Platform,
-        clock: DeviceClock | None,
+        modelled_runs: ModelledRuns | None,
         tdr_ms: int,
     ) -> None:
         self._loop = loop
@@ -75,7 +94,7 @@ class Runner:
         self._overlap = overlap
         self._faults = faults
         self._platform = platform
-        self.clock = clock
+        self._modelled_runs = modelled_runs
         self._tdr_ns = tdr_ms * 1_000_000
         self._queue: EngineQueue | None = None  # of the submission that runs
         self._submission: Submission | None = None
@@ -90,6 +109,11 @@ class Runner:
 
     def run(self, queue: EngineQueue) -> None:
         """Run the next submission of the queue to its end, or until it waits or is preempted."""
+        self._run(queue)
+        while self._reports:  # of what ended meanwhile: its memory and its record are not used any more
+            self._loop.send(self._reports.pop(0))
+
+    def _run(self, queue: EngineQueue) -> None:
         start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
         try:
             submission = queue.next()
@@ -109,7 +133,7 @@ class Runner:
             elif submission.is_cancelled() and queue.pending_effect() is None:
                 # once a dead engine has done half of an effect it is too late to cancel: the other half
                 # follows
-                info = _cancelled()
+                info = failures.cancelled()
             else:
                 if failpoints.active is not None:
                     failpoints.hit("engine.submit")
@@ -126,25 +150,35 @@ class Runner:
                     queue.reset()
                     return
                 elif (program := queue.program) is not None:
-                    self._counters.commands += program.commands
-                    self._counters.inferences += program.inferences
-                    if program.read or program.written:
-                        self._counters.count_traffic(program.read, program.written)
+                    self._count(queue, program)
         except Refused as error:
             info = error.info
         except RuntimeError as error:
-            info = _failed_inference(error)
+            info = failures.failed_inference(error)
         except MemoryError:
-            info = _out_of_memory()
+            info = failures.out_of_memory()
         now = time.monotonic_ns()
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.program is None or not queue.program.tiles):
             self._counters.busy_ns += used
+            queue.charge(used)
             self.end(queue, submission, info)
             self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
         else:
             self._charge(queue, now)
             self.end(queue, submission, info)
+
+    def _count(self, queue: EngineQueue, program: Program) -> None:
+        """Count what a submission that ends well has done."""
+        counters = self._counters
+        counters.commands += program.commands
+        if program.inferences:
+            counters.inferences += program.inferences
+            queue.count_inferences(program.inferences)
+            for inference in program.executions:
+                counters.count_inference(inference.count())
+        if program.read or program.written:
+            counters.count_traffic(program.read, program.written)
 
     def _abandon(self, queue: EngineQueue, reason: ErrorInfo) -> None:
         lost = ErrorInfo(
@@ -167,6 +201,8 @@ class Runner:
         if info is not None:
             self._overlap.cancel(queue)
             self.report(queue, info)
+        if trace.active is not None:
+            write_slice(trace.active, queue, info, True)
         if not queue.closed:
             queue.finish(submission, info)
         if queue.program is not None or queue.decoding is not None or queue.step or queue.deadline_ns:
@@ -207,8 +243,6 @@ class Runner:
             if (program := queue.program) is not None and program.inference is not None:
                 # started early, and its turn ended without it: by an injected fault, say
                 program.inference.cancel_early()
-            while self._reports:
-                self._loop.send(self._reports.pop(0))
 
     def _run_with_failpoints(self, queue: EngineQueue, program: Program) -> Pause | None:
         failpoints.hit("engine.running")
@@ -223,7 +257,9 @@ class Runner:
         self._charge(queue, time.monotonic_ns())
         if queue.closed:
             return  # destroyed by a message that was read meanwhile
-        queue.suspend(queue.step)
+        if trace.active is not None:
+            write_slice(trace.active, queue, None, False)
+        queue.suspend(queue.step, _PAUSES[pause])
         if pause is PREEMPTED:
             return
         if pause is PACED:
@@ -236,8 +272,9 @@ class Runner:
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
         self._charged_ns = now
-        if self.clock is None or not self.clock.paced:
+        if self._modelled_runs is None or not self._modelled_runs.paced:
             self._counters.busy_ns += used
+        queue.charge(used)
         if (program := queue.program) is not None and program.tiles:
             self._counters.count_tiles(used * program.tiles)
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
@@ -354,7 +391,7 @@ class Runner:
         self._loop.read_messages()
         submission = self._submission
         if self._abort is None and submission is not None and submission.is_cancelled():
-            self._abort = _cancelled()
+            self._abort = failures.cancelled()
         return self._abort is not None or not self._loop.alive or self._queue is None or self._queue.closed
 
     def poll_overlap(self) -> bool:
@@ -387,35 +424,22 @@ class Runner:
     def count_traffic(self, read: int, written: int) -> None:
         self._counters.count_traffic(read, written)
 
+    @property
+    def is_modelled(self) -> bool:
+        return self._modelled_runs is not None
+
     def device_ns(self) -> int:
         return self._queue.device_ns if self._queue is not None else 0
 
     def advance(self, size: int) -> None:
-        queue, clock = self._queue, self.clock
-        assert queue is not None
-        assert clock is not None
-        queue.device_ns = clock.copy(size, queue.device_ns)
-        self._counters.set_device_clock(clock.now_ns)
+        assert self._queue is not None
+        assert self._modelled_runs is not None
+        self._modelled_runs.end_copy(self._queue, size, self._counters)
 
     def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
-        queue, clock = self._queue, self.clock
-        assert queue is not None
-        assert clock is not None
-        if modelled is None:
-            self._counters.count_unmodelled()
-            return None
-        queue.device_ns = clock.run(modelled, queue.device_ns)
-        self._counters.set_device_clock(clock.now_ns)
-        if not clock.paced:
-            return None
-        if queue.resume_ns:  # it waited in the ring when the one before it ended
-            started_ns, queue.resume_ns = queue.resume_ns, 0
-        until_ns = clock.pace(modelled, started_ns)
-        self._counters.busy_ns += clock.busy_ns(modelled, until_ns)
-        if time.monotonic_ns() >= until_ns:
-            self._counters.count_late()
-            return None
-        return _wait_until(queue, until_ns)
+        assert self._queue is not None
+        assert self._modelled_runs is not None
+        return self._modelled_runs.end_inference(self._queue, modelled, started_ns, self._counters)
 
     def write_metrics(self, out: Words, done: Work) -> None:
         assert self._queue is not None
@@ -424,37 +448,3 @@ class Runner:
         program = self._queue.program
         tile_ns = used * program.tiles if program is not None else 0
         self._counters.snapshot(out, now, used, tile_ns, done)
-
-
-def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
-    """Wait for the end of the modelled time; what waits in the ring then begins at that moment."""
-    queue.resume_ns = until_ns
-    while time.monotonic_ns() < until_ns:
-        yield PACED
-    if queue.waiting() < 2:
-        queue.resume_ns = 0
-
-
-def _cancelled() -> ErrorInfo:
-    return ErrorInfo(
-        result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
-    )
-
-
-def _out_of_memory() -> ErrorInfo:
-    return ErrorInfo(
-        result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-        object="submission",
-        found="the engine ran out of memory",
-        expected="memory to run it",
-        hint="submit shorter command lists, or give the machine more memory",
-    )
-
-
-def _failed_inference(error: RuntimeError) -> ErrorInfo:
-    return ErrorInfo(
-        result=ZeResult.ERROR_UNKNOWN,
-        object="inference",
-        found=openvino_errors.reason(error),
-        expected="an inference that ends",
-    )

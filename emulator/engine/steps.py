@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from softnpu.emulator.engine.counters import Work
-from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
+from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.interface.commands import MemoryAt
 
@@ -84,8 +84,8 @@ class RunningSubmission(Protocol):
         ...
 
     @property
-    def clock(self) -> DeviceClock | None:
-        """The modelled clock of the device; None if it shows the host's."""
+    def is_modelled(self) -> bool:
+        """Whether the device shows the modelled clock."""
         ...
 
     def device_ns(self) -> int:

@@ -12,9 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from softnpu.emulator.interface import activity_messages as activity
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import status_messages as status
+from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.handles import Handle
 from softnpu.emulator.interface.result import ErrorInfo
 
@@ -25,6 +27,12 @@ EngineStatus = status.EngineStatus
 SessionStatus = status.SessionStatus
 StatusAnswer = status.StatusAnswer
 UserStatus = status.UserStatus
+Activity = activity.Activity
+ActivityAnswer = activity.ActivityAnswer
+SessionActivity = activity.SessionActivity
+ModelActivity = activity.ModelActivity
+CompilationActivity = activity.CompilationActivity
+Histogram = activity.Histogram
 
 
 class Role(enum.StrEnum):
@@ -456,14 +464,16 @@ Request = (
     | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
     | GraphQuery | CompilerOptions
     | GraphInitialize | GraphDestroy | Cancel | ContextMemory | ContextRelease | ContextIdle
-    | MetricStreamOpen | MetricStreamClose | Status | Stop
+    | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear
+    | tracing.TraceStart | tracing.TraceRings | tracing.TraceStop | tracing.TraceJoin
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
-    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | inj.Injected | inj.InjectStatusAnswer
-    | inj.Cleared
+    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | inj.Injected
+    | inj.InjectStatusAnswer | inj.Cleared
+    | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

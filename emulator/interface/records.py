@@ -116,22 +116,25 @@ def ring_size(slots: int) -> int:
 
 # ---------------------------------------------------------------- status page
 #
-# One header of 64 bytes, then 256 bytes a device. Written by the supervisor (s) and the engines (e),
-# read by everybody. Counters only grow while the daemon lives.
+# One header of 64 bytes, then 256 bytes a device, then the histograms of each device. Written by the
+# supervisor (s) and the engines (e), read by everybody. Counters only grow while the daemon lives.
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
 STATUS_LAYOUT = Layout(
     """
-    magic     char[8]
-    version   u32
-    devices   u32  # how many
-    pid       u64  # of the daemon
-    start     u64  # CLOCK_REALTIME in nanoseconds
-    reserved  32
+    magic       char[8]
+    version     u32
+    devices     u32  # how many
+    pid         u64  # of the daemon
+    start       u64  # CLOCK_REALTIME in nanoseconds
+    trace       u64  # s: number of the trace that is being made, 0 for none
+    histograms  u32  # of each device, behind the parts of all devices
+    reserved    20
     """
 )
 STATUS_HEADER = STATUS_LAYOUT.struct
+STATUS_TRACE = STATUS_LAYOUT.offset("trace")
 STATUS_DEVICE_SIZE = 256
 
 
@@ -156,10 +159,12 @@ class StatusWord(enum.IntEnum):
     ABORTED = 17  # s: submissions that the device ended with ERROR_DEVICE_LOST
     OFFENCES = 18  # s: engine resets that a submission was to blame for
     REFUSALS = 19  # s: requests refused because their process had caused too many of them
+    BUILD_FAILURES = 20  # s: compilations and imports that failed
     TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles that each occupied
     OVERLAPPED = 25  # e: inferences that began before their turn, beside others
     READ = 26  # e: bytes that commands read
     WRITTEN = 27  # e: bytes that commands wrote
+    QUEUED = 28  # e: submissions that have not ended, the one that runs among them
     DEVICE_CLOCK = 29  # e: nanoseconds of the modelled clock
     LATE = 30  # e: inferences that took longer than on the modelled device, while it is paced
     UNMODELLED = 31  # e: inferences whose modelled time is not known
@@ -177,9 +182,31 @@ class DeviceState(enum.IntEnum):
 STATE_NAMES = {state: state.name.lower() for state in DeviceState}
 
 
+class Latency(enum.IntEnum):
+    """What the histograms of a device count, by index."""
+
+    INFERENCE = 0  # e: inferences of submissions that ended well, each from its begin to its end
+    LOAD = 1  # s: images that were loaded
+    COMPILED = 2  # s: compilations, from the request to the graph
+    CACHE = 3  # s: those that the cache answered
+    NATIVE = 4  # s: imports
+
+
+LATENCY_BOUNDS_NS = tuple(digit * 10**power for power in range(4, 11) for digit in (1, 2, 5))
+"""Upper bounds of a histogram's buckets, 10 us to 50 s; the last bucket has none."""
+HISTOGRAM_WORDS = 24
+"""Words of a histogram: a count for each bucket, then the sum in nanoseconds, then one that is reserved."""
+HISTOGRAM_SUM = len(LATENCY_BOUNDS_NS) + 1
+
+
 def status_size(devices: int) -> int:
     """Bytes of a status page for this many devices."""
-    return STATUS_HEADER.size + devices * STATUS_DEVICE_SIZE
+    return histogram_offset(devices, devices, Latency.INFERENCE)
+
+
+def histogram_offset(devices: int, device: int, latency: Latency) -> int:
+    """Where a histogram of a device starts, in the status page of a daemon with so many devices."""
+    return status_offset(devices) + 8 * HISTOGRAM_WORDS * (device * len(Latency) + latency)
 
 
 def status_offset(device: int) -> int:

@@ -36,7 +36,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     timer_ns_per_tick: float
     memory_total: int
     uuid: bytes
-    clock: Clock = Clock.HOST
+    clock: str = Clock.HOST.value
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     `running`: submissions that the engine executes at this moment. `device_clock_ns`: its modelled clock.
     `late`: inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.
+    `running`: submissions that the engine executes at this moment. `queued`: those that have not ended.
     """
 
     device: DeviceInfo
@@ -72,6 +73,10 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     device_clock_ns: int = 0
     late: int = 0
     unmodelled: int = 0
+    queued: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    build_failures: int = 0
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
 """The version of the firmware interface."""
 
 INTERFACE_MAJOR = 1
-INTERFACE_MINOR = 0
+INTERFACE_MINOR = 1

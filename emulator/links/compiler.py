@@ -85,7 +85,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
 
     Digests are blake3. The blob is the same wherever the constants lie; the placement says where they do.
     `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is what it was compiled for;
-    empty for that of the device.
+    empty for that of the device. `name`: that of the model.
     """
 
     blob_length: int
@@ -95,6 +95,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     origin: str = "compiled"
     platform: str = ""
     log: str = ""
+    name: str = ""
 
 
 J = TypeVar("J", bound=Message)

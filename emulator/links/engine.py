@@ -7,6 +7,7 @@ client: an engine that does not know a handle reads its channel before it refuse
 
 from __future__ import annotations
 
+import enum
 import struct
 
 import msgspec
@@ -141,10 +142,11 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
     Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`:
-    compare the weights with their digests first.
+    compare the weights with their digests first. `state`: its record among the states of images.
     """
 
     image: int
+    state: int
     blob_length: int
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
@@ -187,10 +189,21 @@ class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
     id: int
 
 
+class TraceBegin(Message, frozen=True, kw_only=True, tag="trace_begin"):
+    """Trace from now on. Descriptor: the ring, with room for `records`. `layers`: layers as well."""
+
+    records: int
+    layers: bool = False
+
+
+class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
+    """Trace no longer; nothing if it does not."""
+
+
 EngineCommand = (  # every message to an engine
     Setup | Resume | ContextAdd | ContextDrop | ContextRelease | SegmentAdd | SegmentDrop | MemoryAdd
     | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload
-    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop
+    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor
@@ -275,6 +288,25 @@ STATE_INJECTION = 10
 """Index of the u64 "id of the injection that decided so"."""
 STATE_INJECTION_HITS = 11
 """Index of the u64 "how often it has hit then"."""
+STATE_SPENT = 12
+"""Index of the u64 "nanoseconds of the device's time that its submissions have used"."""
+STATE_INFERENCES = 13
+"""Index of the u64 "inferences of submissions that ended well"."""
+STATE_WAITING = 14
+"""Index of the u64 "submissions that have not ended, as the engine saw them last"."""
+STATE_PAUSE = 15
+"""Index of the u64 "why the next submission has begun and does not run", a `QueuePause`."""
+
+
+class QueuePause(enum.IntEnum):
+    """Why a submission that has begun does not run."""
+
+    NONE = 0  # it runs, or it waits for its turn
+    EVENT = 1
+    LOAD = 2
+    PACE = 3  # for the end of its modelled time
+
+
 REACHED_BITS = 24
 REACHED_MASK = (1 << REACHED_BITS) - 1
 QUEUE_STATE = struct.Struct("=QQQQ96x")
@@ -290,4 +322,11 @@ MESSAGES_WAITING = 2
 """Index, from `LIVENESS` on, of the u64 "the socket is full, messages wait in the supervisor" (0 or 1)."""
 INJECTION_MESSAGES = 3
 """Index, from `LIVENESS` on, of the u64 "messages about injections that this engine was sent"."""
-STATES_SIZE = LIVENESS + 64
+
+# One record of two words an image: inferences that ended well, and their nanoseconds.
+IMAGE_STATES_AT = LIVENESS + 64
+"""Offset of the states of images, in bytes."""
+IMAGE_STATES = 16384
+IMAGE_WORDS = 2
+IMAGE_STATE = struct.Struct("=QQ")
+STATES_SIZE = IMAGE_STATES_AT + IMAGE_STATE.size * IMAGE_STATES

@@ -8,5 +8,6 @@ runtime; only `reader.py` knows OpenVINO's model.
 - `groups.py`: which operations the device fuses, so that it rounds and stores once behind them.
 - `bodies.py`: the graphs inside If, Loop and TensorIterator.
 - `support/`: what the NPU and its compiler take and refuse, rules with their sources.
+- `patterns.py`: kernels that a model spells out in small operations.
 - `timing/`: how long each group takes, and what bounds it.
 """

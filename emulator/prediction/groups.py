@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from softnpu.emulator.prediction.graph import Graph, Operation, Source, Tensor
+from softnpu.emulator.prediction.patterns import find_patterns
 
 
 class Unit(Enum):
@@ -88,6 +89,7 @@ class _Fusion:
     def __init__(self, graph: Graph, native: frozenset[str]) -> None:
         self._graph = graph
         self._folded = graph.constant_like
+        self._patterns = find_patterns(graph)
         self._taken: set[int] = set()
         self._native = native
         self._fused = _FUSED | (native & _ACTIVATIONS)
@@ -98,12 +100,22 @@ class _Fusion:
                 continue
             if each.type == "FakeQuantize" and self._only_constants(each):
                 continue
-            group = self._group(each)
-            if group is not None:
+            for group in self._groups(each):
                 self._taken.update(member.index for member in group.members)
                 yield group
 
+    def _groups(self, operation: Operation) -> Iterator[Group]:
+        if operation.type == "ScaledDotProductAttention":
+            yield self._make(Unit.DPU, "Attention", [operation])
+            yield self._make(Unit.SHAVE, "AttentionSoftmax", [operation])
+        elif (group := self._group(operation)) is not None:
+            yield group
+
     def _group(self, operation: Operation) -> Group | None:
+        if (pattern := self._patterns.get(operation.index)) is not None:
+            if pattern.kernel in self._native:
+                return self._make(Unit.DPU, "Eltwise", list(pattern.members))
+            return self._make(Unit.SHAVE, pattern.kernel, list(pattern.members))
         if operation.type == "Sigmoid" and (product := self._swish(operation)) is not None:
             return self._make(Unit.SHAVE, "Swish", [operation, product])
         kernel = self._dpu_kernel(operation)
@@ -240,7 +252,7 @@ class _Fusion:
         return Group(
             unit=unit,
             kernel=kernel,
-            root=members[0] if kernel != "Swish" else members[-1],
+            root=members[0] if unit is Unit.DPU else members[-1],
             members=tuple(members),
             inputs=tuple(inputs),
             constants=tuple(constants),

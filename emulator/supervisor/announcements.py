@@ -80,6 +80,7 @@ class Announcements:
     def image(self, image: Image) -> None:
         command = link.ImageLoad(
             image=image.number,
+            state=image.record,
             blob_length=image.answer.blob_length,
             placement_length=image.answer.placement_length,
             weights=image.weights,

@@ -11,10 +11,13 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
-from softnpu.emulator.common import failpoints
+from softnpu.emulator.common import failpoints, process_identity
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import trace
+from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.injections import FaultKind, Injection
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
@@ -26,6 +29,7 @@ from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.request_injections import WORKER_SIGNALS, RequestTarget, injected_refusal
 from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.session_state import Call, Services
+from softnpu.emulator.supervisor.trace_sessions import TracerRequest, TraceSessions
 from softnpu.emulator.supervisor.users import User
 
 log = logging.getLogger(__name__)
@@ -43,12 +47,17 @@ class Server(Protocol):
     def status_fd(self) -> int: ...
     def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome: ...
     def status(self, user: User) -> msg.StatusAnswer: ...
+    def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer: ...
     def stop(self) -> None: ...
     def client_gone(self, number: int) -> None: ...
+    def watch_idle(self) -> None: ...
 
 
 class Client:
-    """A connected process; it has a `session` once the handshake was made for one."""
+    """A connected process; it has a `session` once the handshake was made for one.
+
+    `only_looks`: the handshake was made for a monitor.
+    """
 
     def __init__(
         self,
@@ -59,15 +68,18 @@ class Client:
         server: Server,
         services: Services,
         injections: InjectionRegistry,
+        traces: TraceSessions,
         handshake_s: float,
     ) -> None:
         self.number = number
         self.pid = pid
         self.user = user
         self.session: Session | None = None
+        self.only_looks = False
         self._server = server
         self._services = services
         self._injections = injections
+        self._traces = traces
         self._reactor = services.reactor
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
@@ -81,12 +93,14 @@ class Client:
             handshake_s, lambda: self.close("no handshake in time")
         )
         self._pidfd = -1
+        self._start_time = 0
         try:
             self._pidfd = os.pidfd_open(pid)
             self._reactor.watch(self._pidfd, lambda: self.close("its process ended"))
+            self._start_time = process_identity.start_time(pid)
         except OSError as error:
             # a process of another pid namespace has no pidfd here: the end of its socket must do
-            log.debug("client %d: pidfd_open(%d): %s", number, pid, error)
+            log.debug("client %d: process %d: %s", number, pid, error)
         self._watch(False)
 
     def close(self, reason: str) -> None:
@@ -97,6 +111,8 @@ class Client:
             failpoints.hit("supervisor.close")
         self._open = False
         log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
+        if trace.active is not None and self.session is not None:
+            trace.active.event(f"session ends: {reason}", self.number, number=self.pid)
         if self._deadline is not None:
             self._deadline.cancel()
         self._reactor.unwatch(self._channel.fileno())
@@ -197,6 +213,8 @@ class Client:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
                 self._post(packet.request, self._server.status(self.user))
+            elif isinstance(request, msg.Activity):
+                self._post(packet.request, self._server.activity(self.user, request))
             elif isinstance(request, msg.Stop):
                 self.user.check_commands("request Stop")
                 log.info("client %d (pid %d) asks to stop", self.number, self.pid)
@@ -205,8 +223,13 @@ class Client:
             elif isinstance(request, InjectionRequest):
                 self.user.check_commands(f"request {type(request).__name__}")
                 self._post(packet.request, self._injections.answer(request))
+            elif isinstance(request, TracerRequest):
+                self.user.check_commands(f"request {type(request).__name__}")
+                self._answer_tracer(packet.request, request)
+            elif isinstance(request, tracing.TraceJoin) and self.session is not None:
+                self._traces.join(self.session, request.trace, partial(self._post, packet.request))
             elif self.session is not None:
-                self.session.handle(call, request)
+                self._handle(self.session, call, request)
             else:
                 raise refuse(
                     ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
@@ -230,6 +253,24 @@ class Client:
                 hint="raise the descriptor limit of the daemon, or use fewer objects",
             )
             self._post(packet.request, msg.Failed(info=info))
+
+    def _handle(self, session: Session, call: Call, request: msg.Request) -> None:
+        if trace.active is None:
+            session.handle(call, request)
+            return
+        begun = time.monotonic_ns()
+        try:
+            session.handle(call, request)
+        finally:
+            trace.active.request(request.tag, begun, self.number)
+
+    def _answer_tracer(self, number: int, request: TracerRequest) -> None:
+        answer, fds = self._traces.answer(self.number, request)
+        try:
+            self._post(number, answer, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _inject(self, injection: Injection, target: RequestTarget, packet: Packet) -> bool:
         """Show an injected fault; whether the request is served all the same. Raises `Refused` to fail it."""
@@ -269,11 +310,23 @@ class Client:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if request.role == "session":
+        if request.role == "monitor":
+            self.only_looks = True
+            self._server.watch_idle()
+        else:
             self.session = Session(
-                self.number, self.pid, request.client, self._services, self.user, self._post, self._end
+                self.number,
+                self.pid,
+                self._start_time,
+                request.client,
+                self._services,
+                self.user,
+                self._post,
+                self._end,
             )
             self.user.sessions.count()
+            if trace.active is not None:
+                trace.active.event(f"session: {self.session.client}", self.number, number=self.pid)
         log.info(
             "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
         )

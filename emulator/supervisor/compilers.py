@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child, ChildProgram
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
+_NO_PROGRESS = Progress(stage="", done=0.0)
 
 
 @dataclass
@@ -33,7 +37,8 @@ class Compilation:
 
     Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
     `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session.
-    `worker_signal`: an injected fault for the worker that begins with it.
+    `worker_signal`: an injected fault for the worker that begins with it. `device` -1: it is for none.
+    `progress`: what its worker has said last. `asked`: when it was asked for, by `time.monotonic`.
     """
 
     job: Job
@@ -43,6 +48,9 @@ class Compilation:
     on_failed: Callable[[ErrorInfo], None]
     owner: tuple[int, int] = (0, 0)
     worker_signal: int = 0
+    device: int = -1
+    progress: Progress = _NO_PROGRESS
+    asked: float = field(default_factory=time.monotonic)
     worker: _Worker | None = None
     attempts: int = 0
     ended: bool = False
@@ -93,6 +101,11 @@ class CompilerPool:
     def pids(self) -> tuple[int, ...]:
         """Workers that have had a job; the spare has compiled nothing yet."""
         return tuple(worker.pid for worker in self._workers if worker.jobs)
+
+    def compilations(self) -> list[Compilation]:
+        """Those under way, the oldest first."""
+        at_work = [worker.current for worker in self._workers if worker.current is not None]
+        return sorted((*at_work, *self._waiting), key=lambda compilation: compilation.asked)
 
     def start(self) -> None:
         """Start the spare, before the first client connects."""
@@ -271,6 +284,7 @@ class _Worker:
         self._idle_s = tuning.compiler_idle_s
         self._idle: Timer | None = None
         self._stalled = ""
+        self._stages: StageTrace | None = None
         self._on_end = on_end
         self._child = Child(ChildProgram.COMPILER, reactor, self._on_frame, self._ended)
         self._watch = StallWatch(reactor, self._child.pid, tuning.compiler_stall_s, self._stall)
@@ -292,6 +306,8 @@ class _Worker:
         self.jobs += 1
         self.began = False
         self._watch.begin()
+        if trace.active is not None:
+            self._stages = StageTrace(self.pid, compilation.owner[1], compilation.job.tag)
         self._child.post(self.jobs, compilation.job, compilation.fds)
         if compilation.worker_signal:
             os.kill(self.pid, compilation.worker_signal)
@@ -311,7 +327,13 @@ class _Worker:
 
     def _ended(self, reason: str) -> None:
         self._watch.end()
+        self._end_stages(ZeResult.ERROR_MODULE_BUILD_FAILURE, self._stalled + reason)
         self._on_end(self, self._stalled + reason)
+
+    def _end_stages(self, result: int, how: str = "") -> None:
+        stages, self._stages = self._stages, None
+        if stages is not None:
+            stages.end(result, how)
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
         outcome = outcome_decoder.decode(body)
@@ -322,11 +344,15 @@ class _Worker:
             return
         self.has_answered = self.began = True
         if isinstance(outcome, Progress):
+            compilation.progress = outcome
+            if self._stages is not None:
+                self._stages.reached(outcome.stage)
             compilation.on_progress(outcome)
             return
         self.current = None
         self._watch.end()
         self._idle = self._reactor.after(self._idle_s, self.kill)
+        self._end_stages(int(outcome.info.result) if isinstance(outcome, Failed) else 0)
         if isinstance(outcome, Failed):
             compilation.on_failed(outcome.info)
         else:

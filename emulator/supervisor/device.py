@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus
-from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, StatusWord
+from softnpu.emulator.interface import trace
+from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, Histogram
+from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.announcements import Announcements
@@ -53,9 +54,11 @@ class Device:
         page: StatusPage,
         settings: DaemonSettings,
         ban_policy: BanPolicy,
+        image_numbers: Iterator[int],
     ) -> None:
         self.info = info
-        self.images = ImageStore()
+        self.states = QueueStates()
+        self.images = ImageStore(self.states, image_numbers)
         self.contexts: dict[int, Context] = {}
         self.memory_used = 0
         self.address_space = address_space(f"device {info.index}", DEVICE_ADDRESS_SPACE)
@@ -63,9 +66,10 @@ class Device:
         self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         # what the engine may still use: memory and queue records of a context, the record of a queue
-        self._draining: dict[int, tuple[int, list[int], Callable[[], None]]] = {}
-        self._draining_queues: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
+        self._draining: dict[int, tuple[Context, int, list[int], Callable[[], None]]] = {}
+        self._draining_queues: dict[tuple[int, int], tuple[Queue, Callable[[], None]]] = {}
         self._draining_segments: dict[tuple[int, int], Callable[[], None]] = {}
         self._reactor = reactor
         self._page = page
@@ -80,7 +84,6 @@ class Device:
             clock=settings.clock,
             inference_us=settings.inference_us,
         )
-        self.states = QueueStates()
         # what an engine has computed and not copied to its target when it dies: the supervisor never maps it
         self._staging = linux.memfd("staging")
         self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
@@ -163,13 +166,23 @@ class Device:
             self._post(command, fds)
             self.states.count_injection()
 
+    def post_trace(self, command: link.TraceBegin | link.TraceEnd, fds: list[int]) -> None:
+        """Have the engine begin or end tracing; takes the descriptors."""
+        try:
+            self._post(command, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
         report = link.report_decoder.decode(body)
         match report:
             case link.Ready():
                 self._ready_at = time.monotonic()
                 self._set_state(DeviceState.READY)
-                log.info("device %d: engine %d is ready", self.info.index, self._engine_pid())
+                log.info("device %d: engine %d is ready", self.info.index, self.engine_pid)
+                if trace.active is not None:
+                    trace.active.event("engine ready", device=self.info.index, number=self.engine_pid)
                 self.on_ready()
             case link.ContextDropped(context=number):
                 self._finish_context_drop(number)
@@ -178,6 +191,8 @@ class Device:
             case link.QueueDropped(context=number, queue=queue):
                 self._finish_queue_drop((number, queue))
             case link.ImageLoaded():
+                if report.info is None:
+                    self.count_time(Latency.LOAD, report.load_ms / 1e3)
                 self._loads.finish(report)
             case link.ImageNeeded():
                 self.idle.restore(report)
@@ -192,9 +207,13 @@ class Device:
                 self.bans.on_failure(report)
 
     def _on_engine_end(self, reason: str) -> None:
-        log.error("device %d: engine %d %s", self.info.index, self._engine_pid(), reason)
+        log.error("device %d: engine %d %s", self.info.index, self.engine_pid, reason)
+        if trace.active is not None:
+            trace.active.event(f"engine {reason}", device=self.info.index, number=self.engine_pid)
+        self.on_end()
         self._engine = None
         self._set_word(StatusWord.ENGINE_PID, 0)
+        self._set_word(StatusWord.QUEUED, 0)
         # with no engine nothing of a departing context can be in use any more
         for key in list(self._draining_queues):
             self._finish_queue_drop(key)
@@ -243,7 +262,9 @@ class Device:
         log.error("device %d: its engines end before they are ready, the device is given up", self.info.index)
         self.on_ready()
 
-    def _engine_pid(self) -> int:
+    @property
+    def engine_pid(self) -> int:
+        """Its engine; 0 while none runs."""
         return self._page.get(self.info.index, StatusWord.ENGINE_PID)
 
     # ------------------------------------------------------------ hangs, as the watchdog sees them
@@ -282,12 +303,16 @@ class Device:
     def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None:
         """Ask the engine to end a submission that has run for too long."""
         queue, sequence = submission.queue, submission.running.sequence
+        if trace.active is not None:
+            trace.active.event("submission aborted", queue.context.session, self.info.index, sequence)
         self._blame(queue, info.found)
         self._post(link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, info=info))
 
     def kill_engine(self, reason: KillReason) -> None:
         """Kill an engine that makes no progress."""
-        log.error("device %d: engine %d: %s", self.info.index, self._engine_pid(), reason.info.found)
+        log.error("device %d: engine %d: %s", self.info.index, self.engine_pid, reason.info.found)
+        if trace.active is not None:
+            trace.active.event("engine hangs, killed", device=self.info.index, number=self.engine_pid)
         if self._engine is not None:
             self._kill_reason = reason
             self._engine.kill()
@@ -295,6 +320,14 @@ class Device:
     def count(self, word: StatusWord) -> None:
         """Increment a word of the status page."""
         self._set_word(word, self._page.get(self.info.index, word) + 1)
+
+    def count_time(self, latency: Latency, seconds: float) -> None:
+        """Count something that took so long in a histogram of the status page."""
+        self._page.count_time(self.info.index, latency, round(seconds * 1e9))
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """How long inferences, loads and compilations took."""
+        return self._page.histograms(self.info.index)
 
     # ------------------------------------------------------------ contexts and memory
 
@@ -309,7 +342,7 @@ class Device:
         del self.contexts[context.number]
         self._set_word(StatusWord.CONTEXTS, len(self.contexts))
         states = [queue.state for queue in context.queues.values()]
-        self._draining[context.number] = (context.memory.allocated, states, on_dropped)
+        self._draining[context.number] = (context, context.memory.allocated, states, on_dropped)
         for graph in context.graphs.values():
             self._loads.release(graph.image)
         context.close()
@@ -321,13 +354,18 @@ class Device:
     def _finish_context_drop(self, number: int) -> None:
         entry = self._draining.pop(number, None)
         if entry is not None:
-            allocated, states, on_dropped = entry
+            context, allocated, states, on_dropped = entry
             self.account(-allocated)
             for key in [key for key in self._draining_segments if key[0] == number]:
                 self._finish_segment_drop(key)
             for state in states:
-                self.states.free(state)
+                self._free_state(context, state)
             on_dropped()
+
+    def _free_state(self, context: Context, state: int) -> None:
+        """Give back the record of a queue: no engine writes to it any more."""
+        context.usage.end(self.info.index, state)
+        self.states.free(state)
 
     def drop_sparse_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
         """Remove a sparse segment; call `on_unmapped` once the engine does not map it any more."""
@@ -347,6 +385,8 @@ class Device:
         """Count `size` more bytes (fewer if negative) as used."""
         self.memory_used += size
         self._set_word(StatusWord.MEMORY_USED, self.memory_used)
+        if trace.active is not None:
+            trace.active.counter("memory", self.memory_used, device=self.info.index)
 
     def check_memory(self, size: int, object: str) -> None:
         """Refuse an allocation that does not fit into what the device has left."""
@@ -375,7 +415,7 @@ class Device:
     def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
         """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
         key = (queue.context.number, queue.handle)
-        self._draining_queues[key] = (queue.state, on_dropped)
+        self._draining_queues[key] = (queue, on_dropped)
         if self._engine is None:
             self._finish_queue_drop(key)
         else:
@@ -384,8 +424,8 @@ class Device:
     def _finish_queue_drop(self, key: tuple[int, int]) -> None:
         entry = self._draining_queues.pop(key, None)
         if entry is not None:
-            state, on_dropped = entry
-            self.states.free(state)
+            queue, on_dropped = entry
+            self._free_state(queue.context, queue.state)
             on_dropped()
 
     # ------------------------------------------------------------ graphs

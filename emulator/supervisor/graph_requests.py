@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 from softnpu.emulator.blob.weights import check_sources
-from softnpu.emulator.interface import frames
+from softnpu.emulator.interface import frames, trace
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.records import Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import (
     Compiled,
@@ -26,6 +27,8 @@ from softnpu.emulator.supervisor.images import file_identities
 from softnpu.emulator.supervisor.objects import Context, Graph
 from softnpu.emulator.supervisor.session_state import Call, SessionState
 
+_LATENCIES = {msg.GraphOrigin.CACHE.value: Latency.CACHE, msg.GraphOrigin.NATIVE.value: Latency.NATIVE}
+
 
 class GraphRequests:
     """Graphs, and the compilations of this session that are under way."""
@@ -42,6 +45,11 @@ class GraphRequests:
             self._state.services.compilers.abandon(compilation)
         self._state.user.compiles.count(-len(self._compilations))
         self._compilations.clear()
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a job of this session is under way."""
+        return bool(self._compilations)
 
     def create(self, call: Call, request: msg.GraphCreate) -> None:
         context = self._check_compile(call.number, request.context)
@@ -92,20 +100,21 @@ class GraphRequests:
             offset=request.offset,
         )
         target = call.packet.take_fds(int(request.offset is not None))
-        self._run_job(call, job, [os.dup(fd) for fd in graph.image.fds] + target)
+        fds = [os.dup(fd) for fd in graph.image.fds] + target
+        self._run_job(call, job, fds, graph.context.device)
 
     def query(self, call: Call, request: msg.GraphQuery) -> None:
         context = self._state.contexts.get(request.context)
         self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
         job = job_of(QueryJob, request, platform=self._platform(context), strict=self._strict)
-        self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)))
+        self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)), context.device)
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:
         self._check_job(call.number)
         device = self._state.services.device(request.device, "compiler options")
         job = job_of(OptionsJob, request, platform=device.info.platform)
-        self._run_job(call, job, [])
+        self._run_job(call, job, [], request.device)
 
     def _platform(self, context: Context) -> str:
         return self._state.device_of(context).info.platform
@@ -137,7 +146,8 @@ class GraphRequests:
             )
 
     def _compile(self, call: Call, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
-        number, images = call.number, self._state.device_of(context).images
+        device = self._state.device_of(context)
+        number, images = call.number, device.images
         started = time.monotonic()
         files = file_identities(fds[len(fds) - len(job.weights) :])
 
@@ -146,6 +156,7 @@ class GraphRequests:
             try:
                 self._state.contexts.get(context.handle)
                 self._state.graphs.check_room()
+                device.states.check_image()
             except Refused as error:
                 for fd in made:
                     os.close(fd)
@@ -157,18 +168,22 @@ class GraphRequests:
             graph = Graph(context, image)
             graph.handle = self._state.graphs.add(graph)
             context.graphs[graph.handle] = graph
+            taken_s = time.monotonic() - started
+            device.count_time(_LATENCIES.get(answer.origin, Latency.COMPILED), taken_s)
             created = msg.GraphCreated(
                 graph=graph.handle,
                 blob_length=answer.blob_length,
-                compile_ms=(time.monotonic() - started) * 1e3,
+                compile_ms=taken_s * 1e3,
                 log=answer.log,
                 origin=answer.origin,
             )
+            if trace.active is not None and answer.origin == msg.GraphOrigin.CACHE.value:
+                trace.active.event("compiled model from the cache", self._owner[1])
             self._state.post(number, created, image.fds[:1])
 
-        compilation = self._start_job(call, job, fds, on_done)
+        compilation = self._start_job(call, job, fds, on_done, context.device)
 
-    def _run_job(self, call: Call, job: Job, fds: list[int]) -> None:
+    def _run_job(self, call: Call, job: Job, fds: list[int], device: int) -> None:
         """Run a job whose answer is the answer to the request."""
         number = call.number
 
@@ -179,10 +194,15 @@ class GraphRequests:
                 for fd in made:
                     os.close(fd)
 
-        self._start_job(call, job, fds, on_done)
+        self._start_job(call, job, fds, on_done, device)
 
     def _start_job(
-        self, call: Call, job: Job, fds: list[int], on_done: Callable[[Result, list[int]], None]
+        self,
+        call: Call,
+        job: Job,
+        fds: list[int],
+        on_done: Callable[[Result, list[int]], None],
+        device: int,
     ) -> Compilation:
         _check_size(job, fds)
         number = call.number
@@ -193,6 +213,8 @@ class GraphRequests:
 
         def failed(info: ErrorInfo) -> None:
             self._pop(number)
+            if isinstance(job, CompileJob | ImportJob):
+                self._state.services.devices[device].count(StatusWord.BUILD_FAILURES)
             self._state.post(number, msg.Failed(info=info), ())
 
         compilation = Compilation(
@@ -203,6 +225,7 @@ class GraphRequests:
             on_failed=failed,
             owner=self._owner,
             worker_signal=call.worker_signal,
+            device=device,
         )
         self._compilations[number] = compilation
         self._state.user.compiles.count()

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.messages import WeightSource
@@ -37,7 +39,8 @@ class Image:
 
     `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
     the files of its weights as they were before the compiler compared them.
-    `loader`: the process that asked for it to be loaded, as its `ban_key`.
+    `loader`: the process that asked for it to be loaded, as its `ban_key`. `record`: where the engine counts
+    its inferences. `made`: when, by `time.monotonic`.
     """
 
     number: int
@@ -54,6 +57,8 @@ class Image:
     attempts: int = 0
     loader: str = ""
     waiting: list[LoadCallback] = field(default_factory=list)
+    record: int = 0
+    made: float = field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:
@@ -88,12 +93,20 @@ class Image:
             on_loaded(info, load_ms)
 
 
-class ImageStore:
-    """The images of one device."""
+class ImageRecords(Protocol):
+    """Where an engine counts the inferences of images."""
 
-    def __init__(self) -> None:
+    def take_image(self) -> int: ...
+    def free_image(self, state: int) -> None: ...
+
+
+class ImageStore:
+    """The images of one device. `numbers`: those of images, which no other device uses."""
+
+    def __init__(self, records: ImageRecords, numbers: Iterator[int]) -> None:
         self._images: dict[tuple[bytes, ...], Image] = {}
-        self._next = 1
+        self._records = records
+        self._numbers = numbers
 
     def __len__(self) -> int:
         return len(self._images)
@@ -120,8 +133,8 @@ class ImageStore:
         key = _identity(answer, weights, fds[len(fds) - len(weights) :], deferred)
         image = self._images.get(key)
         if image is None:
-            image = Image(self._next, key, answer, weights, fds, deferred, compared)
-            self._next += 1
+            image = Image(next(self._numbers), key, answer, weights, fds, deferred, compared)
+            image.record = self._records.take_image()
             self._images[key] = image
         else:
             for fd in fds:
@@ -135,6 +148,7 @@ class ImageStore:
         if image.users:
             return False
         del self._images[image.key]
+        self._records.free_image(image.record)
         image.close()
         return True
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.images import Image
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
+from softnpu.emulator.supervisor.usage import SessionUsage
 
 Activity = tuple[tuple[int, int], ...]
 """The queues of a context, each with how many of its submissions have ended."""
@@ -69,7 +70,7 @@ class Idleness:
 class Context:
     """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
-    `ban_key`: what resets that its submissions cause are counted by.
+    `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Context:
     doorbell: int
     session: int = 0
     ban_key: str = ""
+    usage: SessionUsage = field(default_factory=SessionUsage)
     handle: int = 0
     memory: ContextMemory = field(default_factory=ContextMemory)
     allocations: dict[int, Allocation] = field(default_factory=dict)

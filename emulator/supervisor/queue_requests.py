@@ -71,6 +71,7 @@ class QueueRequests:
         queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state)
         queue.handle = self._state.queues.add(queue)
         context.queues[queue.handle] = queue
+        context.usage.begin(context.device, state, device.states)
         device.announce.queue(queue)
         answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
         self._state.post(number, answer, [allocation.segment.fd] if fresh else ())

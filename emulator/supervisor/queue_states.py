@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import deque
 from typing import NamedTuple
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.usage import QueueUsage
 
 _WORD = struct.Struct("=Q")
+_USAGE = struct.Struct("=4Q")
 
 
 class Running(NamedTuple):
@@ -28,6 +31,8 @@ class QueueStates:
         self.fd = linux.memfd("queue-states", link.STATES_SIZE)
         self._map = linux.map_shared(self.fd, link.STATES_SIZE)
         self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
+        # used again as late as can be: an engine may end an inference of an image that is gone
+        self._free_images = deque(range(link.IMAGE_STATES))
         self._injections = 0
 
     def take(self, device: int) -> int:
@@ -67,6 +72,39 @@ class QueueStates:
         mine = reached >> link.REACHED_BITS == running
         return Running(running, reached & link.REACHED_MASK if mine else 0, since)
 
+    def usage(self, state: int) -> QueueUsage:
+        """What its submissions have used so far."""
+        start = state * link.QUEUE_STATE_SIZE
+        completed, running, *_ = link.QUEUE_STATE.unpack_from(self._map, start)
+        usage = _USAGE.unpack_from(self._map, start + 8 * link.STATE_SPENT)
+        return QueueUsage(completed, running == completed + 1, *usage)
+
+    def check_image(self) -> None:
+        """Refuse one more image than there are records."""
+        if not self._free_images:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "graph",
+                found=f"{link.IMAGE_STATES} models on this device",
+                expected="fewer",
+                hint="destroy graphs that are no longer used",
+            )
+
+    def take_image(self) -> int:
+        """A zeroed record of an image; `check_image` before."""
+        state = self._free_images.popleft()
+        link.IMAGE_STATE.pack_into(self._map, _image_at(state), 0, 0)
+        return state
+
+    def free_image(self, state: int) -> None:
+        """Make the record available for another image."""
+        self._free_images.append(state)
+
+    def image_usage(self, state: int) -> tuple[int, int]:
+        """The inferences of an image, and the nanoseconds that they took."""
+        inferences, time_ns = link.IMAGE_STATE.unpack_from(self._map, _image_at(state))
+        return inferences, time_ns
+
     def clear_running(self, state: int) -> None:
         """Note that nothing of this queue runs; only while no engine lives."""
         _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
@@ -94,3 +132,7 @@ class QueueStates:
     def close(self) -> None:
         self._map.close()
         os.close(self.fd)
+
+
+def _image_at(state: int) -> int:
+    return link.IMAGE_STATES_AT + state * link.IMAGE_STATE.size

@@ -6,11 +6,15 @@ Every request is checked before it has an effect. A refusal is answered as `Fail
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from softnpu.emulator.common.model_texts import listed
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.activity_messages import SessionPhase
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links.engine import QueuePause
 from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.images import ImageState
@@ -19,8 +23,10 @@ from softnpu.emulator.supervisor.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.session_state import Call, Post, Services, SessionState
+from softnpu.emulator.supervisor.usage import QueueUsage, SessionUsage
 from softnpu.emulator.supervisor.users import User
 
+_LISTED_MODELS = 16
 _CLIENT_NAME = 64  # bytes: a name must not make the status answer too large for a frame
 R = TypeVar("R", bound=msg.Request)
 
@@ -32,6 +38,7 @@ class Session:
         self,
         number: int,
         pid: int,
+        start_time: int,
         client: str,
         services: Services,
         user: User,
@@ -40,10 +47,13 @@ class Session:
     ) -> None:
         self.number = number
         self.pid = pid
-        self.client = client.encode()[:_CLIENT_NAME].decode(errors="ignore")
+        self._start_time = start_time
+        self.client = listed(client, _CLIENT_NAME)
         self.user = user
+        self.usage = SessionUsage()
+        self._began = time.monotonic()
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, user, post, end)
+        self.state = SessionState(services, number, user, post, end)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
@@ -98,6 +108,34 @@ class Session:
             uid=self.user.uid,
         )
 
+    def activity(self) -> msg.SessionActivity:
+        """What the session holds, and what the devices do for it."""
+        state = self.state
+        queues = self.usage.queues()
+        total = self.usage.total(queues)
+        images = {graph.image.number: graph.image for graph in state.graphs}
+        loading = any(image.state is ImageState.LOADING for image in images.values())
+        return msg.SessionActivity(
+            session=self.number,
+            pid=self.pid,
+            start_time=self._start_time,
+            client=self.client,
+            uid=self.user.uid,
+            age_s=time.monotonic() - self._began,
+            state=_phase(total, self.graphs.compiling, loading).value,
+            memory_used=state.memory_used,
+            contexts=len(state.contexts),
+            allocations=len(state.memory),
+            queues=len(state.queues),
+            graphs=len(state.graphs),
+            busy_ns=total.spent_ns,
+            submissions=total.completed,
+            inferences=total.inferences,
+            queued=total.waiting,
+            devices=tuple(sorted({context.device for context in state.contexts})),
+            models=tuple(sorted(images)[:_LISTED_MODELS]),
+        )
+
     # ------------------------------------------------------------ requests on contexts
 
     def create_context(self, call: Call, request: msg.ContextCreate) -> None:
@@ -112,6 +150,7 @@ class Session:
             doorbell,
             session=self.number,
             ban_key=self._ban_key,
+            usage=self.usage,
         )
         try:
             device.add_context(context)
@@ -184,6 +223,19 @@ class Session:
         state.device_of(context).drop_context(context, on_dropped)
         # an image that others use may be loaded only now: the engine must not hear of a graph of this context
         context.graphs.clear()
+
+
+def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:
+    """What it waits for: what is nearest to a result first."""
+    if total.running or total.pause == QueuePause.PACE:
+        return SessionPhase.RUNNING
+    if compiling:
+        return SessionPhase.COMPILE
+    if loading or total.pause == QueuePause.LOAD:
+        return SessionPhase.LOAD
+    if total.pause == QueuePause.EVENT:
+        return SessionPhase.EVENT
+    return SessionPhase.TURN if total.waiting else SessionPhase.IDLE
 
 
 class _Route(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
@@ -73,9 +74,12 @@ class OwnedAllocation:
 class SessionState:
     """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for."""
 
-    def __init__(self, services: Services, user: User, post: Post, end: Callable[[ErrorInfo], None]) -> None:
+    def __init__(
+        self, services: Services, session: int, user: User, post: Post, end: Callable[[ErrorInfo], None]
+    ) -> None:
         limits = services.limits
         self.services = services
+        self.session = session
         self.user = user
         self.post = post
         self.end = end
@@ -136,3 +140,5 @@ class SessionState:
         self.segments.count(segments)
         self.user.memory.count(size)
         self.user.take_segments(segments)
+        if trace.active is not None and size:
+            trace.active.counter("memory", self.memory_used, self.session)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import struct
 import time
+from bisect import bisect_left
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import records
-from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.activity_messages import Histogram
+from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, Latency, StatusWord
 
 _WORD = struct.Struct("=Q")
 _COUNTERS = {
@@ -33,8 +35,13 @@ _COUNTERS = {
     "device_clock_ns": StatusWord.DEVICE_CLOCK,
     "late": StatusWord.LATE,
     "unmodelled": StatusWord.UNMODELLED,
+    "queued": StatusWord.QUEUED,
+    "read_bytes": StatusWord.READ,
+    "written_bytes": StatusWord.WRITTEN,
+    "build_failures": StatusWord.BUILD_FAILURES,
 }
 """The fields of an `EngineStatus` that are words of the page."""
+_HISTOGRAM = struct.Struct(f"={records.HISTOGRAM_WORDS}Q")
 
 
 class StatusPage:
@@ -42,6 +49,7 @@ class StatusPage:
 
     def __init__(self, devices: int) -> None:
         size = records.status_size(devices)
+        self._devices = devices
         self.fd = linux.memfd("status", size)
         linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
         self.reader_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -49,9 +57,8 @@ class StatusPage:
         # open it anew for writing. Clients of the daemon's own user could change this back
         os.fchmod(self.fd, 0o400)
         self._map = linux.map_shared(self.fd, size)
-        records.STATUS_HEADER.pack_into(
-            self._map, 0, records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns()
-        )
+        header = (records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns(), 0)
+        records.STATUS_HEADER.pack_into(self._map, 0, *header, len(Latency))
 
     @property
     def proc_path(self) -> str:
@@ -65,9 +72,30 @@ class StatusPage:
         value: int = _WORD.unpack_from(self._map, records.status_offset(device) + 8 * word)[0]
         return value
 
+    def set_trace(self, number: int) -> None:
+        """Show the number of the trace that is being made, 0 for none."""
+        _WORD.pack_into(self._map, records.STATUS_TRACE, number)
+
     def counters(self, device: int) -> dict[str, int]:
         """The words that an `EngineStatus` has, by its fields."""
         return {field: self.get(device, word) for field, word in _COUNTERS.items()}
+
+    def count_time(self, device: int, latency: Latency, time_ns: int) -> None:
+        """Count something that took so long in a histogram of which the supervisor is the writer."""
+        start = records.histogram_offset(self._devices, device, latency)
+        for word, amount in ((bisect_left(LATENCY_BOUNDS_NS, time_ns), 1), (records.HISTOGRAM_SUM, time_ns)):
+            (before,) = _WORD.unpack_from(self._map, start + 8 * word)
+            _WORD.pack_into(self._map, start + 8 * word, before + amount)
+
+    def histograms(self, device: int) -> tuple[Histogram, ...]:
+        """All histograms of a device."""
+        found = []
+        for latency in Latency:
+            start = records.histogram_offset(self._devices, device, latency)
+            words = _HISTOGRAM.unpack_from(self._map, start)
+            counts, sum_ns = words[: records.HISTOGRAM_SUM], words[records.HISTOGRAM_SUM]
+            found.append(Histogram(device=device, of=latency.name.lower(), counts=counts, sum_ns=sum_ns))
+        return tuple(found)
 
     def close(self) -> None:
         self._map.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import resource
@@ -9,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
@@ -16,6 +18,7 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
+from softnpu.emulator.supervisor import activity_answer
 from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
@@ -23,9 +26,12 @@ from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
+from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
+from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.users import User, Users
 
 LEAST_DESCRIPTORS = 32
@@ -50,6 +56,7 @@ class Supervisor:
         self, settings: DaemonSettings, listener: socket.socket, withdraw: Callable[[], None]
     ) -> None:
         self._settings = settings
+        self._sysfs = SysfsTree(Path(settings.sysfs)) if settings.sysfs else None
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
         self.reactor = Reactor()
@@ -58,8 +65,10 @@ class Supervisor:
         self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
         bans = BanPolicy(settings.tuning.ban_window_s)
+        image_numbers = itertools.count(1)
         self.devices = [
-            Device(info, self.reactor, self._page, settings, bans) for info in settings.device_infos()
+            Device(info, self.reactor, self._page, settings, bans, image_numbers)
+            for info in settings.device_infos()
         ]
         memory = sum(device.info.memory_total for device in self.devices)
         self._users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
@@ -75,8 +84,10 @@ class Supervisor:
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self._injections = InjectionRegistry(self.devices, self._session_pids)
+        self._traces = TraceSessions(self.reactor, self._page, self.devices, settings.tuning.trace_silence_s)
         for device in self.devices:
-            device.on_start = partial(self._injections.announce_all, device)
+            device.on_start = partial(self._announce, device)
+            device.on_end = partial(self._traces.engine_gone, device)
         for injection in settings.injections():
             self._injections.add(injection)
         self._next_session = 1
@@ -99,6 +110,8 @@ class Supervisor:
             for device in self.devices:
                 device.start()
             self._compilers.start()
+            if self._sysfs is not None:
+                self._sysfs.begin(self.reactor, self.devices)
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()
@@ -116,8 +129,11 @@ class Supervisor:
 
     def _close(self) -> None:
         timeout_s = self._settings.tuning.close_s
+        if self._sysfs is not None:
+            self._sysfs.close()
         for client in list(self._clients.values()):
             client.close("the daemon stops")
+        self._traces.close()
         self._rejected.close()
         self._compilers.close(timeout_s)
         for device in self.devices:
@@ -173,6 +189,7 @@ class Supervisor:
             self,
             self._services,
             self._injections,
+            self._traces,
             self._settings.tuning.handshake_s,
         )
         self.watch_idle()
@@ -195,22 +212,35 @@ class Supervisor:
         """Remove a connection that has ended; everything it owned was given back."""
         del self._clients[number]
         self._injections.session_gone(number)
+        self._traces.client_gone(number)
         self._users.drop_idle()
         self.watch_idle()
 
     def watch_idle(self) -> None:
         """Restart the idle time. It begins when the daemon is ready: nobody can connect before.
 
-        The client that started the daemon may need some time to connect.
+        Monitors do not count, or one that watches would keep every daemon for ever. The client that started
+        the daemon may need some time to connect, and a monitor that has come some time to ask.
         """
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         if any(device.state is DeviceState.STARTING for device in self.devices):
             return
-        if self._settings.idle_timeout_s > 0 and not self._clients:
-            least_s = self._settings.tuning.first_client_s if self._next_session == 1 else 0.0
+        if self._settings.idle_timeout_s > 0 and not self._in_use:
+            waited_for = self._next_session == 1 or bool(self._clients)
+            least_s = self._settings.tuning.first_client_s if waited_for else 0.0
             self._idle = self.reactor.after(max(least_s, self._settings.idle_timeout_s), self._end_idle)
+
+    @property
+    def _in_use(self) -> bool:
+        """Whether anybody is connected who does more than to look on."""
+        return not all(client.only_looks for client in self._clients.values())
+
+    def _announce(self, device: Device) -> None:
+        """Send a new engine what other than its objects it has to know."""
+        self._injections.announce_all(device)
+        self._traces.announce(device)
 
     def _session_pids(self) -> dict[int, int]:
         """The pid of each session."""
@@ -220,7 +250,7 @@ class Supervisor:
         if failpoints.active is not None:
             failpoints.hit("supervisor.idle")
         self._accept()
-        if self._clients:
+        if self._in_use:
             return  # one connected in this very moment, and keeps the daemon
         log.info("no client for %g s", self._settings.idle_timeout_s)
         self.stop()
@@ -249,11 +279,7 @@ class Supervisor:
 
     def status(self, user: User) -> msg.StatusAnswer:
         """The state of the daemon, of other users only what `user` may see."""
-        sessions = [
-            client.session
-            for client in self._clients.values()
-            if client.session is not None and (user.commands or client.user is user)
-        ]
+        sessions = self._sessions_for(user)
         users = self._users.status(lambda other: user.commands or other is user)
         return msg.StatusAnswer(
             pid=os.getpid(),
@@ -267,6 +293,15 @@ class Supervisor:
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
             users=users[:_LISTED_USERS],
         )
+
+    def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:
+        """What its sessions, models and compilations do; those of other users only if `user` may see them."""
+        compilations = self._compilers.compilations()
+        return activity_answer.build(request, self._sessions_for(user), self.devices, compilations)
+
+    def _sessions_for(self, user: User) -> list[Session]:
+        sessions = [client.session for client in self._clients.values() if client.session is not None]
+        return [session for session in sessions if user.commands or session.user is user]
 
 
 def raise_descriptor_limit() -> None:

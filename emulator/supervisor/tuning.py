@@ -11,12 +11,14 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds where the name says so.
 
     `handshake_s`: a connection without a Hello is closed. `first_client_s`: a daemon that ends when idle
-    waits at least so long for its first client. `close_s`: then children that do not end are killed.
+    waits at least so long for its first client, and for a monitor to ask. `close_s`: then children that do
+    not end are killed.
     `compilers`: most workers at once. One ends after `compiler_idle_s` without a job; it is killed after
     `compiler_stall_s` without progress. The spare starts `spare_delay_s` after it was needed, and
     `spare_retry_s` after a failure, twice that after each more.
     `min_hang_s`, `min_start_s`: the watchdog acts after no less than this time without progress, in a command
     and in a start or a load. `ban_window_s`: how long a reset counts against its process.
+    `trace_silence_s`: a trace ends whose tracer asks for nothing.
     """
 
     handshake_s: float = 5.0
@@ -30,3 +32,4 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     min_hang_s: float = 1.0
     min_start_s: float = 10.0
     ban_window_s: float = 60.0
+    trace_silence_s: float = 10.0

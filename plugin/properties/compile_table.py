@@ -9,6 +9,7 @@ from openvino.properties import CacheMode
 from openvino.properties.hint import ExecutionMode, PerformanceMode
 from openvino.properties.intel_npu import CompilerType
 
+from softnpu.emulator.arithmetic.settings import INFINITY, OVERFLOW, SATURATE
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES_MAX
 from softnpu.plugin.properties.kinds import INT_MAX, PathKind, Text, Whole, choice, words
@@ -21,8 +22,17 @@ COMPILE_PROPERTIES = (
         default=ov.Type.f32,
         use=Use.COMPILER,
         cached=True,
-        doc="precision of the arithmetic; refused when this host's processor lacks it. The real device"
-        " computes in f16",
+        doc="precision of the arithmetic. f16 is the device's, with the same roundings on every host"
+        " ([arithmetic.md](arithmetic.md)); bf16 is the host's, refused when its processor lacks it",
+    ),
+    Property(
+        name=OVERFLOW,
+        kind=words(SATURATE, INFINITY),
+        default=SATURATE,
+        use=Use.COMPILER,
+        cached=True,
+        doc="what a result beyond the range of f16 becomes: 65504 with its sign, as the device is said to do,"
+        " or infinity as IEEE 754 has it. Only for models in f16. Not in OpenVINO",
     ),
     Property(
         name="EXECUTION_MODE_HINT",
@@ -115,10 +125,12 @@ COMPILE_PROPERTIES = (
         name="NPU_COMPILATION_MODE_PARAMS",
         kind=Text("text of NAME=VALUE parameters", mode_params.parse),
         default="",
-        use=Use.PLUGIN,
+        use=Use.COMPILER,
         cached=True,
         doc="optimization-level=0|1|2 has no effect, OpenVINO optimises in one way;"
-        " performance-hint-override=latency gives a model compiled for LATENCY all tiles",
+        " performance-hint-override=latency gives a model compiled for LATENCY all tiles;"
+        " compute-layers-with-higher-precision=Sqrt,Power,... names the layers of a model in f16 that stay in"
+        " f32",
     ),
     Property(
         name="NPU_COMPILER_TYPE",

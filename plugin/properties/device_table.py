@@ -71,7 +71,8 @@ DEVICE_PROPERTIES = (
     _reported(
         "OPTIMIZATION_CAPABILITIES",
         list,
-        "the precisions in which this host computes: FP32, and BF16, FP16, INT8 if its processor has them",
+        "the precisions in which the device computes: FP32 and FP16, and BF16, INT8 if the host's processor"
+        " has them",
     ),
     _reported("EXECUTION_DEVICES", str, "the name of the device", Level.BOTH),
     _reported(

@@ -90,6 +90,10 @@ def _compatibility(view: DeviceView) -> Any:
     return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED
 
 
+def _capabilities() -> set[str]:
+    return {*cpu_capabilities(), "FP16"}  # the device's own, on every host
+
+
 READERS: dict[str, Callable[[DeviceView], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.CORE),
     "SUPPORTED_METRICS": lambda _: _names(Access.RO),
@@ -109,7 +113,7 @@ READERS: dict[str, Callable[[DeviceView], Any]] = {
     "NPU_DEVICE_TOTAL_MEM_SIZE": lambda view: view.context().query_memory()[0],
     "NPU_DRIVER_VERSION": lambda view: view.driver.get_properties().driver_version,
     "NPU_COMPILER_VERSION": _compiler_version,
-    "OPTIMIZATION_CAPABILITIES": lambda _: [name for name in _PRECISIONS if name in cpu_capabilities()],
+    "OPTIMIZATION_CAPABILITIES": lambda _: [name for name in _PRECISIONS if name in _capabilities()],
     "COMPATIBILITY_CHECK": _compatibility,
     "EXECUTION_DEVICES": lambda view: view.properties.device_name,
 }

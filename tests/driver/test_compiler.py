@@ -60,7 +60,7 @@ def test_a_blob_describes_the_model_and_every_stage_is_told(worker: Worker, stat
     assert meta.config == ENGINE_CONFIG
     assert meta.operations == 5
     assert meta.openvino == ov.get_version()
-    assert meta.compiler == "softnpu-compiler 1.6"
+    assert meta.compiler == "softnpu-compiler 1.7"
     (image,), (scores,) = meta.inputs, meta.outputs
     assert (image.name, image.names, image.element_type) == ("image", ("image", "pixels"), "f32")
     assert (image.shape, image.layout, image.byte_size) == ((1, 3, 16, 16), "[N,C,H,W]", 4 * 3 * 16 * 16)
@@ -135,18 +135,15 @@ def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
     }
 
 
-@pytest.mark.parametrize(("precision", "capability"), [("bf16", "BF16"), ("f16", "FP16")])
-def test_a_precision_is_honoured_or_refused(
-    worker: Worker, static: Files, precision: str, capability: str
-) -> None:
-    job = static.job(config={"INFERENCE_PRECISION_HINT": precision})
-    if capability in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        assert worker.blob(job, static.fds).meta.precision == precision
+def test_bf16_is_honoured_or_refused_by_what_the_host_can(worker: Worker, static: Files) -> None:
+    job = static.job(config={"INFERENCE_PRECISION_HINT": "bf16"})
+    if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        assert worker.blob(job, static.fds).meta.precision == "bf16"
     else:
         info = worker.info(job, static.fds)
         assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
-        assert precision in info.found
-        assert "f32" in info.expected
+        assert "bf16" in info.found
+        assert "f32 or f16" in info.expected
 
 
 @pytest.mark.parametrize("hint", ["f16", "i8"])
@@ -157,9 +154,32 @@ def test_a_precision_in_build_flags_is_the_arithmetic_of_the_device(
     job = static.job(build_flags=f'--config INFERENCE_PRECISION_HINT="{hint}"', cache=cache)
     made = worker.blob(job, static.fds)
     assert made.answer.origin == "compiled", "it has a key of its own"
-    in_f16 = hint == "f16" and "FP16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    assert made.meta.precision == made.meta.config["INFERENCE_PRECISION_HINT"] == ("f16" if in_f16 else "f32")
-    assert ("computed in f32" in made.answer.log) is not in_f16
+    assert made.meta.precision == made.meta.config["INFERENCE_PRECISION_HINT"] == "f16"
+    assert ("INFERENCE_PRECISION_HINT i8: f16" in made.answer.log) is (hint == "i8")
+
+
+_LIST = "compute-layers-with-higher-precision"
+
+
+def test_a_blob_in_f16_records_all_that_its_numbers_depend_on(worker: Worker, static: Files) -> None:
+    def blob(**config: str) -> tuple[dict[str, str], bytes]:
+        made = worker.blob(static.job(config={**config}), static.fds)
+        return made.meta.config, made.answer.blob_digest
+
+    hint = {"INFERENCE_PRECISION_HINT": "f16"}
+    plain, digest = blob(**hint)
+    assert plain["NPU_F16_OVERFLOW"] == "SATURATE"
+    found, infinite = blob(**hint, NPU_F16_OVERFLOW="INFINITY")
+    assert found["NPU_F16_OVERFLOW"] == "INFINITY"
+    listed = [
+        blob(**hint, NPU_COMPILATION_MODE_PARAMS=text)
+        for text in (f"{_LIST}=Sqrt,MatMul", f"optimization-level=2 {_LIST}=MatMul,Sqrt,MatMul")
+    ]
+    assert listed[0] == listed[1], "one list in two spellings"
+    assert listed[0][0]["NPU_COMPILATION_MODE_PARAMS"] == f"{_LIST}=MatMul,Sqrt"
+    assert len({digest, infinite, listed[0][1]}) == 3
+    in_f32, _ = blob(NPU_F16_OVERFLOW="INFINITY", NPU_COMPILATION_MODE_PARAMS=f"{_LIST}=Sqrt")
+    assert in_f32 == blob()[0], "they mean nothing in f32"
 
 
 def test_tiles_are_those_of_the_platform(worker: Worker, static: Files) -> None:
@@ -188,6 +208,17 @@ REFUSED: tuple[tuple[dict[str, object], ZeResult, list[str]], ...] = (
     ({"shapes": {"image": (1, 3, 8, 8), "pixels": (1, 3, 9, 9)}}, _BAD, ["two shapes"]),
     ({"shapes": {"image": (1, 3, 2**30, 2**30)}}, ZeResult.ERROR_UNSUPPORTED_SIZE, ["bytes"]),
     ({"config": {"INFERENCE_PRECISION_HINT": "i8"}}, _BAD, ["INFERENCE_PRECISION_HINT", "'i8'"]),
+    ({"config": {"NPU_F16_OVERFLOW": "WRAP"}}, _BAD, ["NPU_F16_OVERFLOW", "'WRAP'", "SATURATE or INFINITY"]),
+    (
+        {
+            "config": {
+                "INFERENCE_PRECISION_HINT": "f16",
+                "NPU_COMPILATION_MODE_PARAMS": "compute-layers-with-higher-precision=Power,Squrt",
+            }
+        },
+        _BAD,
+        ["NPU_COMPILATION_MODE_PARAMS", "'Squrt'", "ReduceMean"],
+    ),
     ({"config": {"INFERENCE_NUM_THREADS": "-1"}}, _BAD, ["INFERENCE_NUM_THREADS", "'-1'"]),
     ({"config": {"INFERENCE_NUM_THREADS": "99999999999"}}, _BAD, ["'99999999999'"]),
     ({"config": {"INFERENCE_NUM_THREADS": "٣"}}, _BAD, ["'٣'"]),

@@ -89,14 +89,14 @@ def blob_of(context: Context, path: Path) -> bytes:
 
 
 def load(blob: bytes, cache: CpuCache) -> LoadedImage:
-    message = link.ImageLoad(image=1, blob_length=len(blob))
+    message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
     return executor.load(message, [linux.sealed_copy("blob", blob)], cache=cache)
 
 
 def fill(blob: bytes, cache: CpuCache, key: str) -> str:
     fd = linux.sealed_copy("blob", blob)
     try:
-        return cpu_cache_fill.fill(cache, key, link.ImageLoad(image=1, blob_length=len(blob)), [fd])
+        return cpu_cache_fill.fill(cache, key, link.ImageLoad(image=1, state=0, blob_length=len(blob)), [fd])
     finally:
         os.close(fd)
 
@@ -197,7 +197,7 @@ def test_no_entry_is_made_of_weights_that_others_may_change(
     file.chmod(0o666)
     key = load(blob, cache).lacking
     with open(file, "rb") as opened:
-        message = link.ImageLoad(image=1, blob_length=len(blob))
+        message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
         assert "others may change" in cpu_cache_fill.fill(cache, key, message, [opened.fileno()])
     assert entries(directory) == []
 

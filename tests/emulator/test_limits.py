@@ -380,7 +380,7 @@ def _engine_context(share: Share) -> EngineContext:
     """One with the handles that programs are kept for."""
     context = EngineContext(1, 1, os.eventfd(0), share, Staging(-1), lambda: None)
     for handle in (1, 7, 8):
-        context.space.add_graph(handle, EngineImage(handle))
+        context.space.add_graph(handle, EngineImage(handle, memoryview(b"")))
     return context
 
 

@@ -42,7 +42,7 @@ def load(context: Context, private_dir: Path) -> Load:
         with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
             blob = bytes(graph.get_native_binary())
         fd = linux.sealed_copy("blob", blob)
-        return executor.load(link.ImageLoad(image=1, blob_length=len(blob)), [fd])
+        return executor.load(link.ImageLoad(image=1, state=0, blob_length=len(blob)), [fd])
 
     return loaded
 

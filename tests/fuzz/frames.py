@@ -34,9 +34,10 @@ _WEIGHTS = {
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
     "context_release": 3, "context_idle": 2,
     "metric_stream_open": 3, "metric_stream_close": 3,
-    "status": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2, "graph_create": 0.3,
-    "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3, "compiler_options": 0.5, "hello": 1,
-    "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
+    "status": 1, "activity": 1, "graph_blob": 3, "graph_initialize": 2, "graph_destroy": 2,
+    "graph_create": 0.3, "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3,
+    "compiler_options": 0.5, "hello": 1, "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
+    "trace_start": 0.5, "trace_rings": 0.5, "trace_stop": 0.5, "trace_join": 0.5,
 }  # fmt: skip
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}
@@ -125,6 +126,19 @@ class FrameMaker:
 
     def _inject(self) -> Frame:
         return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
+
+    def _trace_start(self) -> Frame:
+        sizes = (-64, 0, 1, 63, 100, 1 << 17, 1 << 40)
+        return Frame("trace_start", {"records": self._dice.pick(sizes)}, wrong="rings of no size")
+
+    def _trace_rings(self) -> Frame:
+        return Frame("trace_rings", {}, wrong="no trace of this connection")
+
+    def _trace_stop(self) -> Frame:
+        return Frame("trace_stop", {}, wrong="no trace of this connection")
+
+    def _trace_join(self) -> Frame:
+        return Frame("trace_join", {"trace": self._dice.integer()}, wrong="no trace is made")
 
     def _cancel(self) -> Frame:
         return Frame("cancel", {"request": self._dice.integer()})

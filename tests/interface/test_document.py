@@ -21,14 +21,16 @@ from softnpu.emulator.interface import (
     metrics,
     profiling,
     records,
+    trace,
     version,
 )
 from softnpu.emulator.interface.commands import CommandType
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.layout import Field, Layout
 from softnpu.emulator.interface.messages import GraphFlag, GraphOrigin, MemoryKind, QueuePriority
-from softnpu.emulator.interface.records import DeviceState, EventState, StatusWord
+from softnpu.emulator.interface.records import DeviceState, EventState, Latency, StatusWord
 from softnpu.emulator.interface.result import ZeResult
+from softnpu.emulator.interface.trace import TraceFlag, TraceKind
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
 from softnpu.tools.wire_schema import CONSTANTS, MESSAGES, RECORDS
 
@@ -160,6 +162,7 @@ _LAYOUTS = {
     "11.3 Profile of an inference": [profiling.HEADER_LAYOUT, profiling.RECORD_LAYOUT],
     "12. Status page": [records.STATUS_LAYOUT],
     "12.1 Metrics": [metrics.SNAPSHOT, metrics.STREAM_HEADER],
+    "12.2 Traces": [trace.RECORD],
     "14. Blob container": [container.HEADER_LAYOUT, container.ENTRY_LAYOUT],
 }
 
@@ -236,6 +239,7 @@ def test_environment_variables_and_their_bounds() -> None:
     assert names == {value for name, value in vars(environment).items() if name.startswith("ENV_")}
     assert {row[0].strip("`"): row[2] for row in _rows(section, "| variable |")} == {
         environment.ENV_SPIN_US: f"0 to {environment.MAX_SPIN_US}",
+        environment.ENV_INFERENCE_US: f"0 to {environment.MAX_INFERENCE_US}",
         environment.ENV_IDLE_S: f"0, or {environment.MIN_IDLE_S:g} to {environment.MAX_IDLE_S:.0f}",
     }
 
@@ -255,6 +259,14 @@ def test_event_states() -> None:
     assert _numbers(rows, 1, 0) == {state.name: state.value for state in EventState}
 
 
+def test_trace_records() -> None:
+    section = _section("12.2 Traces")
+    assert _numbers(_rows(section, "| record |"), 0, 1) == {kind.name: kind.value for kind in TraceKind}
+    assert f"{trace.NAMES} names of {trace.NAME_SIZE} bytes" in section
+    assert [flag.value for flag in TraceFlag] == [1, 2]
+    assert f"{trace.MIN_RECORDS}\n  to {trace.MAX_RECORDS}" in _TEXT
+
+
 def test_section_types() -> None:
     rows = _rows(_section("14. Blob container"), "| type |")
     assert _numbers(rows, 1, 0) == {section.name: section.value for section in container.Section}
@@ -266,6 +278,20 @@ def test_status_words_and_device_states() -> None:
     assert words == {word.name: word.value for word in StatusWord}
     (states,) = [row[1] for row in rows if row[1].startswith("STATE:")]
     assert states == "STATE: " + ", ".join(f"{state.value} {state.name.lower()}" for state in DeviceState)
+
+
+def test_histograms_of_the_status_page() -> None:
+    section = _section("12. Status page")
+    rows = _rows(section, "| histogram |")
+    assert _numbers(rows, 1, 0) == {latency.name: latency.value for latency in Latency}
+    first, step, size = map(int, re.findall(r"(\d+) \+ (\d+) \* `devices` \+ (\d+)", section)[0])
+    assert [records.histogram_offset(3, 2, latency) for latency in Latency] == [
+        first + step * 3 + size * (2 * len(Latency) + latency) for latency in Latency
+    ]
+    assert size == 8 * records.HISTOGRAM_WORDS
+    assert records.LATENCY_BOUNDS_NS[:4] == (10_000, 20_000, 50_000, 100_000)
+    assert records.LATENCY_BOUNDS_NS[-1] == 50 * 10**9
+    assert len(records.LATENCY_BOUNDS_NS) < records.HISTOGRAM_SUM < records.HISTOGRAM_WORDS
 
 
 def test_metric_groups() -> None:

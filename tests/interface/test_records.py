@@ -14,7 +14,8 @@ _SLOT = bytes.fromhex(
     "0907060504030002 8000000000000000 0700000000000000 01000070 00000000"
 )
 _STATUS_HEADER = bytes.fromhex(
-    "534e505553544154 01000000 02000000 d204000000000000 000064a7b3b6e00d" + "00" * 32
+    "534e505553544154 01000000 02000000 d204000000000000 000064a7b3b6e00d 0500000000000000 07000000"
+    + "00" * 20
 )
 
 
@@ -22,14 +23,14 @@ def test_a_slot_and_a_status_header_keep_their_bytes() -> None:
     slot = (1, 0x0200030405060708, 4096, 320, 2, 0x0200030405060709, 128, 7, 0x70000001, 0)
     assert records.SLOT.pack(*slot) == _SLOT
     assert records.SLOT.unpack(_SLOT) == slot
-    header = (records.STATUS_MAGIC, records.STATUS_VERSION, 2, 1234, 1_000_000_000_000_000_000)
+    header = (records.STATUS_MAGIC, records.STATUS_VERSION, 2, 1234, 1_000_000_000_000_000_000, 5, 7)
     assert records.STATUS_HEADER.pack(*header) == _STATUS_HEADER
 
 
 def test_sizes_of_rings_and_status_pages() -> None:
     assert [records.ring_size(slots) for slots in (2, 4096)] == [640, 262656]
     assert [records.status_offset(device) for device in (0, 3)] == [64, 832]
-    assert [records.status_size(devices) for devices in (1, 4)] == [320, 1088]
+    assert [records.status_size(devices) for devices in (1, 4)] == [1280, 4928]
     assert max(StatusWord) * 8 < records.STATUS_DEVICE_SIZE
 
 

@@ -15,14 +15,44 @@ assert core.get_property("NPU", "FULL_DEVICE_NAME") == "Intel(R) AI Boost"
 assert core.get_property("NPU", "NPU_DEVICE_TOTAL_MEM_SIZE") > 0
 assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") >= 0
 """,
+    "f16 is the arithmetic of the device, only if it is asked for": """
+from softnpu.emulator.arithmetic.rewriting import rewrite
+from softnpu.emulator.arithmetic.settings import Arithmetic
+def in_f16(given, **settings):
+    model = digits()
+    rewrite(model, Arithmetic(**settings))
+    return on_cpu(model, [given])
+given = images()
+layers = "compute-layers-with-higher-precision=Convolution,MatMul"
+kept = frozenset({"Convolution", "MatMul"})
+f16 = {"INFERENCE_PRECISION_HINT": "f16"}
+cases = [
+    (f16, {}),
+    ({"INFERENCE_PRECISION_HINT": "i8"}, {}),
+    (f16 | {"NPU_F16_OVERFLOW": "INFINITY"}, {"saturates": False}),
+    (f16 | {"NPU_COMPILATION_MODE_PARAMS": layers}, {"kept": kept}),
+]
+found = []
+for config, settings in cases:
+    compiled = core.compile_model(digits(), "NPU", config)
+    used = compiled.get_property("INFERENCE_PRECISION_HINT")
+    assert used == getattr(ov.Type, config["INFERENCE_PRECISION_HINT"])
+    found.append(list(compiled([given]).values()))
+    np.testing.assert_array_equal(found[-1][0], in_f16(given, **settings)[0])
+assert not np.array_equal(found[0][0], found[3][0])
+check(core.compile_model(digits(), "NPU"), digits(), given)
+try:
+    core.compile_model(digits(), "NPU", f16 | {"NPU_COMPILATION_MODE_PARAMS": layers + ",Squrt"})
+except RuntimeError as error:
+    assert "'Squrt'" in str(error) and "Did you mean Sqrt?" in str(error), error
+else:
+    raise AssertionError("a layer that is none")
+""",
     "what the device says of itself is accepted": """
 assert core.get_property("NPU", "OPTIMIZATION_CAPABILITIES") == ["FP16", "INT8", "EXPORT_IMPORT"]
 gops = core.get_property("NPU", "DEVICE_GOPS")
 assert gops[ov.Type.i8] == 2 * gops[ov.Type.f16] and abs(gops[ov.Type.i8] - 1.95 * 6 * 4096) < 1, gops
 assert core.get_property("NPU", "INFERENCE_PRECISION_HINT") == ov.Type.f16
-compiled = core.compile_model(digits(), "NPU", {"INFERENCE_PRECISION_HINT": "i8"})
-check(compiled, digits(), images())
-core.compile_model(digits(), "NPU", {"INFERENCE_PRECISION_HINT": "f16"})(images())
 assert core.get_property("NPU", "NPU_MAX_TILES") == 6
 check(core.compile_model(digits(), "NPU", {"NPU_TILES": 6}), digits(), images())
 for config in ({"NPU_TILES": 9}, {"NPU_TILES": 7, "NPU_MAX_TILES": 8}):

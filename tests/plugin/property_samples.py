@@ -41,7 +41,9 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
             "optimization-level=0 performance-hint-override=latency",
             "optimization-level=0 performance-hint-override=latency",
         ),
+        ("compute-layers-with-higher-precision=Sqrt,RMS",) * 2,
     ],
+    "NPU_F16_OVERFLOW": [("INFINITY", "INFINITY")],
     "NPU_COMPILATION_MODE": [("DefaultHW", "DefaultHW")],
     "NPU_COMPILER_TYPE": [
         (CompilerType.PREFER_PLUGIN, CompilerType.PREFER_PLUGIN),
@@ -103,7 +105,9 @@ REFUSED: dict[str, list[Any]] = {
     "NPU_MAX_TILES": [-2, "all"],
     "NPU_DMA_ENGINES": [3, "both"],
     "NPU_STEPPING": [-2, "A0"],
+    "NPU_F16_OVERFLOW": ["INF", True],
     "NPU_COMPILATION_MODE_PARAMS": [
+        "compute-layers-with-higher-precision=sqrt",
         "optimization-level=3",
         "optimization-level=",
         "optimization-level",

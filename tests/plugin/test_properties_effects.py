@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.common.spin import TurboBudget
@@ -28,7 +29,7 @@ IMAGE = np.ones((1, 1, 8, 8), np.float32)
 # to ways of handing a model over that it does not use.
 _NOT_HANDED_ON = {
     "CACHE_MODE", "DEVICE_ID", "ENABLE_WEIGHTLESS", "MODEL_PRIORITY", "NPU_BATCH_MODE",
-    "NPU_COMPILATION_MODE_PARAMS", "NPU_MAX_TILES", "NPU_MODEL_SERIALIZER_VERSION",
+    "NPU_MAX_TILES", "NPU_MODEL_SERIALIZER_VERSION",
     "NPU_SEPARATE_WEIGHTS_VERSION", "NPU_STATES_DYNAMIC", "NPU_STATES_INIT", "NPU_TURBO",
     "NPU_UNBOUNDED_BYTES", "NPU_WEIGHTS_EMBED_THRESHOLD",
     "PERFORMANCE_HINT_NUM_REQUESTS", "WS_COMPILE_CALL_NUMBER",
@@ -67,7 +68,7 @@ def test_inference_precision_is_the_one_that_is_computed_in(
     shared_core: Core, digits: Path, reference: ov.Core
 ) -> None:
     host = shared_core.get_property("NPU", "OPTIMIZATION_CAPABILITIES")
-    for kind, word in ((ov.Type.f32, "FP32"), (ov.Type.bf16, "BF16"), (ov.Type.f16, "FP16")):
+    for kind, word in ((ov.Type.f32, "FP32"), (ov.Type.bf16, "BF16")):  # f16: tests/arithmetic
         if word not in host:
             continue
         config = {ov.properties.hint.inference_precision: kind}
@@ -76,6 +77,24 @@ def test_inference_precision_is_the_one_that_is_computed_in(
         assert compiled.get_property("INFERENCE_PRECISION_HINT") == kind
         expected = reference.compile_model(digits, "CPU", config)(IMAGE)[0]
         np.testing.assert_array_equal(compiled(IMAGE)[0], expected)
+
+
+def test_f16_saturates_or_overflows_but_for_the_layers_in_f32(shared_core: Core) -> None:
+    left = ops.parameter([4], np.float32, name="left")
+    product = ops.multiply(left, ops.constant(np.float32(3)))
+    model = ov.Model([ops.result(product)], [left], "product")
+    given = np.array([1 / 3, -30000, 5e4, 2**-26], np.float32)
+    third, tiny = 1.0, 0.0
+    layers = {"NPU_COMPILATION_MODE_PARAMS": "compute-layers-with-higher-precision=Multiply"}
+    cases: list[tuple[dict[str, str], list[float]]] = [
+        ({}, [third, -65504, 65504, tiny]),
+        ({"NPU_F16_OVERFLOW": "INFINITY"}, [third, -np.inf, np.inf, tiny]),
+        (layers, (given * np.float32(3)).tolist()),
+    ]
+    for config, expected in cases:
+        compiled = shared_core.compile_model(model, "NPU", {"INFERENCE_PRECISION_HINT": "f16", **config})
+        assert compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f16
+        np.testing.assert_array_equal(compiled([given])[0], np.array(expected, np.float32))
 
 
 def test_the_platform_of_the_device_is_accepted_by_all_its_names(shared_core: Core, digits: Path) -> None:

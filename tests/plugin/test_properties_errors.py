@@ -158,10 +158,12 @@ def test_a_refusal_of_the_compiler_names_the_property(
     assert isinstance(caught.value, RuntimeError)
     assert isinstance(caught.value.__cause__, ZeError)
     host = reference.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    for name, capability in (("f16", "FP16"), ("bf16", "BF16")):
-        if capability not in host:
-            with pytest.raises(PropertyError, match=f"INFERENCE_PRECISION_HINT.*{name}"):
-                shared_core.compile_model(digits, "NPU", {"INFERENCE_PRECISION_HINT": name})
+    if "BF16" not in host:
+        with pytest.raises(PropertyError, match=r"INFERENCE_PRECISION_HINT.*bf16.*f32 or f16"):
+            shared_core.compile_model(digits, "NPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+    layers = {"NPU_COMPILATION_MODE_PARAMS": "compute-layers-with-higher-precision=Squrt"}
+    with pytest.raises(PropertyError, match=r"not 'Squrt'; did you mean Sqrt"):
+        shared_core.compile_model(digits, "NPU", {"INFERENCE_PRECISION_HINT": "f16", **layers})
 
 
 def test_caching_properties_can_be_extended_but_not_cut(shared_core: Core) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from softnpu.emulator.prediction.timing import calibration
 from softnpu.emulator.prediction.timing.calibration import Calibration
 from softnpu.emulator.prediction.timing.devices import DEVICES
 from softnpu.emulator.prediction.timing.features import work_of
 from softnpu.emulator.prediction.timing.work import Precision
+from softnpu.tools.bench.cli import app
 from softnpu.tools.bench.prediction import evaluate, fit
 from softnpu.tools.bench.prediction.architectures import ARCHITECTURES, architecture
 from softnpu.tools.bench.prediction.evaluate import Compared
@@ -102,6 +105,18 @@ def test_a_summary_counts_errors_and_clear_pairs() -> None:
     # 100 and 129 are too near, the latency is of another kind; 100 and 200 are in the wrong order
     assert (found.pairs, found.ordered, found.met) == (2, 0.5, False)
     assert evaluate.summarise("some", rows, held=False).met is None
+
+
+def test_the_command_prints_every_row_and_says_whether_targets_are_met() -> None:
+    found = CliRunner().invoke(app, ["predict", "--json", "--check"])
+    assert found.exit_code == 0
+    document = json.loads(found.output)
+    assert len(document["rows"]) == len(model_rows()) + len(workload_rows())
+    assert document["summaries"][0]["met"] is True
+    assert document["calibration"]["left_out"].keys() == set(ARCHITECTURES)
+    shown = CliRunner().invoke(app, ["predict", "--workloads"]).output
+    assert "* phi-3-mini on 4000: 17 times slower than f16" in shown
+    assert "Depthwise 64x14x56 3x3/1" in shown
 
 
 def test_the_documents_have_the_figures_of_the_benchmark() -> None:

@@ -60,9 +60,72 @@ def _resized(build: GraphBuilder) -> Graph:
     return build.build(build.resize(value, 24, 24, "linear"))
 
 
+def _spelled_gelu(build: GraphBuilder) -> Graph:
+    value = build.linear(build.parameter(1, 8, 64), 32)
+    erf = build.activation(build.elementwise("Divide", value, build.constant(1)), "Erf")
+    product = build.elementwise("Multiply", value, build.elementwise("Add", erf, build.constant(1)))
+    return build.build(build.linear(build.elementwise("Multiply", product, build.constant(1)), 8))
+
+
+def _spelled_normalisation(build: GraphBuilder) -> Graph:
+    value = build.linear(build.parameter(1, 8, 64), 32)
+    centred = build.elementwise("Subtract", value, build.add("ReduceMean", [value], (1, 8, 1)))
+    square = build.elementwise("Power", centred, build.constant(1))
+    variance = build.elementwise("Add", build.add("ReduceMean", [square], (1, 8, 1)), build.constant(1))
+    normal = build.elementwise("Divide", centred, build.activation(variance, "Sqrt"))
+    return build.build(build.elementwise("Multiply", normal, build.constant(32)))
+
+
+def _shown_variance(build: GraphBuilder) -> Graph:
+    """As above, but somebody reads the variance: it cannot stay inside of a kernel."""
+    value = build.linear(build.parameter(1, 8, 64), 32)
+    square = build.elementwise("Power", value, build.constant(1))
+    mean = build.elementwise("Add", build.add("ReduceMean", [square], (1, 8, 1)), build.constant(1))
+    return build.build(build.elementwise("Divide", value, build.activation(mean, "Sqrt")), mean)
+
+
+def _attention(build: GraphBuilder) -> Graph:
+    heads = [build.parameter(1, 4, 16, 32) for _ in range(3)]
+    return build.build(build.add("ScaledDotProductAttention", heads, (1, 4, 16, 32)))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
+        (
+            _spelled_gelu,
+            [
+                "DPU MatMul: MatMul Add",
+                "SHAVE Gelu: Divide Erf Add Multiply Multiply",
+                "DPU MatMul: MatMul Add",
+            ],
+        ),
+        (
+            _spelled_normalisation,
+            [
+                "DPU MatMul: MatMul Add",
+                "SHAVE MVN: ReduceMean Subtract Power ReduceMean Add Sqrt Divide",
+                "DPU Scale: Multiply",
+            ],
+        ),
+        (
+            _shown_variance,
+            [
+                "DPU MatMul: MatMul Add",
+                "SHAVE Power: Power",
+                "SHAVE ReduceMean: ReduceMean",
+                "DPU Scale: Add",
+                "SHAVE Sqrt: Sqrt",
+                "SHAVE Divide: Divide",
+            ],
+        ),
+        (
+            _attention,
+            [
+                "DPU Attention: ScaledDotProductAttention",
+                "SHAVE AttentionSoftmax: ScaledDotProductAttention",
+            ],
+        ),
         (_convolution_with_activation, ["DPU Convolution: Convolution Add Relu"]),
         (_swish, ["DPU Convolution: Convolution Add", "SHAVE Swish: Sigmoid Multiply"]),
         (

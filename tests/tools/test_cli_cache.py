@@ -165,7 +165,9 @@ def test_prune_all_leaves_what_is_in_use_and_everything_else(cache: ModelCache, 
     assert keys(directory) == [key]
     # the same for all that softnpu keeps
     everything = {"ZE_INTEL_NPU_CACHE_DIR": str(directory), "TMPDIR": str(directory.parent)}
-    words = softnpu("clean", "--all", SOFTNPU_MODELS_DIR=str(directory.parent / "models"), **everything).words
+    for name in ("MODELS", "EXTENSION"):
+        everything[f"SOFTNPU_{name}_DIR"] = str(directory.parent / name)
+    words = softnpu("clean", "--all", **everything).words
     assert f"removed 1 compiled model in {directory}" in words
     assert os.listdir(directory) == ["notes.txt"]
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from softnpu.emulator.common import process_identity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.endpoint import DaemonRecord
+from softnpu.emulator.interface.version import INTERFACE_MINOR
 from softnpu.emulator.log_file import MAX_BYTES
 from softnpu.tools import cli, doctor
 from tests.conftest import StartDaemon, StartPython
@@ -81,8 +82,15 @@ def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private
     softnpu("clean", TMPDIR=str(private_dir))
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new", "stress-reports"]
     variables = {"ZE_INTEL_NPU_CACHE_DIR": "", "SOFTNPU_MODELS_DIR": str(private_dir / "models")}
+    extensions = private_dir / "extensions"
+    variables["SOFTNPU_EXTENSION_DIR"] = str(extensions)
+    for name in (".build-new", ".build-old"):
+        (extensions / name).mkdir(parents=True)
+    os.utime(extensions / ".build-old", (0, 0))
+    (extensions / "libsoftnpu_rounding-1.so").touch()
     softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
+    assert [path.name for path in extensions.iterdir()] == [".build-new"]
 
 
 def test_a_long_log_is_moved_aside_by_the_daemon_that_goes_on_with_it(socket: Path) -> None:
@@ -219,7 +227,7 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
-    monkeypatch.setattr("softnpu.tools.status._ANSWER_S", 1.0)
+    monkeypatch.setattr("softnpu.tools.daemon_connection._ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
@@ -255,7 +263,7 @@ def test_a_daemon_of_another_version_is_told_with_its_pid_and_stopped(
         assert done.exit_code == 1
         words = done.output if command == "doctor" else done.stderr
         assert f"daemon at {daemon.socket} (pid {daemon.pid})" in words
-        assert "99.0" in words
+        assert f"99.{INTERFACE_MINOR}" in words
         assert "end it with 'softnpu stop'" in words.replace("End", "end")
     assert impatient("stop").stdout == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
     assert daemon.process.wait(DEADLINE_S) == 0

@@ -32,15 +32,20 @@ _COMMANDS = (
     "compile",
     "infer",
     "predict",
+    "compare",
+    "report",
     "run",
     "env",
     "doctor",
     "stress",
     "daemon",
     "status",
+    "top",
+    "metrics",
     "stop",
     "logs",
     "clean",
+    "trace",
     "inject",
     "bench",
     "models",
@@ -88,8 +93,9 @@ def test_every_command_has_help_that_loses_nothing_of_what_was_written() -> None
 def test_what_prints_figures_takes_json() -> None:
     found = dict(_all_commands(typer.main.get_group(cli.app)))
     figures = [
-        "demo", "infer", "predict", "doctor", "stress", "status", "bench", "inject status", "models ls",
-        "cache ls", "blob inspect", "blob check", *(f"bench {name}" for name in found[("bench",)].commands),
+        "demo", "infer", "predict", "compare", "doctor", "stress", "status", "bench", "inject status",
+        "models ls", "cache ls", "blob inspect", "blob check",
+        *(f"bench {name}" for name in found[("bench",)].commands),
     ]  # fmt: skip
     for name in figures:
         flags = [each for each in found[tuple(name.split())].params if "--json" in each.opts]

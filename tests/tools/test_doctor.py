@@ -27,6 +27,7 @@ CHECKS = {
     "native driver",
     "device",
     "OpenVINO",
+    "f16",
 }
 
 

@@ -55,6 +55,11 @@ def _model(shape, name):
     return ov.Model([op.result(op.relu(y))], [x], "model")
 """
 _CORE = "from softnpu.plugin import Core\ncore = Core()\n"
+_PRODUCT = """
+x = op.parameter([2], np.float32)
+model = ov.Model([op.result(op.multiply(x, op.constant(np.float32(3))))], [x])
+given = [np.array([1000.1, 30000], np.float32)]
+"""
 _STATES = """
 x = op.parameter([1, 4], np.float32, "x")
 value = op.read_value(op.constant(np.zeros((1, 4), np.float32)), "last")
@@ -73,6 +78,8 @@ array = np.ones(2, np.float32)
 """
 AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ("README.md", "In Python"): ("", ""),
+    ("arithmetic.md", "Ask for it"): ("", ""),
+    ("arithmetic.md", "Layers that stay in f32"): (_CORE + _PRODUCT, ""),
     ("faults.md", "Injecting faults"): (
         _CORE
         + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",

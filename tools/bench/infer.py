@@ -1,6 +1,7 @@
 """`bench infer`: a model on the emulated device against OpenVINO's CPU device in this process.
 
-Same model, precision, threads and numbers; both sides take turns, and the one that waits sleeps.
+Same model, precision, threads and numbers; both sides take turns, and the one that waits sleeps. With f16,
+which is the arithmetic of the device, the other side computes in f32: the ratio is what f16 costs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from softnpu.tools.private_daemon import private_session
 
 BENCH = "infer"
 THROUGHPUT_TARGET = 0.9
+TARGET_IN_F16 = 1 / 1.5
 IN_FLIGHT = 3
 _PEER = "OpenVINO CPU"
 _ROUND_S = 0.08
@@ -38,10 +40,12 @@ def run(model: BenchModel, count: int, threads: int, precision: str) -> Iterator
         device, host = _both_sides(driver, model, threads, precision)
         about = _seconds_of_one(host[0])
         before = _engine(driver)
-        yield from _one_at_a_time(model.name, device[0], host[0], count, about)
+        target = TARGET_IN_F16 if precision == "f16" else THROUGHPUT_TARGET
+        yield from _one_at_a_time(model.name, device[0], host[0], count, about, target)
         yield from _in_flight(model.name, device, host, count, about)
         yield from _copies(model.name, before, _engine(driver))
-        yield count_differences(model.name, device[0], host[0])
+        if precision != "f16":
+            yield count_differences(model.name, device[0], host[0])
 
 
 def _both_sides(
@@ -73,7 +77,7 @@ def _both_sides(
 
 
 def _one_at_a_time(
-    name: str, device: Request, host: Request, count: int, about: float
+    name: str, device: Request, host: Request, count: int, about: float, target: float
 ) -> Iterator[Measurement]:
     rounds, each = split(count, max(1, round(_ROUND_S / about)))
     latencies: dict[str, list[float]] = {"device": [], "host": []}
@@ -83,7 +87,7 @@ def _one_at_a_time(
     }
     times = interleave(sides, rounds)
     mine, peer = (each / median(times[side]) for side in ("device", "host"))
-    yield compared(BENCH, f"{name}: throughput", "1/s", mine, _PEER, peer, at_least=THROUGHPUT_TARGET)
+    yield compared(BENCH, f"{name}: throughput", "1/s", mine, _PEER, peer, at_least=target)
     for metric, percent in (("median", 50), ("p90", 90)):
         mine, peer = (percentile(latencies[side], percent) * 1e3 for side in ("device", "host"))
         yield compared(BENCH, f"{name}: {metric} latency", "ms", mine, _PEER, peer)

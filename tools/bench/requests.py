@@ -15,6 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.driver import CommandQueue, Context, Graph
+from softnpu.emulator.compiler.options import host_precision
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.rounds import interleave, median, median_time
 from softnpu.tools.failures import ToolError
@@ -148,10 +149,13 @@ def random_inputs(model: ov.Model) -> list[Array]:
 
 
 def compile_on_host(model: ov.Model, config: Mapping[str, str]) -> ov.CompiledModel:
-    """The model on OpenVINO's CPU device with the properties of the device's graph."""
+    """The model on OpenVINO's CPU device with the properties of the device's graph; for f16 in f32."""
     chosen = {
         name: value for name, value in config.items() if (name, value) != ("INFERENCE_NUM_THREADS", "0")
     }
+    precision = "INFERENCE_PRECISION_HINT"
+    if precision in chosen:
+        chosen[precision] = host_precision(chosen[precision])
     return ov.Core().compile_model(model, "CPU", chosen)
 
 

@@ -84,7 +84,9 @@ def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: P
     macs, cycles = _dpu(graph, group, device, tiles, int8)
     out = graph.tensor(group.output)
     elements = out.elements
-    if group.unit is Unit.SHAVE and group.kernel != "Gather":
+    if group.kernel == "AttentionSoftmax":
+        elements = _attention(graph, group)[0]
+    elif group.unit is Unit.SHAVE and group.kernel != "Gather":
         elements = max([elements, *(graph.tensor(source).elements for source in group.inputs)])
     return Work(
         group=group,
@@ -171,6 +173,8 @@ def _quantised(graph: Graph, source: Source) -> bool:
 
 
 def _rows(graph: Graph, group: Group, elements: int) -> int:
+    if group.kernel == "AttentionSoftmax":
+        return elements // max(_attention(graph, group)[1], 1)
     if group.kernel not in ("Softmax", "LogSoftmax", "MVN", "NormalizeL2"):
         return 0
     shape = graph.tensor(group.output).shape or (1,)
@@ -185,6 +189,8 @@ def _rows(graph: Graph, group: Group, elements: int) -> int:
 
 
 def _kernel(graph: Graph, group: Group) -> str:
+    if group.kernel == "AttentionSoftmax":
+        return "Softmax"
     if group.kernel in ("Multiply", "Add", "Subtract"):
         shapes = {tensor.shape for tensor in graph.input_tensors(group.root)}
         if len(shapes) > 1:
@@ -197,6 +203,8 @@ def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> 
     if group.unit is not Unit.DPU:
         return 0, 0.0
     half = 1.0 if int8 else 0.5
+    if group.kernel == "Attention":
+        return _attention_products(graph, group, device, tiles, half)
     if group.kernel == "MatMul":
         return _product(graph, group, device, tiles, half)
     # a group stores the output of its root; what is behind changes no shape
@@ -252,6 +260,27 @@ def _product(graph: Graph, group: Group, device: Device, tiles: int, half: float
     one = _best_split(rows, columns, tiles, CHANNELS, cycles) * batch
     shared = -(-batch // tiles) * cycles(rows, columns)
     return macs, min(one, shared) + WORKLOAD_CYCLES
+
+
+def _attention(graph: Graph, group: Group) -> tuple[int, int]:
+    """Scores of an attention, all heads, and the keys that each query has one for."""
+    query, key = (tensor.shape or (1, 1) for tensor in graph.input_tensors(group.root)[:2])
+    return math.prod(query[:-1]) * key[-2], key[-2]
+
+
+def _attention_products(
+    graph: Graph, group: Group, device: Device, tiles: int, half: float
+) -> tuple[int, float]:
+    """Queries by keys, and scores by values, each head by itself."""
+    query, key, value = (tensor.shape or (1, 1) for tensor in graph.input_tensors(group.root)[:3])
+    rate, rows, heads = device.macs.value * half, query[-2], math.prod(query[:-2])
+
+    def cycles(maps: int, depth: int) -> float:
+        return _up(rows, POSITIONS) * _up(maps, CHANNELS) * _up(depth, CHANNELS) / rate
+
+    both = cycles(key[-2], query[-1]) + cycles(value[-1], key[-2])
+    macs = heads * rows * key[-2] * (query[-1] + value[-1])
+    return macs, -(-heads // tiles) * both + WORKLOAD_CYCLES
 
 
 def _best_split(

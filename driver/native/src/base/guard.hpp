@@ -6,9 +6,11 @@
 #include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/cancellation.hpp"
 #include "base/error_info.hpp"
+#include "trace/trace.hpp"
 
 namespace softnpu {
 
@@ -18,9 +20,8 @@ const char* last_description() noexcept;
 
 ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept;
 
-// Runs the body of a call. A body without a result succeeds when it returns.
 template <class F>
-ze_result_t guarded(const char* call, F&& body) {
+ze_result_t run_guarded(const char* call, F&& body) {
     const NotCancelled whole_call;
     try {
         if constexpr (std::is_void_v<decltype(body())>) {
@@ -41,6 +42,14 @@ ze_result_t guarded(const char* call, F&& body) {
     } catch (...) {
         return failed_unexpectedly(call, ZE_RESULT_ERROR_UNKNOWN, "an exception");
     }
+}
+
+// Runs the body of a call. A body without a result succeeds when it returns.
+template <class F>
+ze_result_t guarded(const char* call, F&& body) {
+    if (!trace::wanted()) return run_guarded(call, std::forward<F>(body));
+    const trace::Call traced(call);
+    return traced.end(run_guarded(call, std::forward<F>(body)));
 }
 
 inline void require_nonnull(const void* pointer, const char* name) {

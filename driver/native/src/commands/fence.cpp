@@ -1,6 +1,7 @@
 #include "commands/fence.hpp"
 
 #include "sync/waiting.hpp"
+#include "trace/trace.hpp"
 
 namespace softnpu {
 
@@ -31,6 +32,7 @@ bool Fence::wait(uint64_t timeout) {
         queue->mark_lost(*execution);
         throw;
     }
+    trace::completed(queue->handle(), last);
     // the device signals the fence before it counts the submission as ended
     if (word.is_signalled(ticket)) {
         const bool succeeded = word.result() == ZE_RESULT_SUCCESS;

@@ -8,6 +8,7 @@
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
 #include "sync/waiting.hpp"
+#include "trace/trace.hpp"
 #include "wire/error_info_wire.hpp"
 #include "wire/schema.hpp"
 
@@ -185,6 +186,7 @@ bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
         unreported = outcomes_.take_unreported(tail);
     }
     ended.clear();
+    trace::completed(handle_, tail);
     context->memory()->flush();
     check_alive(tail);
     if (unreported) throw failure(unreported->first, unreported->second);
@@ -289,6 +291,7 @@ void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Exe
         execution->last = last;
     }
     if (fence != nullptr) fence->arm(execution);
+    trace::submitted(handle_, first, last);
     uint64_t sequence = first;
     for (const auto& entry : part) {
         Slot made{};

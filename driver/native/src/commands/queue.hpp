@@ -61,6 +61,7 @@ public:
 
     // ---- for fences and lists
 
+    uint64_t handle() const { return handle_; }
     // Whether submission `sequence` has ended or will never run.
     bool is_over(uint64_t sequence) const { return retired_ || progress_->has_ended(sequence); }
     // DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed.

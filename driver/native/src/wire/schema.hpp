@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 0;
+constexpr uint32_t MINOR = 1;
 }
 
 namespace environment {
@@ -57,6 +57,11 @@ constexpr uint32_t MAX_SLOTS = 4096;
 namespace metric_stream {
 constexpr uint32_t CAPACITY = 1024;
 constexpr uint32_t SIZE = 81984;
+}
+
+namespace trace_names {
+constexpr uint32_t COUNT = 2048;
+constexpr uint32_t SIZE = 128;
 }
 
 namespace profile {
@@ -110,6 +115,11 @@ constexpr uint32_t NOP = 0x1, TIMESTAMP = 0x100, EVENT_WAIT = 0x101, EVENT_SIGNA
 }
 namespace layer_status { constexpr uint32_t NOT_RUN = 0x1, OPTIMIZED_OUT = 0x2, EXECUTED = 0x3; }
 namespace task_type { constexpr uint32_t NONE = 0x0, DPU = 0x1, SW = 0x2, DMA = 0x3; }
+namespace trace_kind {
+constexpr uint32_t CALL = 0x1, SUBMIT = 0x2, COMPLETE = 0x3, EXECUTE = 0x4, LAYER = 0x5, LOAD = 0x6,
+    REQUEST = 0x7, STAGE = 0x8, COUNTER = 0x9, EVENT = 0xa, TOTALS = 0xb;
+}
+namespace trace_flag { constexpr uint32_t BEGIN = 0x1, END = 0x2; }
 namespace blob_section {
 constexpr uint32_t METADATA = 0x1, IR = 0x2, WEIGHTS = 0x3, WEIGHTS_REFERENCE = 0x4;
 }
@@ -125,6 +135,10 @@ constexpr size_t SIZE = 512, TAIL = 0, COMPLETED = 64, WAITERS = 72, ASLEEP = 76
     TEXT_SIZE = 132, FAILED = 136, LOST = 144, TEXT = 192, MAX_TEXT = 320;
 }
 namespace metric_stream_header { constexpr size_t SIZE = 64, SAMPLES = 0, CAPACITY = 8; }
+namespace status_page {
+constexpr size_t SIZE = 64, MAGIC = 0, MAX_MAGIC = 8, VERSION = 8, DEVICES = 12, PID = 16, START = 24,
+    TRACE = 32, HISTOGRAMS = 40;
+}
 
 // ---- records that are copied as a whole
 
@@ -267,6 +281,22 @@ struct LayerRecord {
 };
 static_assert(sizeof(LayerRecord) == 384);
 
+struct TraceRecord {
+    uint32_t begin;
+    uint16_t kind;
+    uint16_t name;
+    uint64_t time;
+    uint64_t duration;
+    uint32_t thread;
+    uint32_t flags;
+    uint64_t first;
+    uint64_t second;
+    uint64_t third;
+    uint32_t result;
+    uint32_t end;
+};
+static_assert(sizeof(TraceRecord) == 64);
+
 struct BlobHeader {
     char magic[8];
     uint16_t major;
@@ -386,6 +416,9 @@ constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERI
 }
 namespace metric_stream_close { constexpr std::string_view TAG = "metric_stream_close", STREAM = "stream"; }
 namespace status { constexpr std::string_view TAG = "status"; }
+namespace activity {
+constexpr std::string_view TAG = "activity", AFTER_SESSION = "after_session", AFTER_MODEL = "after_model";
+}
 namespace stop { constexpr std::string_view TAG = "stop"; }
 namespace inject {
 constexpr std::string_view TAG = "inject", KIND = "kind", VALUE = "value", DEVICE = "device",
@@ -394,6 +427,12 @@ constexpr std::string_view TAG = "inject", KIND = "kind", VALUE = "value", DEVIC
 }
 namespace inject_status { constexpr std::string_view TAG = "inject_status"; }
 namespace inject_clear { constexpr std::string_view TAG = "inject_clear", IDS = "ids"; }
+namespace trace_start {
+constexpr std::string_view TAG = "trace_start", RECORDS = "records", LAYERS = "layers";
+}
+namespace trace_rings { constexpr std::string_view TAG = "trace_rings"; }
+namespace trace_stop { constexpr std::string_view TAG = "trace_stop"; }
+namespace trace_join { constexpr std::string_view TAG = "trace_join", TRACE = "trace"; }
 namespace ok { constexpr std::string_view TAG = "ok"; }
 namespace failed { constexpr std::string_view TAG = "failed", INFO = "info"; }
 namespace welcome {
@@ -438,11 +477,22 @@ constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server"
     UPTIME_S = "uptime_s", INTERFACE = "interface", COMPILER_PIDS = "compiler_pids", ENGINES = "engines",
     SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users";
 }
+namespace activity_answer {
+constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSIONS = "sessions",
+    MODELS = "models", MORE = "more", COMPILATION_COUNT = "compilation_count",
+    COMPILATIONS = "compilations", HISTOGRAMS = "histograms";
+}
 namespace injected { constexpr std::string_view TAG = "injected", ID = "id"; }
 namespace inject_status_answer {
 constexpr std::string_view TAG = "inject_status_answer", FAULTS = "faults";
 }
 namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
+namespace trace_started { constexpr std::string_view TAG = "trace_started", TRACE = "trace"; }
+namespace trace_rings_answer {
+constexpr std::string_view TAG = "trace_rings_answer", RINGS = "rings", ENDED = "ended",
+    REFUSED = "refused";
+}
+namespace trace_joined { constexpr std::string_view TAG = "trace_joined", RECORDS = "records"; }
 
 // ---- records inside messages and blobs
 
@@ -470,7 +520,8 @@ constexpr std::string_view DEVICE = "device", ENGINE_PID = "engine_pid", STATE =
     INFERENCES = "inferences", FAULTS = "faults", BUSY_NS = "busy_ns", STAGED_BYTES = "staged_bytes",
     HEARTBEAT_NS = "heartbeat_ns", HANGS = "hangs", ABORTED = "aborted", OFFENCES = "offences",
     REFUSALS = "refusals", TILE_BUSY_NS = "tile_busy_ns", OVERLAPPED = "overlapped", RUNNING = "running",
-    DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled";
+    DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled", QUEUED = "queued",
+    READ_BYTES = "read_bytes", WRITTEN_BYTES = "written_bytes", BUILD_FAILURES = "build_failures";
 }
 namespace session_status {
 constexpr std::string_view SESSION = "session", PID = "pid", CLIENT = "client", ROLE = "role",
@@ -482,10 +533,33 @@ constexpr std::string_view UID = "uid", CONNECTIONS = "connections", SESSIONS = 
     MEMORY_USED = "memory_used", HANDLES = "handles", QUEUES = "queues", GRAPHS = "graphs",
     COMPILES = "compiles", REFUSALS = "refusals";
 }
+namespace session_activity {
+constexpr std::string_view SESSION = "session", PID = "pid", START_TIME = "start_time", CLIENT = "client",
+    UID = "uid", AGE_S = "age_s", STATE = "state", MEMORY_USED = "memory_used", CONTEXTS = "contexts",
+    ALLOCATIONS = "allocations", QUEUES = "queues", GRAPHS = "graphs", BUSY_NS = "busy_ns",
+    SUBMISSIONS = "submissions", INFERENCES = "inferences", QUEUED = "queued", DEVICES = "devices",
+    MODELS = "models";
+}
+namespace model_activity {
+constexpr std::string_view MODEL = "model", DEVICE = "device", NAME = "name", STATE = "state",
+    MEMORY = "memory", SESSIONS = "sessions", GRAPHS = "graphs", INFERENCES = "inferences",
+    BUSY_NS = "busy_ns", AGE_S = "age_s";
+}
+namespace compilation_activity {
+constexpr std::string_view SESSION = "session", DEVICE = "device", KIND = "kind", NAME = "name",
+    STAGE = "stage", DONE = "done", AGE_S = "age_s", WORKER = "worker";
+}
+namespace histogram {
+constexpr std::string_view DEVICE = "device", OF = "of", COUNTS = "counts", SUM_NS = "sum_ns";
+}
 namespace injection_state {
 constexpr std::string_view ID = "id", KIND = "kind", STATE = "state", MATCHED = "matched", HITS = "hits",
     VALUE = "value", DEVICE = "device", SESSIONS = "sessions", AFTER = "after", COUNT = "count",
     PROBABILITY = "probability", SEED = "seed";
+}
+namespace trace_ring {
+constexpr std::string_view RING = "ring", ROLE = "role", PID = "pid", RECORDS = "records",
+    SESSION = "session", DEVICE = "device", NAME = "name";
 }
 namespace graph_meta {
 constexpr std::string_view NAME = "name", PLATFORM = "platform", PRECISION = "precision", CONFIG = "config",

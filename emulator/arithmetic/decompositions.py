@@ -1,0 +1,110 @@
+"""Operations that the device executes in several steps, with a result in f16 behind each."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+
+_MOST_SUMMED: Final = 65504
+"""A larger MVN is summed in parts, and the sums are f16: their largest value is this as well."""
+
+
+def decompose(model: ov.Model, kept: frozenset[str]) -> None:
+    """Replace attention in one operation, and MVN over many elements, by their steps, unless kept."""
+    for operation in model.get_ordered_ops():
+        kind = operation.get_type_name()
+        if kind in kept:
+            continue
+        if kind == "ScaledDotProductAttention":
+            _replace(operation, _attention(operation))
+        elif kind == "MVN" and _summed(operation) > _MOST_SUMMED:
+            _replace(operation, _normalisation(operation))
+
+
+def _replace(operation: ov.Node, result: ov.Node) -> None:
+    result.set_friendly_name(operation.friendly_name)
+    ov.utils.replace_node(operation, result)
+
+
+def _attention(operation: ov.Node) -> ov.Node:
+    """softmax(query * scale x key^T + mask) x value."""
+    query, key, value, *rest = operation.input_values()
+    kind = query.get_element_type()
+    name = operation.friendly_name
+    if len(rest) > 1:
+        scale = rest[1]
+    else:
+        width = ops.convert(ops.gather(ops.shape_of(query), ops.constant([-1]), ops.constant(0)), kind)
+        scale = ops.divide(_scalar(1, kind), ops.sqrt(width)).output(0)
+    logits = ops.matmul(_named(ops.multiply(query, scale), f"{name}/scaled"), key, False, True)
+    _named(logits, f"{name}/logits")
+    mask = _mask(operation, query, key, rest, kind)
+    if mask is not None:
+        logits = _named(ops.add(logits, mask), f"{name}/masked")
+    return ops.matmul(_named(ops.softmax(logits, -1), f"{name}/weights"), value, False, False)
+
+
+def _mask(
+    operation: ov.Node, query: ov.Output, key: ov.Output, rest: list[ov.Output], kind: ov.Type
+) -> ov.Node | None:
+    zero, none = _scalar(0, kind), _scalar(-math.inf, kind)
+    if operation.get_attributes().get("causal"):
+        lengths = [ops.gather(ops.shape_of(each), ops.constant(-2), ops.constant(0)) for each in (query, key)]
+        rows, columns = (
+            ops.range(ops.constant(np.int64(0)), length, ops.constant(np.int64(1)), "i64")
+            for length in lengths
+        )
+        later = ops.greater(columns, ops.unsqueeze(rows, ops.constant([1])))
+        return ops.select(later, none, zero)
+    if not rest or (rest[0].partial_shape.is_static and not len(rest[0].partial_shape)):
+        return None
+    given = rest[0]
+    return ops.select(given, zero, none) if given.get_element_type() == ov.Type.boolean else given.get_node()
+
+
+def _axes(operation: ov.Node) -> list[int]:
+    """The axes that an MVN is over; none if they are not known when it is compiled."""
+    if operation.get_input_size() == 1:  # of opset 1
+        first = 1 if operation.get_attributes().get("across_channels") else 2
+        rank = operation.output(0).partial_shape.rank
+        return [] if rank.is_dynamic else list(range(first, rank.get_length()))
+    axes = operation.input_value(1).get_node()
+    return [int(axis) for axis in axes.data.reshape(-1)] if axes.get_type_name() == "Constant" else []
+
+
+def _summed(operation: ov.Node) -> int:
+    """How many elements one mean of an MVN is over; 0 if that is open."""
+    shape = operation.output(0).partial_shape
+    dims = [] if shape.rank.is_dynamic else [shape[axis] for axis in _axes(operation)]
+    return 0 if any(dim.is_dynamic for dim in dims) else math.prod(dim.get_length() for dim in dims)
+
+
+def _normalisation(operation: ov.Node) -> ov.Node:
+    """The mean, then the sum of squares over the number of elements, which is what overflows."""
+    value, axes = operation.input_value(0), ops.constant(_axes(operation))
+    attributes, name, kind = operation.get_attributes(), operation.friendly_name, value.get_element_type()
+    centred = _named(ops.subtract(value, _named(ops.reduce_mean(value, axes, True), f"{name}/mean")), name)
+    if not attributes["normalize_variance"]:
+        return centred
+    _named(centred, f"{name}/centred")
+    squares = _named(ops.reduce_sum(ops.multiply(centred, centred), axes, True), f"{name}/squares")
+    variance = ops.multiply(squares, _scalar(1 / _summed(operation), kind))
+    epsilon = _scalar(attributes["eps"], kind)
+    if str(attributes.get("eps_mode", "inside_sqrt")).lower() == "inside_sqrt":
+        deviation = ops.sqrt(ops.add(variance, epsilon))
+    else:
+        deviation = ops.add(ops.sqrt(variance), epsilon)
+    return ops.divide(centred, deviation)
+
+
+def _scalar(value: float, kind: ov.Type) -> ov.Node:
+    return ops.constant(value, kind)
+
+
+def _named(node: ov.Node, name: str) -> ov.Node:
+    node.set_friendly_name(name)
+    return node

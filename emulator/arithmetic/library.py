@@ -1,0 +1,162 @@
+"""The extension of OpenVINO that rounds to f16: built from `rounding.cpp` for the OpenVINO that is installed.
+
+An extension fits one build of OpenVINO only: classes of C++ change between releases. So the name of the file
+is made of the release and the source, and another one is never loaded. It lies in the user's cache, where the
+compiler worker builds it when the first model asks for f16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+
+SOURCE: Final = Path(__file__).with_name("rounding.cpp")
+DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
+PATTERN: Final = "libsoftnpu_rounding-*.so"
+SCRATCH: Final = ".build-"
+"""Begins the names of folders in which one is built; a compiler worker that is killed leaves its own."""
+_COMPILERS: Final = ("c++", "g++", "clang++")
+_FLAGS: Final = (
+    "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
+    # as OpenVINOTargets.cmake of its wheels says
+    "-D_GLIBCXX_USE_CXX11_ABI=1", "-DOV_THREAD=OV_THREAD_TBB_ADAPTIVE",
+)  # fmt: skip
+_LONGEST_S: Final = 300.0
+_POLL_S: Final = 0.2
+_TEXT: Final = 300
+
+
+def find() -> Path:
+    """The library for the installed OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` if there is none."""
+    path = folder() / name()
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        hint = "compile a model for f16, which builds it"
+        raise _missing(f"no {path} for this OpenVINO: {error.strerror}", hint) from error
+    if owner not in (0, os.geteuid()):
+        raise _missing(f"{path}, which belongs to user {owner}", f"remove it, or set {DIRECTORY}")
+    return path
+
+
+def ensure(advance: Callable[[], None]) -> Path:
+    """The library, built if it is missing. `advance` is called now and then meanwhile.
+
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` and the next step what cannot be built.
+    """
+    with contextlib.suppress(Refused):
+        return find()
+    return _build(folder() / name(), advance)
+
+
+@functools.cache
+def name() -> str:
+    """The name of the file, which no other release and no other source has."""
+    import openvino as ov
+
+    identity = blake3(SOURCE.read_bytes())
+    identity.update(" ".join((ov.get_version(), *_FLAGS, *(path.name for path in _libraries()))).encode())
+    return PATTERN.replace("*", identity.hexdigest(8))
+
+
+def folder() -> Path:
+    """Where extensions lie: in SOFTNPU_EXTENSION_DIR, else in the user's cache."""
+    chosen = os.environ.get(DIRECTORY)
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    try:
+        return platformdirs.user_cache_path("softnpu") / "extensions"
+    except (RuntimeError, KeyError) as error:  # no HOME, and no entry in passwd
+        raise _missing(f"there is no folder for it: {error}", f"set {DIRECTORY}") from error
+
+
+def _package() -> Path:
+    import openvino as ov
+
+    return Path(ov.__file__).parent
+
+
+def _libraries() -> list[Path]:
+    """What the extension is linked with: the runtime, and the threads that it uses."""
+    libs = _package() / "libs"
+    return [path for pattern in ("libopenvino.so.*", "libtbb.so.*") for path in sorted(libs.glob(pattern))]
+
+
+def _build(target: Path, advance: Callable[[], None]) -> Path:
+    command = compiler()
+    headers = _package() / "include"
+    if not (headers / "openvino" / "op" / "op.hpp").is_file() or len(_libraries()) < 2:
+        hint = "install OpenVINO from PyPI: pip install openvino"
+        raise _missing(f"no headers of OpenVINO in {headers}", hint)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch = tempfile.mkdtemp(prefix=SCRATCH, dir=target.parent)
+    except OSError as error:
+        raise _missing(f"{target.parent} cannot be written: {error.strerror}", f"set {DIRECTORY}") from error
+    try:
+        made = Path(scratch) / target.name
+        arguments = [command, *_FLAGS, "-isystem", headers, SOURCE, "-o", made, *_libraries()]
+        _run([str(each) for each in arguments], Path(scratch), advance)
+        os.replace(made, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _run(command: list[str], scratch: Path, advance: Callable[[], None]) -> None:
+    output = scratch / "output"
+    end = time.monotonic() + _LONGEST_S
+    with (
+        open(output, "wb") as file,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=scratch) as process,
+    ):
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
+                advance()
+        finally:
+            process.kill()
+    if process.returncode:
+        errors = [line for line in output.read_text(errors="replace").splitlines() if "error" in line]
+        raise _missing(
+            f"{command[0]} ended with {process.returncode}: {' '.join(errors)[:_TEXT]}",
+            "install a newer g++, or set CXX",
+        )
+
+
+def compiler() -> str:
+    """The C++ compiler: what CXX names, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
+    chosen = os.environ.get("CXX", "")
+    for candidate in (chosen,) if chosen else _COMPILERS:
+        found = shutil.which(candidate)
+        if found:
+            return found
+    found = f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}"
+    raise _missing(found, "install g++ (Debian: apt install g++, Fedora: dnf install gcc-c++)")
+
+
+def _missing(found: str, hint: str) -> Refused:
+    return Refused(
+        ErrorInfo(
+            result=ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            object="f16, the extension of OpenVINO that rounds",
+            found=found,
+            expected="the extension, or a C++17 compiler to build it",
+            hint=hint,
+        )
+    )

@@ -1,0 +1,77 @@
+"""Types of operations, by what the device does with the precision of their results."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MULTIPLIERS: Final = frozenset(
+    {
+        "BinaryConvolution", "Convolution", "ConvolutionBackpropData", "DeformableConvolution",
+        "GroupConvolution", "GroupConvolutionBackpropData", "MatMul",
+    }
+)  # fmt: skip
+"""What begins a group: sums of products, accumulated in f32."""
+
+ACTIVATIONS: Final = frozenset(
+    {
+        "Clamp", "Elu", "Gelu", "HSigmoid", "HSwish", "Mish", "PRelu", "Relu", "Sigmoid", "SoftPlus",
+        "Swish", "Tanh",
+    }
+)  # fmt: skip
+"""What ends a group, behind the bias."""
+
+MOVING: Final = frozenset(
+    {
+        "Abs", "AdaptiveMaxPool", "Assign", "BatchToSpace", "Broadcast", "Bucketize", "Ceiling", "Concat",
+        "DepthToSpace", "ExtractImagePatches", "Floor", "Gather", "GatherElements", "GatherND",
+        "GatherTree", "If", "Loop", "MaxPool", "Maximum", "Minimum", "Negative", "Pad", "Relu",
+        "ReduceMax", "ReduceMin", "ReorgYolo", "Reshape", "Reverse", "ReverseSequence", "Roll", "Round",
+        "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "SearchSorted", "Select",
+        "ShuffleChannels", "Sign", "Slice", "SliceScatter", "SpaceToBatch", "SpaceToDepth", "Split",
+        "Squeeze", "StridedSlice", "TensorIterator", "Tile", "TopK", "Transpose", "Unique", "Unsqueeze",
+        "VariadicSplit",
+    }
+)  # fmt: skip
+"""Results that are f16 without rounding if the inputs are: moved, chosen, or with another sign."""
+
+QUANTISED: Final = "FakeQuantize"
+
+FULL_PRECISION_INPUTS: Final[dict[str, frozenset[int]]] = {
+    "FakeQuantize": frozenset({1, 2, 3, 4}),
+    "Interpolate": frozenset({1, 2, 3}),
+    "Range": frozenset({0, 1, 2}),
+    "RandomUniform": frozenset({0, 1, 2}),
+    "NonMaxSuppression": frozenset({2, 3, 4, 5}),
+}
+"""Inputs whose constants are settings of an operation, by position: they are not rounded."""
+
+FULL_PRECISION: Final = frozenset({"Range", "RandomUniform"})
+"""Operations of the compiler, or of no arithmetic, that keep f32 on the device as well."""
+
+TYPES: Final = frozenset(
+    {
+        *MULTIPLIERS, *ACTIVATIONS, *MOVING, QUANTISED,
+        "Acos", "Acosh", "AdaptiveAvgPool", "Add", "Asin", "Asinh", "Atan", "Atanh", "AvgPool",
+        "BatchNormInference", "Convert", "Cos", "Cosh", "CTCGreedyDecoder", "CumSum",
+        "DeformablePSROIPooling", "DetectionOutput", "DFT", "Divide", "Einsum", "EmbeddingBagOffsetsSum",
+        "EmbeddingBagPackedSum", "EmbeddingSegmentsSum", "Erf", "Exp", "Eye", "FloorMod", "GRN", "GRUCell",
+        "GRUSequence", "GridSample", "GroupNormalization", "HardSigmoid", "IDFT", "IRDFT", "Interpolate",
+        "Inverse", "LRN", "LSTMCell", "LSTMSequence", "Log", "LogSoftmax", "MVN", "Mod", "Multiply",
+        "NonMaxSuppression", "NormalizeL2", "OneHot", "PSROIPooling", "Power", "Proposal", "RDFT", "RMS",
+        "RNNCell", "RNNSequence", "ROIAlign", "ROIPooling", "RandomUniform", "Range", "ReduceL1",
+        "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "RegionYolo", "ScaledDotProductAttention",
+        "Selu", "Sin", "Sinh", "Softmax", "SoftSign", "Sqrt", "SquaredDifference", "STFT", "Subtract",
+        "Tan",
+    }
+)  # fmt: skip
+"""Names that the list of layers in f32 may have: types of OpenVINO."""
+
+ALIASES: Final[dict[str, str]] = {
+    "FullyConnected": "MatMul",
+    "SoftMax": "Softmax",
+    "LeakyRelu": "PRelu",
+    "ReLU": "Relu",
+    "SDPA": "ScaledDotProductAttention",
+    "TransposedConvolution": "ConvolutionBackpropData",
+}
+"""Names of the real compiler's dialect for the types of OpenVINO."""

@@ -1,0 +1,70 @@
+"""Rounding to f16 by the extension: as an operation of a model, of arrays, and what it has counted."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from softnpu.emulator.arithmetic import library
+
+OPERATION = "DeviceRound"
+
+
+class Count(NamedTuple):
+    """What one rounding has met: the largest finite magnitude before it, and how many values became what."""
+
+    largest: float
+    overflows: int
+    underflows: int
+    nans: int
+
+
+@functools.cache
+def _factory() -> ov.utils.node_factory.NodeFactory:
+    from openvino.utils.node_factory import NodeFactory
+
+    factory = NodeFactory()
+    factory.add_extension(str(library.find()))
+    return factory
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL:
+    _factory()  # has loaded the runtime that the extension is linked with
+    functions = ctypes.CDLL(str(library.find()))
+    pointer = ctypes.c_void_p
+    functions.softnpu_round.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_bool, ctypes.c_bool)
+    functions.softnpu_round.restype = None
+    functions.softnpu_take_counter.argtypes = (ctypes.c_int64, pointer, pointer)
+    functions.softnpu_take_counter.restype = None
+    return functions
+
+
+def operation(value: ov.Output, saturate: bool, name: str, counter: int = -1) -> ov.Output:
+    """The rounded `value`. `name` is that of the new operation; `counter` the number of its counts, or -1."""
+    node = _factory().create(OPERATION, [value], {"saturate": saturate, "counter": counter})
+    node.set_friendly_name(name)
+    return node.output(0)
+
+
+def rounded(
+    values: npt.NDArray[np.float32], saturate: bool, portably: bool = False
+) -> npt.NDArray[np.float32]:
+    """The nearest f16 of each value, ties to even. `portably`: without the processor's own instructions."""
+    source = np.ascontiguousarray(values, dtype=np.float32)
+    result = np.empty_like(source)
+    _functions().softnpu_round(source.ctypes.data, result.ctypes.data, source.size, saturate, portably)
+    return result.reshape(np.shape(values))
+
+
+def take_count(counter: int) -> Count:
+    """What the roundings with this counter have met since the last call."""
+    largest = ctypes.c_float()
+    counts = (ctypes.c_uint64 * 3)()
+    _functions().softnpu_take_counter(counter, ctypes.byref(largest), ctypes.byref(counts))
+    return Count(largest.value, *counts)

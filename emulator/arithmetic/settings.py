@@ -1,0 +1,66 @@
+"""What a model in f16 is compiled with: the end of an overflow, and the layers that stay in f32.
+
+The layers are named as for the real compiler, in NPU_COMPILATION_MODE_PARAMS:
+`compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is a type of operation, or
+one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from softnpu.emulator.arithmetic.operation_types import ALIASES, TYPES
+
+PRECISION: Final = "f16"
+OVERFLOW: Final = "NPU_F16_OVERFLOW"
+SATURATE: Final = "SATURATE"
+INFINITY: Final = "INFINITY"
+MODE_PARAMS: Final = "NPU_COMPILATION_MODE_PARAMS"
+HIGHER_PRECISION: Final = "compute-layers-with-higher-precision"
+
+RMS_EPSILON: Final = "Add_RMSNorm"
+"""The Add between a ReduceMean and a Sqrt."""
+BEFORE_RMS: Final = "Add_BeforeRMSNorm"
+"""The Add whose result a root mean square normalises."""
+REDUCE_SQUARE: Final = "ReduceSquare"
+"""Power of 2, ReduceSum and Sqrt, one behind the other."""
+PATTERNS: Final = (RMS_EPSILON, BEFORE_RMS, REDUCE_SQUARE)
+_INTERNAL: Final = "internal_"
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The arithmetic of one model in f16. `kept`: types of operations, and patterns, that stay in f32."""
+
+    saturates: bool = True
+    kept: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Arithmetic:
+        """That of a configuration that was checked."""
+        names = kept_layers(config.get(MODE_PARAMS, ""))
+        return cls(config.get(OVERFLOW, SATURATE) != INFINITY, frozenset(ALIASES.get(n, n) for n in names))
+
+
+def kept_layers(params: str) -> tuple[str, ...]:
+    """The names of the layers that stay in f32 in a text of NAME=VALUE parameters, sorted, each once."""
+    names: set[str] = set()
+    for part in params.split():
+        name, _, value = part.partition("=")
+        if name == HIGHER_PRECISION:
+            names |= {layer for layer in value.split(",") if layer and not layer.startswith(_INTERNAL)}
+    return tuple(sorted(names))
+
+
+def unknown_layer(params: str) -> tuple[str, str] | None:
+    """The first name of a layer that is none, and the ones that come near; None if all are known."""
+    for name in kept_layers(params):
+        if name not in TYPES and name not in ALIASES and name not in PATTERNS:
+            known = [*TYPES, *ALIASES, *PATTERNS]
+            folded = {each.lower(): each for each in known}
+            near = difflib.get_close_matches(name[:100].lower(), folded, n=3)
+            return name, " or ".join(folded[each] for each in near)
+    return None

@@ -1,0 +1,75 @@
+"""What the engine writes into a trace besides its submissions: layers, images, and what it has counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.executor import Binding
+from softnpu.emulator.interface import trace
+from softnpu.emulator.interface.profiling import LayerRecord
+from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
+
+_LAYER = int(TraceKind.LAYER)
+
+
+def begin(writer: TraceWriter, counters: Counters) -> None:
+    """Trace from now on."""
+    _write_totals(writer, counters, TraceFlag.BEGIN)
+    trace.start(writer)
+
+
+def end(counters: Counters) -> None:
+    """Trace no longer. The last record says what was counted until now."""
+    writer = trace.active
+    trace.stop()
+    if writer is not None:
+        _write_totals(writer, counters, TraceFlag.END)
+
+
+def run_with_layers(
+    run: Callable[[Callable[[], bool]], bool], binding: Binding, is_cancelled: Callable[[], bool]
+) -> bool:
+    """Run an inference; while layers are traced, write those of it."""
+    begun = time.monotonic_ns()
+    if not run(is_cancelled):
+        return False
+    writer = trace.active
+    if writer is not None and writer.layers:
+        _write_layers(writer, binding.layers(), begun, time.monotonic_ns() - begun)
+    return True
+
+
+def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], begun: int, taken: int) -> None:
+    """Write the layers one behind the other, within the time that the inference took.
+
+    OpenVINO's times may be a little more in all: its threads are measured one by one.
+    """
+    measured = sum(layer.duration for layer in layers)
+    for layer in layers:
+        if not layer.duration:
+            continue
+        name, start, duration = writer.name(f"{layer.name} ({layer.type})"), layer.start, layer.duration
+        if measured > taken:
+            start, duration = start * taken // measured, duration * taken // measured
+        number = layer.layer | int(layer.unit) << 32
+        writer.write(_LAYER, name, begun + start, duration, 0, number, layer.duration, layer.cpu)
+
+
+def write_load(writer: TraceWriter, name: str, begun_ns: int, result: int) -> None:
+    """Write that an image was loaded, from `begun_ns` until now."""
+    index, now = writer.name(f"load {name}"), time.monotonic_ns()
+    writer.write(TraceKind.LOAD, index, begun_ns, now - begun_ns, result=result)
+
+
+def _write_totals(writer: TraceWriter, counters: Counters, flag: TraceFlag) -> None:
+    writer.write(
+        TraceKind.TOTALS,
+        0,
+        time.monotonic_ns(),
+        flags=flag,
+        first=counters.submissions,
+        second=counters.inferences,
+        third=counters.busy_ns,
+    )

@@ -1,0 +1,77 @@
+"""The control messages of tracing. They are a part of `messages`; `trace` has the rings."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from softnpu.emulator.interface.message import Message
+from softnpu.emulator.interface.trace import DEFAULT_RECORDS
+
+
+class TraceRole(enum.StrEnum):
+    """Which process writes a ring."""
+
+    CLIENT = "client"
+    SUPERVISOR = "supervisor"
+    ENGINE = "engine"
+
+
+class TraceStart(Message, frozen=True, kw_only=True, tag="trace_start"):
+    """Begin a trace, with rings of `records` records (a power of two). Answer: `TraceStarted`.
+
+    It ends with `TraceStop`, with the connection, or when `TraceRings` is not sent for 10 s.
+    """
+
+    records: int = DEFAULT_RECORDS
+    layers: bool = False
+
+
+class TraceRings(Message, frozen=True, kw_only=True, tag="trace_rings"):
+    """Ask for the rings that are new since the last request. Answer: `TraceRingsAnswer`."""
+
+
+class TraceStop(Message, frozen=True, kw_only=True, tag="trace_stop"):
+    """End the trace. Answer: `Ok`."""
+
+
+class TraceJoin(Message, frozen=True, kw_only=True, tag="trace_join"):
+    """A session asks for its ring in trace number `trace`. Answer: `TraceJoined`."""
+
+    trace: int
+
+
+class TraceStarted(Message, frozen=True, kw_only=True, tag="trace_started"):
+    """The trace has begun. The word TRACE of the status page is its number as long as it lasts."""
+
+    trace: int
+
+
+class TraceRing(msgspec.Struct, frozen=True, kw_only=True):
+    """A ring. `role`: a `TraceRole`. `session`: of a client, `device`: of an engine. `name`: its program."""
+
+    ring: int
+    role: str
+    pid: int
+    records: int
+    session: int = 0
+    device: int = 0
+    name: str = ""
+
+
+class TraceRingsAnswer(Message, frozen=True, kw_only=True, tag="trace_rings_answer"):
+    """Descriptors: one for each of `rings`, for reading.
+
+    `ended`: rings that nobody writes any more. `refused`: sessions that got none so far.
+    """
+
+    rings: tuple[TraceRing, ...] = ()
+    ended: tuple[int, ...] = ()
+    refused: int = 0
+
+
+class TraceJoined(Message, frozen=True, kw_only=True, tag="trace_joined"):
+    """Descriptor: the ring, with room for `records` records."""
+
+    records: int

@@ -1,0 +1,286 @@
+"""The files that the kernel has of an NPU, below a directory of the user's choice, for monitors.
+
+The names are those of `intel_vpu` (drivers/accel/ivpu/ivpu_sysfs.c): the older ones for busy time, memory and
+clocks, and the folder `freq` that takes the place of the clocks. Links between folders are as in /sys.
+
+The tree belongs to the daemon that holds the lock of the file `.softnpu` in it. One that a killed daemon has
+left is taken over. Every file is opened from a descriptor of its folder and never through a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from softnpu.emulator.common.file_claim import try_lock
+from softnpu.emulator.common.file_ownership import others_write
+from softnpu.emulator.interface import daemon_files
+from softnpu.emulator.interface.messages import DeviceInfo
+from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+"""How often the files are written, those that have changed."""
+_MARK = ".softnpu"
+_HINT = "choose an empty directory, or one that does not exist, with --sysfs"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TOP = ("bus", "class", "devices")
+
+
+class SysfsDevice(Protocol):
+    """What the files tell of a device."""
+
+    info: DeviceInfo
+    memory_used: int
+
+    def counter(self, word: StatusWord) -> int:
+        """A word of the status page."""
+        ...
+
+
+class _Folder(NamedTuple):
+    device: SysfsDevice
+    fd: int
+    freq: int
+
+
+class SysfsTree:
+    """One such tree, from `begin` to `close`. Refuses a directory that has anything else in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._made = self._make()
+        try:
+            self._root = os.open(self._path, _DIRECTORY)
+        except OSError as error:
+            raise _unusable(self._path, error.strerror or str(error)) from error
+        self._mark = -1
+        self._folders: list[_Folder] = []
+        self._written: dict[tuple[int, str], str] = {}
+        self._busy: dict[int, int] = {}
+        self._failed = False
+        self._reactor: Reactor | None = None
+        self._timer: Timer | None = None
+        try:
+            self._claim()
+        except BaseException:
+            os.close(self._root)
+            raise
+
+    def _make(self) -> bool:
+        """Make the directory if it is missing; whether it was."""
+        try:
+            daemon_files.check_folder(self._path.parent)
+        except Refused as error:
+            info = error.info
+            raise refuse(
+                ZeResult(info.result), info.object, found=info.found, expected=info.expected, hint=_HINT
+            ) from error
+        try:
+            os.mkdir(self._path, 0o755)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _unusable(self._path, error.strerror or str(error)) from error
+        return True
+
+    def _claim(self) -> None:
+        info = os.fstat(self._root)
+        if info.st_uid != os.geteuid():
+            raise _unusable(self._path, f"it belongs to user {info.st_uid}")
+        if others_write(self._root, info):
+            raise _unusable(self._path, f"others may write it (mode {stat.S_IMODE(info.st_mode):o})")
+        found = set(os.listdir(self._root))
+        if found and (_MARK not in found or not found <= {_MARK, *_TOP}):
+            other = min(found - {_MARK, *_TOP}, default=min(found))
+            raise _unusable(self._path, f"it has {other!r} in it, which is not ours")
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._mark = os.open(_MARK, flags, 0o600, dir_fd=self._root)
+        except OSError as error:
+            raise _unusable(self._path / _MARK, error.strerror or str(error)) from error
+        if not try_lock(self._mark, optional=True):
+            os.close(self._mark)
+            raise _unusable(self._path, "another daemon keeps its files there")
+        # by a daemon that was killed
+        for name in found & set(_TOP):
+            _remove(self._root, name)
+
+    # ------------------------------------------------------------ the files
+
+    def begin(self, reactor: Reactor, devices: Sequence[SysfsDevice]) -> None:
+        """Make the tree, and keep its files current."""
+        try:
+            for device in devices:
+                self._add(device)
+        except OSError as error:
+            raise _unusable(self._path, error.strerror or str(error)) from error
+        self._reactor = reactor
+        self._tick()
+
+    def _add(self, device: SysfsDevice) -> None:
+        info = device.info
+        # the NPU of the first device is where it is on Intel's processors
+        slot = f"0000:00:{0x0B + info.index:02x}.0"
+        accel = f"accel{info.index}"
+        at = f"devices/pci0000:00/{slot}"
+        folder = self._folder(at)
+        freq = self._folder(f"{at}/freq")
+        self._folders.append(_Folder(device, folder, freq))
+        accel_folder = self._folder(f"{at}/accel/{accel}")
+        self._folder("bus/pci/drivers/intel_vpu", keep=False)
+        self._link(f"../../../../{at}", f"bus/pci/drivers/intel_vpu/{slot}")
+        self._link(f"../../../{at}", f"bus/pci/devices/{slot}")
+        self._link(f"../../{at}/accel/{accel}", f"class/accel/{accel}")
+        self._link("../../../../bus/pci/drivers/intel_vpu", f"{at}/driver")
+        self._link("../../../../bus/pci", f"{at}/subsystem")
+        self._link(f"../../../{slot}", f"{at}/accel/{accel}/device")
+        identity = {
+            "vendor": "0x8086",
+            "device": f"{info.device_id:#06x}",
+            "class": "0x120000",
+            "revision": f"{info.revision:#04x}",
+            "uevent": f"DRIVER=intel_vpu\nPCI_CLASS=120000\nPCI_ID=8086:{info.device_id:04X}\n"
+            f"PCI_SLOT_NAME={slot}",
+            "sched_mode": "OS",
+            "npu_max_frequency_mhz": str(info.core_clock_mhz),
+        }
+        for name, text in identity.items():
+            self._write(folder, name, text)
+        self._write(accel_folder, "uevent", f"MAJOR=261\nMINOR={info.index}\nDEVNAME=accel/{accel}")
+        self._write(accel_folder, "dev", f"261:{info.index}")
+        os.close(accel_folder)
+        for name in ("hw_max_freq", "hw_efficient_freq", "hw_min_freq"):
+            self._write(freq, name, str(info.core_clock_mhz))
+
+    def _tick(self) -> None:
+        assert self._reactor is not None
+        for folder in self._folders:
+            device = folder.device
+            busy_us = device.counter(StatusWord.BUSY) // 1000
+            # as the real one: a clock while it works, 0 at rest
+            works = busy_us != self._busy.get(device.info.index, busy_us)
+            clock = str(device.info.core_clock_mhz if works else 0)
+            self._busy[device.info.index] = busy_us
+            self._guarded(folder.fd, "npu_busy_time_us", str(busy_us))
+            self._guarded(folder.fd, "npu_memory_utilization", str(device.memory_used))
+            self._guarded(folder.fd, "npu_current_frequency_mhz", clock)
+            self._guarded(folder.freq, "current_freq", clock)
+        self._timer = self._reactor.after(PERIOD_S, self._tick)
+
+    def _guarded(self, folder: int, name: str, text: str) -> None:
+        """Write a file; a file system that is full or gone is logged once, and tried again."""
+        try:
+            self._write(folder, name, text)
+        except OSError as error:
+            if not self._failed:
+                log.error("%s: %s is not current: %s", self._path, name, error)
+            self._failed = True
+
+    def _write(self, folder: int, name: str, text: str) -> None:
+        """Replace a file at once: no reader sees half of it, and a link that has its name is not followed."""
+        if self._written.get((folder, name)) == text:
+            return
+        temporary = f".{name}.new"
+        try:
+            fd = os.open(temporary, _NEW_FILE, 0o644, dir_fd=folder)
+        except FileExistsError:  # its last write has failed
+            os.unlink(temporary, dir_fd=folder)
+            fd = os.open(temporary, _NEW_FILE, 0o644, dir_fd=folder)
+        try:
+            os.write(fd, f"{text}\n".encode())
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        self._written[folder, name] = text
+
+    def _folder(self, path: str, keep: bool = True) -> int:
+        """Make the folders of a path below the tree; the descriptor of the last one."""
+        fd = os.dup(self._root)
+        for part in path.split("/"):
+            with suppress(FileExistsError):  # the device before this one has it as well
+                os.mkdir(part, 0o755, dir_fd=fd)
+            inner = os.open(part, _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        if not keep:
+            os.close(fd)
+        return fd
+
+    def _link(self, target: str, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        folder = self._folder(parent)
+        try:
+            os.symlink(target, name, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    # ------------------------------------------------------------ its end
+
+    def close(self) -> None:
+        """Remove the tree, and the directory if it was made for it; harmless when repeated."""
+        if self._mark < 0:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for folder in self._folders:
+            os.close(folder.fd)
+            os.close(folder.freq)
+        self._folders.clear()
+        for remove in (*(self._remover(name) for name in _TOP), self._remove_mark, self._remove_root):
+            try:
+                remove()
+            except OSError as error:
+                log.warning("%s: not everything was removed: %s", self._path, error)
+        os.close(self._mark)
+        os.close(self._root)
+        self._mark = -1
+
+    def _remover(self, name: str) -> Callable[[], None]:
+        return lambda: _remove(self._root, name)
+
+    def _remove_mark(self) -> None:
+        os.unlink(_MARK, dir_fd=self._root)
+
+    def _remove_root(self) -> None:
+        if self._made:
+            os.rmdir(self._path)
+
+
+def _remove(folder: int, name: str) -> None:
+    """Remove a file, a link or a folder with all that is in it, from a descriptor; follows no link."""
+    try:
+        inner = os.open(name, _DIRECTORY, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=folder)
+        return
+    try:
+        for each in os.listdir(inner):
+            _remove(inner, each)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _unusable(path: Path, found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        f"directory {path}",
+        found=found,
+        expected="an empty directory of this user, or a tree that a daemon has left",
+        hint=_HINT,
+    )

@@ -1,0 +1,60 @@
+"""What a session has used of its devices: the sum over its queues, also those that have ended."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from softnpu.emulator.links.engine import QueuePause
+
+
+class QueueUsage(NamedTuple):
+    """What the engine has noted of one queue. Time in nanoseconds."""
+
+    completed: int = 0
+    running: bool = False
+    spent_ns: int = 0
+    inferences: int = 0
+    waiting: int = 0
+    pause: int = QueuePause.NONE
+
+
+class QueueRecords(Protocol):
+    """Where the engine of one device notes it."""
+
+    def usage(self, state: int) -> QueueUsage:
+        """What is noted in one record."""
+        ...
+
+
+class SessionUsage:
+    """Counts what the queues of one session have used. What has been counted once stays counted."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[int, int], QueueRecords] = {}
+        self._submissions = self._spent_ns = self._inferences = 0
+
+    def begin(self, device: int, state: int, records: QueueRecords) -> None:
+        """Count a new queue."""
+        self._live[device, state] = records
+
+    def end(self, device: int, state: int) -> None:
+        """Add up a queue whose record will have another owner."""
+        usage = self._live.pop((device, state)).usage(state)
+        self._submissions += usage.completed
+        self._spent_ns += usage.spent_ns
+        self._inferences += usage.inferences
+
+    def queues(self) -> list[QueueUsage]:
+        """The queues that exist, and those that the engine has yet to drop."""
+        return [records.usage(state) for (_, state), records in self._live.items()]
+
+    def total(self, queues: list[QueueUsage]) -> QueueUsage:
+        """The sum over these queues and those that have ended."""
+        return QueueUsage(
+            completed=self._submissions + sum(queue.completed for queue in queues),
+            running=any(queue.running for queue in queues),
+            spent_ns=self._spent_ns + sum(queue.spent_ns for queue in queues),
+            inferences=self._inferences + sum(queue.inferences for queue in queues),
+            waiting=sum(queue.waiting for queue in queues),
+            pause=max((queue.pause for queue in queues), default=QueuePause.NONE),
+        )

@@ -1,0 +1,129 @@
+"""`softnpu report` and `softnpu compare --html`: one page, complete by itself, opened in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from tests.support.cli import run_program, softnpu
+from tests.support.defects import seed_defect
+
+_needs_daemon = pytest.mark.usefixtures("cli_daemon")
+_BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_needs_browser = pytest.mark.skipif(_BROWSER is None, reason="no chromium in PATH")
+_QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--enable-logging=stderr",
+)  # fmt: skip
+_DARK = "--blink-settings=preferredColorScheme=0"
+# what could make a browser fetch something: none of it may lead out of the page
+_REFERENCE = re.compile(r"""(?:src|href|url|@import)\s*[=(]?\s*["']?([^"')\s>]+)""")
+
+
+def _references(page: str) -> set[str]:
+    names = set(re.findall(r'\sid="([^"]+)"', page))
+    found = {each for each in _REFERENCE.findall(page) if each != "data:,"}
+    return {each for each in found if each.removeprefix("#") not in names}
+
+
+def _opened(page: Path, folder: Path, *options: str) -> tuple[Path, str]:
+    """A picture of the page, and what the browser says of it on its console."""
+    picture = folder / f"{page.stem}{len(options)}.png"
+    place = (f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", "--window-size=1100,3000")
+    # a request would need a proxy that is not there, and say so
+    done = subprocess.run(
+        [str(_BROWSER), *_QUIET, *place, "--proxy-server=127.0.0.1:9", *options, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line or "net::ERR" in line]
+    return picture, "\n".join(said)
+
+
+def _brightness(picture: Path) -> float:
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        return float(np.asarray(opened.convert("L")).mean())
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = ops.parameter([1, 4, 6], ov.Type.f32, name="data")
+    dense = ops.matmul(data, ops.constant(np.eye(6, dtype=np.float32) + 0.1), False, False)
+    dense.set_friendly_name("dense <&>")
+    path = tmp_path_factory.mktemp("report") / "good.xml"
+    ov.save_model(ov.Model([ops.softmax(dense, 2)], [data], "model"), path, compress_to_fp16=False)
+    return path
+
+
+@_needs_daemon
+@_needs_browser
+def test_a_report_opens_without_a_network_and_follows_light_and_dark(good: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert softnpu("report", good, "-o", page, "-n", "2").words.startswith(f"wrote {page}")
+    text = page.read_text()
+    for part in (
+        "Model",
+        "Memory",
+        "Compile and load",
+        "Time by kind",
+        "Time by layer",
+        "Roofline",
+        "Environment",
+    ):
+        assert f"<h2>{part}" in text
+    assert "every number equals, bit by bit" in text
+    assert "dense &lt;&amp;&gt;" in text
+    assert _references(text) == set()
+
+    light, said = _opened(page, tmp_path)
+    dark, also_said = _opened(page, tmp_path, _DARK)
+
+    assert (said, also_said) == ("", "")
+    assert _brightness(dark) < 60
+    assert _brightness(light) > 180
+
+
+@_needs_daemon
+@_needs_browser
+def test_a_comparison_is_a_page(good: Path, tmp_path: Path) -> None:
+    bad, page = tmp_path / "bad.xml", tmp_path / "compared.html"
+    model = seed_defect(ov.Core().read_model(good), "constant", "dense <&>")
+    ov.save_model(model, bad, compress_to_fp16=False)
+    assert softnpu("compare", bad, "--against", good, "--layers", "--html", page).code == 1
+    text = page.read_text()
+    assert "out of tolerance alone" in text
+    assert 'class="bad">causes<' in text
+    assert _references(text) == set()
+    assert _opened(page, tmp_path)[1] == ""
+
+
+@_needs_browser
+def test_a_page_that_asks_for_something_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "asking.html"
+    page.write_text('<img src="http://example.invalid/a.png"><script>missing()</script>')
+    assert _references(page.read_text()) == {"http://example.invalid/a.png"}
+    said = _opened(page, tmp_path)[1]
+    assert "missing is not defined" in said
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nsys.modules['jinja2'] = None\nfrom softnpu.tools.start import main\nmain()\n"
+    )
+    done = run_program(program, "report", "model.xml")
+    assert done.complaint == (
+        "--output: no module jinja2; expected it installed. Install it with: pip install 'softnpu[report]'"
+    )

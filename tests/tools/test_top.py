@@ -1,0 +1,130 @@
+"""`softnpu top`, driven without a terminal: what it shows of a real daemon, and its keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from softnpu.tools.top.app import TopApp
+from softnpu.tools.top.screens import HelpScreen, SessionScreen, SortScreen
+from tests.conftest import OpenContext, StartDaemon, StartPython
+from tests.support.cli import softnpu
+from tests.support.waiting import DEADLINE_S
+from tests.support.work import Loaded
+
+_SIZE = (80, 24)
+_CLIENT = """
+driver = Driver.open(given["socket"])
+context = driver.devices[0].create_context()
+memory = context.alloc_host(given["size"])
+say("here")
+hear()
+"""
+
+
+def _run(app: TopApp, steps: Callable[[Pilot[None]], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        async with app.run_test(size=_SIZE) as pilot:
+            await steps(pilot)
+
+    asyncio.run(asyncio.wait_for(run(), 4 * DEADLINE_S))
+
+
+async def _until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Wait until something holds; `_run` has the deadline."""
+    while not holds():
+        await pilot.pause(0.02)
+
+
+def _shown(app: TopApp, name: str = "") -> str:
+    """The text of a line of the screen, or of the whole table."""
+    if name:
+        return str(app.query_one(f"#{name}", Static).render())
+    table = app.query_one(DataTable)
+    return "\n".join(" ".join(map(str, table.get_row_at(row))) for row in range(table.row_count))
+
+
+def test_devices_sessions_and_models_and_the_keys_of_htop(
+    start_daemon: StartDaemon, open_context: OpenContext, start_python: StartPython, digits: Path
+) -> None:
+    daemon = start_daemon(devices=("4000", "3720"))
+    model = Loaded(open_context(daemon), digits)
+    model.infer(model.context.create_command_queue())
+    client = start_python(_CLIENT, socket=str(daemon.socket), size=5 << 20)
+    client.hear()
+    app = TopApp(daemon.socket, 0.2)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await _until(pilot, lambda: app.view is not None)
+        assert f"daemon {daemon.pid}" in _shown(app, "head")
+        assert "2 sessions" in _shown(app, "head"), "it has none of its own"
+        assert [line.split()[0] for line in _shown(app, "devices").splitlines()] == ["NPU.0", "NPU.1"]
+        assert "mem 5." in _shown(app, "devices")
+        assert len(_shown(app).splitlines()) == 2
+
+        await pilot.press("slash", *"5.0 mib", "enter")
+        assert _shown(app).split()[0] == str(client.pid)
+        await pilot.press("escape")
+        assert len(_shown(app).splitlines()) == 2
+
+        await pilot.press("f6")
+        assert isinstance(app.screen, SortScreen)
+        await pilot.press("home", "down", "down", "down", "down", "enter")  # MEM: the largest first
+        await _until(pilot, lambda: _shown(app).startswith(str(client.pid)))
+        await pilot.press("f6", "enter")  # the same column: the other way round
+        await _until(pilot, lambda: not _shown(app).startswith(str(client.pid)))
+        await pilot.press("f6", "enter")
+        await _until(pilot, lambda: _shown(app).startswith(str(client.pid)))
+
+        await pilot.press("home", "enter")
+        assert isinstance(app.screen, SessionScreen)
+        facts = str(app.screen.query_one("#facts", Static).render())
+        assert f"{client.pid}, user " in facts
+        assert "5.0 MiB" in facts
+        await pilot.press("escape", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await pilot.press("escape", "tab")
+        assert "digits" in _shown(app)
+        await pilot.press("1", "space")
+        assert "PAUSED" in _shown(app, "head")
+        client.tell()
+        client.finish()
+        assert len(_shown(app).splitlines()) == 2
+        await pilot.press("p")
+        await _until(pilot, lambda: len(_shown(app).splitlines()) == 1)
+        await pilot.press("f10")
+
+    _run(app, steps)
+    assert app.return_code == 0
+    assert daemon.status().session_count == 1
+
+
+@pytest.mark.parametrize("theme", ["ansi", "dark", "light"])
+def test_it_survives_the_end_of_the_daemon_and_shows_the_next(start_daemon: StartDaemon, theme: str) -> None:
+    first = start_daemon()
+    app = TopApp(first.socket, 0.2, theme)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await _until(pilot, lambda: f"daemon {first.pid}" in _shown(app, "head"))
+        first.stop()
+        await _until(pilot, lambda: "expected a running daemon" in app.problem)
+        assert app.problem in _shown(app, "head")
+        second = start_daemon()
+        await _until(pilot, lambda: f"daemon {second.pid}" in _shown(app, "head"))
+        assert app.problem == ""
+        await pilot.press("ctrl+c")
+
+    _run(app, steps)
+    assert app.return_code == 130
+
+
+def test_without_a_terminal_it_names_the_other_way(private_dir: Path) -> None:
+    assert softnpu("top", "--socket", private_dir / "npu.sock").complaint == (
+        "softnpu top: no terminal; expected one to show a screen on. Use 'softnpu status --watch'"
+    )

@@ -1,0 +1,171 @@
+"""The command `softnpu compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from softnpu.tools import failures
+from softnpu.tools.console import JsonOption, err, print_json
+from softnpu.tools.daemon_connection import SocketOption
+from softnpu.tools.failures import ToolError
+
+if TYPE_CHECKING:
+    from softnpu.tools.compare.comparing import Comparing, Found
+    from softnpu.tools.compare.writing import Reduced
+
+_OUT_OF_TOLERANCE, _NOT_COMPARED = 1, 2
+
+
+def compare(
+    model: Annotated[
+        Path, typer.Argument(help="Any file that OpenVINO reads, or one that 'softnpu compile' wrote.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REFERENCE",
+            help="CPU (default), onnxruntime, another model, outputs in a FILE.npz, or NPU with --config.",
+        ),
+    ] = None,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers", help="Compare every intermediate result, and name what causes a difference."
+        ),
+    ] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Search for the first layer that differs, marking few at a time.")
+    ] = False,
+    reduce: Annotated[
+        Path | None, typer.Option(metavar="FILE.xml", help="Write the smallest model that still differs.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            "--input",
+            metavar="[NAME=]FILE",
+            help="A .npz file with inputs by name, a .npy file or a picture; others are random. Repeatable.",
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Inferences, one after the other: states go on.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    atol: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TYPE=]VALUE", help="Absolute tolerance, such as f32=1e-6. Repeatable."),
+    ] = None,
+    rtol: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TYPE=]VALUE", help="Relative tolerance, such as f32=1e-4. Repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="OpenVINO property of the NPU, not of the reference. Repeatable."
+        ),
+    ] = None,
+    source_model: Annotated[
+        Path | None,
+        typer.Option("--source-model", metavar="FILE", help="What MODEL was compiled from."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all figures into one page as well.")
+    ] = None,
+    json_output: JsonOption = False,
+    socket: SocketOption = None,
+) -> None:
+    """Compare a model on the emulated NPU with a reference, down to the layer that causes a difference.
+
+    The exit code is 0 if every output is in tolerance and no layer that was asked for causes a difference,
+    1 if not, and 2 if nothing could be compared.
+    """
+    try:
+        from softnpu.tools.compare.opening import Request, open_sides
+        from softnpu.tools.compare.tolerances import parse
+        from softnpu.tools.compare.writing import check_target
+
+        if layers and bisect:
+            raise ToolError("--bisect", found="given with --layers, which marks all", expected="one of them")
+        if reduce is not None:
+            check_target(reduce)
+        if html is not None:
+            from softnpu.tools.pages import rendering
+
+            rendering.check_target("--html", html)
+        parse(atol or [], rtol or [], "f32")
+        from softnpu.tools.compare import feeds
+        from softnpu.tools.inputs import parse_pairs
+
+        request = Request(
+            model=model,
+            against=against,
+            device=device,
+            config=parse_pairs("--config", config or [], "KEY=VALUE"),
+            inputs=inputs or [],
+            shapes=feeds.parse_shapes(shape or []),
+            steps=steps,
+            seed=seed,
+            bisect=bisect,
+            source_model=source_model,
+            socket=socket,
+        )
+        with telling("compare") as progress:
+            progress("models")
+            sides = open_sides(request)
+            tolerances = parse(atol or [], rtol or [], sides.candidate.precision, sides.reference.precision)
+            from softnpu.tools.compare.comparing import Comparing
+
+            comparing = Comparing(sides, tolerances, progress)
+            found = _compared(comparing, layers=layers or (reduce is not None and not bisect), bisect=bisect)
+            reduced = None if reduce is None else _reduced(comparing, found, reduce)
+        from softnpu.tools.compare import show
+
+        shown = show.Shown(str(model), request, sides, tolerances, found, reduced, reduce is not None)
+        if html is not None:
+            from softnpu.tools.compare.page import write_page
+
+            write_page(shown, html)
+        if json_output:
+            print_json(show.as_document(shown))
+        else:
+            show.print_found(shown)
+    except failures.expected() as error:
+        if failures.debugging() or isinstance(error, BrokenPipeError):
+            raise
+        failures.print_error(error)
+        raise typer.Exit(_NOT_COMPARED) from error
+    if not found.ok:
+        raise typer.Exit(_OUT_OF_TOLERANCE)
+
+
+def _compared(comparing: Comparing, *, layers: bool, bisect: bool) -> Found:
+    found = comparing.outputs()
+    if layers:
+        return comparing.layers(found)
+    return comparing.bisect(found) if bisect else found
+
+
+def _reduced(comparing: Comparing, found: Found, path: Path) -> Reduced | None:
+    from softnpu.tools.compare.writing import write
+
+    part = comparing.reduced(found)
+    return None if part is None else write(*part, path)
+
+
+@contextmanager
+def telling(command: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on, if somebody can see it there."""
+    if not err.is_terminal:
+        yield lambda _: None
+        return
+    with err.status(f"{command}: start") as status:
+        yield lambda text: status.update(f"{command}: {text}")

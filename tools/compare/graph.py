@@ -1,0 +1,216 @@
+"""Models as layers: names and pairs, copies with layers marked as results, parts fed with given values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import opset13 as ops
+
+from softnpu.tools.compare.dependencies import Dependencies
+
+Array = npt.NDArray[Any]
+
+_NO_LAYERS: Final = frozenset({"Parameter", "Constant", "Result", "Assign"})
+_NO_OPERATIONS: Final = frozenset({"Parameter", "Constant", "Result"})
+_SHAPES: Final = frozenset({"ShapeOf"})
+_STATES: Final = frozenset({"ReadValue"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One output of one operation. `key` names it in its model, `names` are those of its tensor."""
+
+    key: str
+    kind: str
+    operation: str
+    output: int
+    names: frozenset[str]
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it reads a state: what it reads was computed by an inference before."""
+        return self.kind in _STATES
+
+
+def with_unique_names(model: ov.Model) -> ov.Model:
+    """The model, in which no two operations have one friendly name any more."""
+    taken: set[str] = set()
+    for node in model.get_ordered_ops():
+        name, number = node.get_friendly_name(), 1
+        while name in taken:
+            number += 1
+            name = f"{node.get_friendly_name()}#{number}"
+        taken.add(name)
+        node.set_friendly_name(name)
+    return model
+
+
+def layers_of(model: ov.Model) -> list[Layer]:
+    """What the model computes from its inputs and states, in the order of execution.
+
+    What depends on shapes alone is a constant as soon as these are known, and is left out.
+    """
+    found: list[Layer] = []
+    depends: set[str] = set()
+    for node in model.get_ordered_ops():
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        read = {port.get_source_output().get_node().get_friendly_name() for port in node.inputs()}
+        is_shape = kind in _SHAPES and node.input(0).get_partial_shape().is_static
+        if kind == "Parameter" or kind in _STATES or (read & depends and not is_shape):
+            depends.add(name)
+        if name in depends and kind not in _NO_LAYERS:
+            found.extend(_outputs(node))
+    return found
+
+
+def _outputs(node: Any) -> Iterator[Layer]:
+    for output in node.outputs():
+        element = output.get_element_type()
+        if element.is_static() and element != ov.Type.string:
+            names = frozenset(output.get_names())
+            yield Layer(
+                key_of(output), node.get_type_name(), node.get_friendly_name(), output.get_index(), names
+            )
+
+
+def key_of(output: Any) -> str:
+    """`NAME` of an operation with one output, `NAME.INDEX` with several."""
+    node = output.get_node()
+    name: str = node.get_friendly_name()
+    return name if node.get_output_size() == 1 else f"{name}.{output.get_index()}"
+
+
+def pairs(ours: Sequence[Layer], theirs: Sequence[Layer]) -> dict[str, str]:
+    """The layers of one model that another one has as well: by a tensor's name, else by name and type."""
+    by_tensor = {name: layer.key for layer in theirs for name in layer.names}
+    by_name = {(layer.key, layer.kind): layer.key for layer in theirs}
+    found = {}
+    for layer in ours:
+        key = next((by_tensor[name] for name in sorted(layer.names) if name in by_tensor), None)
+        key = by_name.get((layer.key, layer.kind)) if key is None else key
+        if key is not None:
+            found[layer.key] = key
+    return found
+
+
+def dependencies(model: ov.Model, keys: Collection[str]) -> Dependencies:
+    """Which of the layers `keys` is computed from which."""
+    known: dict[str, frozenset[str]] = {}  # of each tensor: itself if it has a key, else what is behind it
+    parents: dict[str, frozenset[str]] = {}
+    order, outputs = [], []
+    for node in model.get_ordered_ops():
+        sources = [key_of(port.get_source_output()) for port in node.inputs()]
+        behind = frozenset[str]().union(*(known[source] for source in sources))
+        if node.get_type_name() in _STATES:
+            behind = frozenset()  # its initial value matters in the first inference only
+        for output in node.outputs():
+            key = key_of(output)
+            known[key] = frozenset([key]) if key in keys else behind
+            if key in keys:
+                order.append(key)
+                parents[key] = behind
+    for result in model.get_results():
+        outputs.append(known[key_of(result.input(0).get_source_output())])
+    return Dependencies(order, parents, outputs)
+
+
+# ---------------------------------------------------------------- copies
+
+
+def marked(model: ov.Model, layers: Sequence[Layer]) -> ov.Model:
+    """A copy whose last results are these layers, in their order."""
+    copy = model.clone()
+    nodes = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}
+    results = [ops.result(_plain(nodes[layer.operation].output(layer.output))) for layer in layers]
+    copy.add_results(results)
+    return copy
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some layers of a model as a model, with the values for its inputs by name. Its results are `keys`."""
+
+    model: ov.Model
+    feeds: Mapping[str, Array]
+    keys: tuple[str, ...]
+
+    @property
+    def operations(self) -> int:
+        """How many operations it has beside constants."""
+        return sum(node.get_type_name() not in _NO_OPERATIONS for node in self.model.get_ops())
+
+
+def part_of(
+    model: ov.Model, wanted: Sequence[Layer], values: Mapping[str, Array], inside: Collection[str]
+) -> Part:
+    """The layers `wanted`, fed with `values` of what they read, by key.
+
+    Layers of `inside` are computed although they have a value, as is everything that has none. Raises
+    `ValueError` for a layer that reads a state or an input that has none.
+    """
+    copy = model.clone()
+    nodes = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}
+    cut = _Cut(values, frozenset(inside), {layer.key for layer in wanted})
+    results = []
+    for layer in wanted:
+        cut.feed(nodes[layer.operation])
+        output = _plain(nodes[layer.operation].output(layer.output))
+        if not output.get_names():
+            output.set_names({layer.key})
+        results.append(ops.result(output))
+    part = ov.Model(results, list(cut.parameters.values()), model.get_friendly_name())
+    part.validate_nodes_and_infer_types()
+    return Part(part, cut.feeds, tuple(layer.key for layer in wanted))
+
+
+class _Cut:
+    """Replaces what layers read by parameters, as far as there are values."""
+
+    def __init__(self, values: Mapping[str, Array], inside: frozenset[str], wanted: set[str]) -> None:
+        self._values, self._inside, self._wanted = values, inside, wanted
+        self._visited: set[str] = set()
+        self.parameters: dict[str, Any] = {}
+        self.feeds: dict[str, Array] = {}
+
+    def feed(self, node: Any) -> None:
+        if node.get_friendly_name() in self._visited:
+            return
+        self._visited.add(node.get_friendly_name())
+        for port in node.inputs():
+            source = port.get_source_output()
+            key, kind = key_of(source), source.get_node().get_type_name()
+            if key in self._values and key not in self._inside:
+                port.replace_source_output(self._parameter(key, source).output(0))
+            elif kind == "Parameter" or kind in _STATES:
+                raise ValueError(f"{kind} '{key}' has no value in the reference")
+            elif kind != "Constant":
+                self.feed(source.get_node())
+
+    def _parameter(self, key: str, source: Any) -> Any:
+        if key not in self.parameters:
+            element = source.get_element_type()
+            # a model has each name once, and the layer may be here as well
+            name = f"{key}/given" if key in self._wanted else key
+            value = as_type(self._values[key], element)
+            parameter = ops.parameter(list(value.shape), element, name=name)
+            parameter.output(0).set_names({name})
+            self.parameters[key], self.feeds[name] = parameter, value
+        return self.parameters[key]
+
+
+def as_type(value: Array, type: Any) -> Array:
+    """The numbers in the array type that OpenVINO takes for tensors of this element type."""
+    if type == ov.Type.bf16:
+        single = np.ascontiguousarray(value, np.float32).view(np.uint32)
+        return (single >> 16).astype(np.uint16).view(np.float16)
+    return value.astype(type.to_dtype(), copy=False)
+
+
+def _plain(output: Any) -> Any:
+    """An output that numpy has a type for: bf16 becomes f32, which loses nothing."""
+    return ops.convert(output, "f32").output(0) if output.get_element_type() == ov.Type.bf16 else output

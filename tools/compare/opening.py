@@ -1,0 +1,229 @@
+"""Both sides of a comparison, opened from what the user named, and their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy.typing as npt
+import openvino as ov
+
+from softnpu.tools.compare import feeds, graph
+from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
+from softnpu.tools.compare.feeds import Feeds, Given, Port
+from softnpu.tools.compare.references import NumbersFile, OnnxFile, OtherModel, Reference, SameModel
+from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
+from softnpu.tools.failures import ToolError
+from softnpu.tools.inference_run import Job
+
+Array = npt.NDArray[Any]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_ONNX_RUNTIME: Final = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare. `against` is None for outputs beside the inputs in a .npz file, else the CPU."""
+
+    model: Path
+    against: str | None = None
+    device: str = "NPU"
+    config: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
+    shapes: Shapes = field(default_factory=dict)
+    steps: int = 1
+    seed: int = 0
+    bisect: bool = False
+    source_model: Path | None = None
+    socket: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A comparison that is ready to run."""
+
+    candidate: Candidate
+    reference: Reference
+    feeds: Feeds
+
+
+def open_sides(request: Request) -> Sides:
+    """Read and check what the user named. Raises `ToolError`, `softnpu.plugin.NpuError`, `OSError`."""
+    runner = NpuRunner(request.device, request.config, request.socket)
+    candidate, given = _candidate(request, runner)
+    made = feeds.make(given, candidate.inputs(), request.steps, request.seed, request.shapes)
+    return Sides(candidate, _reference(request, runner, candidate, given, made), made)
+
+
+def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
+    if not Job(request.model).is_blob:
+        if request.source_model is not None:
+            raise ToolError(
+                "--source-model",
+                found=f"given, but {request.model} is no compiled model",
+                expected="it with a compiled model only",
+            )
+        model = runner.core.read_model(request.model)
+        ports = [model_port(port) for port in model.inputs]
+        _check_shapes(request.shapes, ports)
+        given = feeds.read(request.inputs, _asked(ports, request.shapes))
+        _reshape(model, ports, _shapes(ports, given, request))
+        return ModelCandidate(graph.with_unique_names(model), runner), given
+    path = request.source_model or _source_of(request.model)
+    source = None if path is None else runner.core.read_model(path)
+    compiled = runner.core.import_model(request.model, request.device, request.config, model=source)
+    candidate = BlobCandidate(compiled, source, _like(compiled, request, runner), request.model.name)
+    ports = candidate.inputs()
+    _check_shapes(request.shapes, ports)
+    given = feeds.read(request.inputs, _asked(ports, request.shapes))
+    if source is not None:
+        _reshape(source, ports, _shapes(ports, given, request), by_position=True)
+        graph.with_unique_names(source)
+    return candidate, given
+
+
+def _like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunner:
+    """A runner that compiles as a compiled model was."""
+    precision = compiled.meta.precision
+    like = NpuRunner(
+        request.device, {"INFERENCE_PRECISION_HINT": precision, **request.config}, request.socket
+    )
+    like.core = runner.core
+    return like
+
+
+def _source_of(blob: Path) -> Path | None:
+    """The model file that a weightless export names, if it is still there."""
+    from softnpu.plugin.blob_file import BlobFile
+
+    with BlobFile.open(blob) as file:
+        weights = None if file.is_raw else file.metadata().weights
+    path = Path(weights.model) if weights is not None and weights.model else None
+    return path if path is not None and path.is_file() else None
+
+
+def _shapes(ports: Sequence[Port], given: Given, request: Request) -> dict[int, list[int]]:
+    """The static shape of each input by position: the one asked for, else its array's, else its own."""
+    found = {}
+    for at, port in enumerate(ports):
+        asked = next((request.shapes[name] for name in port.names if name in request.shapes), None)
+        array = next((given.arrays[name] for name in port.names if name in given.arrays), None)
+        if asked is not None:
+            found[at] = list(asked)
+        elif array is not None and port.shape.is_dynamic and port.shape.rank.is_static:
+            extra = array.ndim - port.shape.rank.get_length()
+            shape = list(array.shape[1:] if request.steps > 1 and extra == 1 else array.shape)
+            if port.shape.compatible(ov.PartialShape(shape)):  # else it is refused with its name
+                found[at] = shape
+        elif port.shape.is_static:
+            found[at] = list(port.shape.to_shape())
+    return found
+
+
+def _reshape(
+    model: ov.Model, ports: Sequence[Port], shapes: Mapping[int, Sequence[int]], *, by_position: bool = False
+) -> None:
+    if not shapes or (not by_position and not any(port.shape.is_dynamic for port in ports)):
+        different = [at for at, shape in shapes.items() if list(ports[at].shape.to_shape()) != list(shape)]
+        if not different:
+            return
+    try:
+        model.reshape({at: ov.PartialShape(list(shape)) for at, shape in shapes.items()})
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines()
+        told = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
+        raise ToolError(
+            f"--shape {told}", found=lines[-1], expected="shapes that the model can have"
+        ) from error
+
+
+def _asked(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
+    """The inputs with the shapes that were asked for: a picture is resized to them."""
+    found = []
+    for port in ports:
+        asked = next((shapes[name] for name in port.names if name in shapes), None)
+        found.append(port if asked is None else replace(port, shape=ov.PartialShape(list(asked))))
+    return found
+
+
+def _check_shapes(shapes: Shapes, ports: Sequence[Port]) -> None:
+    for name, shape in shapes.items():
+        port = next((port for port in ports if name in port.names), None)
+        if port is None:
+            names = ", ".join(port.names[0] for port in ports)
+            raise ToolError(
+                f"--shape {name}", found="the model has no such input", expected=f"one of: {names}"
+            )
+        if not port.shape.rank.compatible(ov.PartialShape(list(shape)).rank):
+            raise ToolError(f"--shape {name}", found=f"{list(shape)}", expected=f"one within {port.shape}")
+
+
+# ---------------------------------------------------------------- reference
+
+
+def _reference(
+    request: Request, runner: NpuRunner, candidate: Candidate, given: Given, made: Feeds
+) -> Reference:
+    against = request.against
+    outputs = [names for _, names in candidate.outputs()]
+    if against is None:
+        if given.archive is not None and all(names & given.arrays.keys() for names in outputs):
+            return NumbersFile(given.archive, given.arrays, outputs)
+        against = "CPU"
+    path = Path(against)
+    if path.suffix == ".npz":
+        return NumbersFile(path, feeds.read_archive(path), outputs)
+    model = candidate.model
+    if model is None:
+        raise ToolError(
+            f"compiled model {request.model}",
+            found="without the model that it was made from",
+            expected="it, for a reference other than a .npz file",
+            hint="give it with --source-model FILE",
+        )
+    if against == _ONNX_RUNTIME:
+        return OnnxFile(_onnx_file(request), model)
+    if path.suffix or path.exists():
+        return _other(path, model, made)
+    if against.partition(".")[0] == runner.device.partition(".")[0]:
+        return SameModel(model, _second_setting(request, runner, against))
+    return SameModel(model, OpenVinoRunner(against))
+
+
+def _other(path: Path, model: ov.Model, made: Feeds) -> Reference:
+    runner = OpenVinoRunner("CPU")
+    other = ov.Core().read_model(path) if path.exists() else None
+    if other is None:
+        raise ToolError(f"--against {path}", found="no such file", expected="a model, or a .npz file")
+    reference = OtherModel(path, other, model, runner)
+    shapes = {theirs: list(made.steps[0][ours].shape) for ours, theirs in enumerate(reference.inputs)}
+    _reshape(other, [model_port(port) for port in other.inputs], shapes)
+    return OtherModel(path, graph.with_unique_names(other), model, runner)
+
+
+def _second_setting(request: Request, runner: NpuRunner, device: str) -> NpuRunner:
+    """The NPU without the properties that are compared."""
+    if not request.config and device == request.device:
+        raise ToolError(
+            f"--against {device}",
+            found="the same device with the same properties",
+            expected="--config KEY=VALUE, which the reference does not get",
+        )
+    plain = NpuRunner(device, {}, request.socket)
+    plain.core = runner.core
+    return plain
+
+
+def _onnx_file(request: Request) -> Path:
+    path = request.source_model or request.model
+    if path.suffix != ".onnx":
+        raise ToolError(
+            f"--against {_ONNX_RUNTIME}",
+            found=f"{path}",
+            expected="a model in a .onnx file",
+            hint="compare an IR with the .onnx file that it was made from: --against MODEL.onnx",
+        )
+    return path

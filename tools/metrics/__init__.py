@@ -1,0 +1,1 @@
+"""Metrics of a daemon for Prometheus: `softnpu metrics`."""

@@ -1,0 +1,75 @@
+"""The command `softnpu report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softnpu.tools.compare.cli import telling
+from softnpu.tools.console import print_line
+from softnpu.tools.daemon_connection import SocketOption
+
+
+def report(
+    model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The page to write [the model's name with .html]."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="As in 'softnpu compare': CPU unless given.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--inputs", metavar="[NAME=]FILE", help="As in 'softnpu compare'. Repeatable."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property of the NPU. Repeatable.")
+    ] = None,
+    source_model: Annotated[
+        Path | None,
+        typer.Option("--source-model", metavar="FILE", help="What MODEL was compiled from."),
+    ] = None,
+    socket: SocketOption = None,
+) -> None:
+    """Write one page about a model: graph, memory, times by layer, roofline of this host, comparison.
+
+    The page needs no network and no other file, and follows the reader's choice of light or dark.
+    """
+    from softnpu.tools.inputs import parse_pairs
+    from softnpu.tools.pages import rendering
+
+    target = Path(f"{model.stem}.html") if output is None else output
+    rendering.check_target("--output", target)
+    rendering.require("matplotlib", "--output")
+    from softnpu.tools.compare import feeds
+    from softnpu.tools.compare.opening import Request
+    from softnpu.tools.model_report.gathering import gather
+    from softnpu.tools.model_report.page import write_page
+
+    request = Request(
+        model=model,
+        against=against,
+        device=device,
+        config=parse_pairs("--config", config or [], "KEY=VALUE"),
+        inputs=inputs or [],
+        shapes=feeds.parse_shapes(shape or []),
+        seed=seed,
+        source_model=source_model,
+        socket=socket,
+    )
+    with telling("report") as tell:
+        gathered = gather(request, n, tell)
+        tell("page")
+        write_page(gathered, request, target)
+    print_line(f"wrote {target}: open it in a browser")

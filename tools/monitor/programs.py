@@ -1,0 +1,75 @@
+"""The name of the program behind a session: what an interpreter runs, not the interpreter."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from softnpu.emulator.common.model_texts import listed
+from softnpu.emulator.common.process_identity import start_time
+
+if TYPE_CHECKING:
+    from softnpu.emulator.interface.messages import SessionActivity
+
+_WIDTH: Final = 40
+_LONGEST: Final = 65536
+_READ_S: Final = 0.5
+_WITH_VALUE: Final = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+
+
+class Programs:
+    """Names of programs, and their command lines; each process is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], list[str]] = {}
+
+    def name(self, session: SessionActivity) -> str:
+        """The script, module or program of a session."""
+        return listed(_program(self.command(session)) or session.client, _WIDTH)
+
+    def command(self, session: SessionActivity) -> list[str]:
+        """The command line of its process; empty if the process cannot be read, or is another one by now."""
+        key = session.pid, session.start_time
+        if key not in self._known:
+            # without an entry when the thread hangs: it is asked once
+            self._known[key] = []
+            # a process can make whoever reads its command line wait: it lies in memory of that process
+            thread = threading.Thread(target=self._read, args=key, daemon=True)
+            thread.start()
+            thread.join(_READ_S)
+        return self._known[key]
+
+    def keep(self, sessions: list[SessionActivity]) -> None:
+        """Forget all processes but those of these sessions."""
+        keys = {(session.pid, session.start_time) for session in sessions}
+        self._known = {key: words for key, words in self._known.items() if key in keys}
+
+    def _read(self, pid: int, started: int) -> None:
+        try:
+            if not started or start_time(pid) != started:
+                return
+            with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+                words = file.read(_LONGEST).decode(errors="replace").split("\0")
+            if start_time(pid) == started:
+                self._known[pid, started] = words[:-1]
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _program(words: list[str]) -> str:
+    """What an interpreter runs: script, module or -c. Empty for a program that is not Python."""
+    interpreter = words[0].rpartition("/")[2] if words else ""
+    if not interpreter.startswith("python"):
+        return ""
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-m", "-c"):
+            return f"{interpreter} {word} {next(rest, '')}".partition("\n")[0]
+        if word in _WITH_VALUE:
+            next(rest, "")
+        elif word == "-":
+            return f"{interpreter} -"
+        elif not word.startswith("-"):
+            return word.rpartition("/")[2]
+    return interpreter

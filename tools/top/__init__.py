@@ -1,0 +1,1 @@
+"""A screen that shows what a daemon does: `softnpu top`."""

@@ -1,0 +1,1 @@
+"""`softnpu trace`: one timeline of the programs, the daemon and its devices."""

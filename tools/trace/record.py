@@ -1,0 +1,69 @@
+"""Runs a program and writes the trace of what happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from softnpu.tools.console import err, format_bytes, format_count, print_line
+from softnpu.tools.failures import ToolError
+from softnpu.tools.program import watch
+
+if TYPE_CHECKING:
+    from softnpu.tools.trace.collector import Recording
+
+_VARIABLE: Final = "ZE_INTEL_NPU_LOGPERFETTO"
+"""Of the real driver, if it was built with Perfetto: it writes a trace into the working directory."""
+_FILE: Final = Path("intel-npu-umd.perfetto-trace")
+_SYSTEM: Final = "system"
+
+
+def wanted_file(environment: Mapping[str, str]) -> Path | None:
+    """The file that `ZE_INTEL_NPU_LOGPERFETTO` asks for; None for 0, and for Perfetto's own daemon."""
+    value = environment.get(_VARIABLE, "")
+    return None if not value or value[0] == "0" or value == _SYSTEM else _FILE
+
+
+def record(
+    command: list[str], environment: Mapping[str, str], place: Path, output: Path, layers: bool = False
+) -> int:
+    """Run a program that uses the daemon at `place`, write its trace, and return its exit code."""
+    from softnpu.driver import Driver
+    from softnpu.tools.trace.collector import POLL_S, collecting
+
+    check_output(output)
+    with Driver.open(place, autostart=False, role="monitor") as driver, collecting(driver, layers) as trace:
+        code = watch(command, environment, trace.poll, POLL_S)
+        write(output, trace.finish())
+    return code
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file that cannot be written, before anything runs."""
+    if not output.parent.is_dir():
+        raise ToolError(
+            f"file {output}", found=f"no folder {output.parent}", expected="a file in a folder that exists"
+        )
+
+
+def write(output: Path, recording: Recording) -> None:
+    """Write the file, and say on stderr what is in it."""
+    from softnpu.tools.trace import chrome
+    from softnpu.tools.trace.timeline import timeline_of
+
+    timeline = timeline_of(recording)
+    chrome.write(output, timeline, recording)
+    said = chrome.summary(timeline, recording)
+    line = (
+        f"{output}: {format_bytes(output.stat().st_size)}, {format_count(said['records'], 'record')} of "
+        f"{len(timeline.processes)} processes, "
+        f"{format_count(timeline.submissions, 'submission')}, "
+        f"{format_count(timeline.inferences, 'inference')}"
+    )
+    print_line(line, console=err)
+    if said["lost"] or said["refused"]:
+        lost = f"lost: {format_count(said['lost'], 'record')}, {format_count(said['refused'], 'session')}"
+        print_line(lost, console=err)
+    if not recording.complete:
+        print_line("it ends early: the daemon has ended, or nothing was read for 10 s", console=err)
