@@ -1,7 +1,8 @@
-// Every allocation of C++ in a call fails once. The call says so and leaves the session usable, or the
+// Every allocation in a call fails once. The call says so and leaves the session usable, or the
 // session is lost with a reason; nothing hangs. Prints how many calls failed, and what is left in the end.
+#include <cerrno>
 #include <cstdint>
-#include <new>
+#include <cstdlib>
 #include <string>
 
 #include "npu.hpp"
@@ -10,21 +11,18 @@ namespace {
 
 thread_local long left = -1;  // allocations until one fails; below 0: none does
 
-void* allocate(size_t size) {
-    if (left >= 0 && left-- == 0) throw std::bad_alloc();
-    void* const made = std::malloc(size == 0 ? 1 : size);
-    if (made == nullptr) throw std::bad_alloc();
-    return made;
-}
-
 }  // namespace
 
-void* operator new(size_t size) { return allocate(size); }
-void* operator new[](size_t size) { return allocate(size); }
-void operator delete(void* at) noexcept { std::free(at); }
-void operator delete[](void* at) noexcept { std::free(at); }
-void operator delete(void* at, size_t) noexcept { std::free(at); }
-void operator delete[](void* at, size_t) noexcept { std::free(at); }
+extern "C" void* __libc_malloc(size_t size);
+
+// in the place of the C library's: the driver has an operator new of its own
+extern "C" void* malloc(size_t size) {
+    if (left >= 0 && left-- == 0) {
+        errno = ENOMEM;
+        return nullptr;
+    }
+    return __libc_malloc(size);
+}
 
 namespace {
 

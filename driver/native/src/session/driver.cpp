@@ -116,10 +116,10 @@ std::shared_ptr<Driver> connect_driver() {
     auto [connection, answer] = say_hello();
     const uint64_t major = answer.fields.integer(welcome::MAJOR);
     if (major != interface::MAJOR) {
-        throw other_version(format("the daemon (%s) speaks %lu.%lu",
-                                   answer.fields.string(welcome::SERVER).c_str(), major,
-                                   answer.fields.integer(welcome::MINOR)),
-                            "end it with 'softnpu stop', and install library and daemon of one softnpu");
+        throw other_version(
+            format("the daemon (%s) speaks %lu.%lu", answer.fields.string(welcome::SERVER).c_str(), major,
+                   answer.fields.integer(welcome::MINOR)),
+            "end it with 'softnpu stop', and install library and daemon of one softnpu");
     }
     const Value* const granted = answer.fields.find(welcome::LIMITS);
     const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
