@@ -20,6 +20,7 @@ from typing import Final
 
 from blake3 import blake3
 
+from softnpu.emulator.interface.environment import user_cache
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 SOURCE: Final = Path(__file__).with_name("rounding.cpp")
@@ -76,12 +77,10 @@ def folder() -> Path:
     chosen = os.environ.get(DIRECTORY)
     if chosen:
         return Path(chosen)
-    import platformdirs
-
-    try:
-        return platformdirs.user_cache_path("softnpu") / "extensions"
-    except (RuntimeError, KeyError) as error:  # no HOME, and no entry in passwd
-        raise _missing(f"there is no folder for it: {error}", f"set {DIRECTORY}") from error
+    path = user_cache("extensions")
+    if not path:
+        raise _missing("no folder for it: neither XDG_CACHE_HOME nor HOME is set", f"set {DIRECTORY}")
+    return Path(path)
 
 
 def _package() -> Path:

@@ -103,8 +103,13 @@ def engine_cache() -> str:
     chosen = os.environ.get(ENV_ENGINE_CACHE)
     if chosen is not None:
         return chosen and os.path.abspath(chosen)
+    return user_cache("engine")
+
+
+def user_cache(name: str) -> str:
+    """A folder in the user's cache; empty if there is neither `XDG_CACHE_HOME` nor `HOME`."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", ""), ".cache")
-    return os.path.join(base, "softnpu", "engine") if os.path.isabs(base) else ""
+    return os.path.join(base, "softnpu", name) if os.path.isabs(base) else ""
 
 
 IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDLE_S:.0f}"
