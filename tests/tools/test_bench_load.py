@@ -21,6 +21,7 @@ _TARGETS = dict(
 )
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_every_start_has_its_parts_and_a_peer(digits: Path) -> None:
     found = {row.metric: row for row in load.run(BenchModel("digits", digits, {}), 1)}
