@@ -44,13 +44,19 @@ def predict(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a platform refuses the model, or it is wrong.")
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with all answers as well.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Predict what the real NPU does with a model: does it compile, is it right, how fast, what to change."""
     from softnpu.emulator.platforms import PLATFORMS
     from softnpu.tools import inputs
-    from softnpu.tools.predict import Rightness, Samples, Verdict, prediction, screen
+    from softnpu.tools.pages import rendering
+    from softnpu.tools.predict import Rightness, Samples, Verdict, page, prediction, screen
 
+    if html is not None:
+        rendering.check_target("--html", html)
     names = [name for given in platform or [] for name in given.split(",")] or list(PLATFORMS)
     questions = [word for each in only or [] for word in each.split(",")] or list(prediction.WORDS)
     found = prediction.predict(
@@ -61,6 +67,8 @@ def predict(
         samples=Samples(tuple(given or ()), seed=seed, count=samples),
         only=questions,
     )
+    if html is not None:
+        page.write_page(found, html)
     if json_output:
         print_json(screen.as_document(found))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,29 @@ def test_a_program_reads_whether_it_is_right(overflowing: Path) -> None:
     )
     assert repaired.code == 0
     assert json.loads(repaired.words)["right"]["4000"]["verdict"] == "right"
+
+
+def test_a_page_has_all_answers_and_needs_no_network(
+    refused: Path, overflowing: Path, tmp_path: Path
+) -> None:
+    page, inputs = tmp_path / "page.html", overflowing.with_suffix(".npz")
+    told = softnpu("predict", overflowing, "--inputs", inputs, "--platform", "4000", "--html", page, "--json")
+    document = json.loads(told.words)
+    text = page.read_text()
+    right, speed = document["right"]["4000"], document["speed"]["4000"]["all_tiles"]
+    expected = [cause["layer"] for cause in right["causes"]] + [layer["name"] for layer in speed["layers"]]
+    assert all(name in text for name in expected)
+    assert right["repair"]["setting"] in text.replace("&#34;", '"')
+    assert "wrong in f16" in text
+    assert not re.search(r"(src|href)=\"?(?!data:)[a-z]", text)
+    softnpu("predict", refused, "--only", "compile", "--html", page)
+    text = page.read_text()
+    assert "refuses" in text
+    assert "IsNaN" in text
+    assert "How fast?" not in text
+    assert (
+        "no such directory" in softnpu("predict", refused, "--html", tmp_path / "none" / "p.html").complaint
+    )
 
 
 def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: Path) -> None:

@@ -1,0 +1,21 @@
+"""A prediction as a page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from softnpu.tools.pages import rendering
+from softnpu.tools.predict import screen
+from softnpu.tools.predict.prediction import Prediction
+
+
+def write_page(prediction: Prediction, path: Path) -> None:
+    """Write all answers into a file. Raises `ToolError` without jinja2, and `OSError`."""
+    import msgspec
+
+    values = {
+        "prediction": msgspec.to_builtins(screen.as_document(prediction)),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+    }
+    rendering.write(path, "prediction.html", values)
