@@ -16,6 +16,7 @@ from softnpu.emulator.arithmetic import decompositions, groups, rounding
 from softnpu.emulator.arithmetic import operation_types as types
 from softnpu.emulator.arithmetic.groups import Name, Origin
 from softnpu.emulator.arithmetic.settings import Arithmetic
+from softnpu.emulator.common.model_bodies import bodies_of
 
 _FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
 _EXACT = frozenset({"f16", "boolean", "i8", "u8", "i4", "u4"})
@@ -64,17 +65,10 @@ def rewrite(model: ov.Model, arithmetic: Arithmetic, counted: bool = False, firs
 
 def _rewrite(model: ov.Model, arithmetic: Arithmetic, roundings: Roundings, is_body: bool) -> None:
     for operation in model.get_ordered_ops():
-        for body in _bodies(operation):
+        for body in bodies_of(operation):
             _rewrite(body, arithmetic, roundings, is_body=True)
     decompositions.decompose(model, arithmetic.kept)
     _Graph(model, arithmetic, roundings, is_body).rewrite()
-
-
-def _bodies(operation: ov.Node) -> list[ov.Model]:
-    kind = operation.get_type_name()
-    if kind == "If":
-        return [operation.get_then_body(), operation.get_else_body()]
-    return [operation.get_function()] if kind in {"Loop", "TensorIterator"} else []
 
 
 class _Graph:

@@ -23,11 +23,11 @@ import openvino as ov
 
 from softnpu.emulator.blob.weights import const_layers
 from softnpu.emulator.common import linux, model_texts
+from softnpu.emulator.common.model_bodies import bodies_of
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _SIZE_OF_NOTHING = 1
-_BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,8 @@ def _constants(model: Any) -> Iterator[Any]:
         kind = operation.get_type_name()
         if kind == "Constant":
             yield operation
-        for body in range(_BODIES.get(kind, 0)):
-            yield from _constants(_body(operation, body))
-
-
-def _body(operation: Any, index: int) -> Any:
-    return operation.get_function(index) if operation.get_type_name() == "If" else operation.get_function()
+        for body in bodies_of(operation):
+            yield from _constants(body)
 
 
 def _node(operation: Any, subject: str) -> ConstantNode:

@@ -26,6 +26,7 @@ from openvino.passes import ConstantFolding, Manager
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
 from softnpu.emulator.common import model_texts
+from softnpu.emulator.common.model_bodies import bodies_of
 from softnpu.emulator.compiler.arguments import Original
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import STATES_DYNAMIC, STATES_INIT
@@ -35,7 +36,6 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 _INLINE = 1024
 """A constant of at most so many bytes goes into the metadata, also when its elements differ."""
 _F32_EXPONENT = 0x7F800000
-_BODIES = {"If": 2, "Loop": 1, "TensorIterator": 1}
 _VARIABLE = re.compile(rb'\stype="(ReadValue|Assign)"[^>]*>\s*<data\s[^>]*?\bvariable_id="([^"]*)"')
 
 
@@ -268,9 +268,7 @@ def _operations(model: Any, body: str = "") -> Iterator[tuple[Any, str]]:
     """All operations, each with the name of the operation that it is a part of."""
     for operation in model.get_ordered_ops():
         yield operation, body
-        kind = operation.get_type_name()
-        for index in range(_BODIES.get(kind, 0)):
-            inner = operation.get_function(index) if kind == "If" else operation.get_function()
+        for inner in bodies_of(operation):
             yield from _operations(inner, operation.friendly_name)
 
 

@@ -23,10 +23,10 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.common import model_bodies, openvino_errors
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
-from softnpu.emulator.engine import bodies, index_guards, shared_tensors, streams
+from softnpu.emulator.engine import device_clock, index_guards, shared_tensors, streams
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.messages import CacheOptions
 
@@ -40,7 +40,6 @@ MAX_WEIGHTS: Final = 64 << 20
 """Bytes of constants of the largest one: an export has them all, in memory of its own."""
 _FORMAT: Final = 1
 _PRECISION: Final = "f32"
-_CLOCK: Final = "NPU_PROFILING_CLOCK"
 _SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
 """Beginnings of variables that change what OpenVINO compiles."""
 
@@ -167,7 +166,7 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
         meta.precision == properties.get("INFERENCE_PRECISION_HINT") == _PRECISION
         and properties.get("NUM_STREAMS") == "1"
         and properties.get("PERF_COUNT", "NO") == "NO"
-        and meta.config.get(_CLOCK, "HOST") == "HOST"
+        and meta.config.get(device_clock.PROPERTY, "HOST") == "HOST"
         and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
         and size >= MIN_IR
         and (reference is None or reference.size <= MAX_WEIGHTS)
@@ -178,6 +177,6 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
     hasher = blake3()
-    for module in (index_guards, bodies, streams, shared_tensors):
+    for module in (index_guards, model_bodies, streams, shared_tensors):
         hasher.update(Path(str(module.__file__)).read_bytes())
     return hasher.hexdigest(8)

@@ -15,12 +15,12 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from softnpu.emulator.engine.bodies import with_bodies
+from softnpu.emulator.common.model_bodies import all_bodies
 
 
 def guard(model: ov.Model) -> None:
     """Insert the guards into a model that was just read, and into its bodies."""
-    for part in with_bodies(model):
+    for part in [model, *all_bodies(model)]:
         guarded = [node for node in part.get_ordered_ops() if _guard(node)]
         if guarded:
             part.validate_nodes_and_infer_types()

@@ -12,7 +12,7 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.emulator.engine.bodies import bodies
+from softnpu.emulator.common.model_bodies import all_bodies
 
 _LAYER = "layerType"
 
@@ -23,7 +23,7 @@ def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
     `compiled` tells what is left of the model. It does not tell of bodies: there the model decides.
     """
     return _has_steps(compiled.get_runtime_model().get_ordered_ops()) or any(
-        _has_steps(body.get_ordered_ops()) for body in bodies(model)
+        _has_steps(body.get_ordered_ops()) for body in all_bodies(model)
     )
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import openvino as ov
 
+from softnpu.emulator.common.model_bodies import bodies_of
 from softnpu.emulator.prediction.graph import Graph
 from softnpu.emulator.prediction.reader import read_graph
 
@@ -23,16 +23,7 @@ def read_bodies(model: ov.Model) -> tuple[Graph, ...]:
 def _bodies(model: ov.Model, prefix: str) -> Iterator[Graph]:
     for node in model.get_ordered_ops():
         name = f"{prefix}{node.get_friendly_name()}/"
-        for body in _bodies_of(node):
+        for body in bodies_of(node):
             graph = read_graph(body)
             yield Graph(name, tuple(replace(each, name=name + each.name) for each in graph))
             yield from _bodies(body, name)
-
-
-def _bodies_of(node: Any) -> tuple[ov.Model, ...]:
-    match node.get_type_name():
-        case "If":
-            return node.get_then_body(), node.get_else_body()
-        case "Loop" | "TensorIterator":
-            return (node.get_function(),)
-    return ()
