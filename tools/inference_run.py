@@ -70,6 +70,8 @@ class Run:
     staged_by_driver: int = 0
     staged_by_engine: int = 0
     layers: Sequence[ov.ProfilingInfo] = ()
+    modelled_layers: bool = False
+    """Whether the times of the layers are those that silicon would take."""
     default_precision: str = ""
     """What the device would have computed in if no precision had been asked for, if that is known."""
 
@@ -118,6 +120,8 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
         staged_by_driver=compiled.staged_bytes,
         staged_by_engine=status().staged_bytes - staged_before,
         layers=request.get_profiling_info() if job.profile else (),
+        modelled_layers=compiled.context.device.info.clock != "host"
+        or compiled.meta.config.get("NPU_PROFILING_CLOCK") == "DEVICE",
     )
 
 

@@ -65,6 +65,7 @@ def _run(run: Run) -> dict[str, Any]:
             }
             for name, value in run.outputs.items()
         ],
+        "modelled_layers": run.modelled_layers,
         "layers": [
             {
                 "name": layer.node_name,
@@ -92,7 +93,8 @@ def _show_layers(run: Run) -> None:
     """A row for each layer that was executed, in their order, with its share of the time of all."""
     layers = [layer for layer in run.layers if layer.status == ov.ProfilingInfo.Status.EXECUTED]
     total = sum(layer.real_time.total_seconds() for layer in layers) or 1.0
-    title = f"layers of the last inference on {run.device}"
+    clock = ", on the modelled clock" if run.modelled_layers else ""
+    title = f"layers of the last inference on {run.device}{clock}"
     table = make_table(title, "layer", "type", "unit", right=("time", "share"))
     _fold_first(table)
     for layer in layers:

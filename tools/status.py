@@ -109,9 +109,16 @@ def _devices(state: StatusAnswer) -> Table:
 
 def _rows_of(engine: EngineStatus) -> dict[str, str]:
     quiet_s = (time.monotonic_ns() - engine.heartbeat_ns) / 1e9
+    modelled = {
+        "clock": engine.device.clock,
+        "modelled time": format_time(engine.device_clock_ns / 1e9),
+        "late": str(engine.late),
+        "without a modelled time": str(engine.unmodelled),
+    }
     return {
         "platform": engine.device.platform,
         "tiles": str(engine.device.tiles),
+        **(modelled if engine.device.clock != "host" else {}),
         "engine pid": str(engine.engine_pid or "-"),
         "state": _coloured(engine.state),
         "restarts": str(engine.restarts),

@@ -96,7 +96,7 @@ class Engine:
             self._overlap,
             self._faults,
             platform,
-            None if clock is None else ModelledRuns(clock),
+            None if clock is None else ModelledRuns(clock, self._counters),
             setup.tdr_ms,
         )
 
@@ -419,6 +419,7 @@ class Engine:
     def _add_queue(self, message: link.QueueAdd) -> None:
         context = self._contexts[message.context]
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)
+        queue.device_ns = self._counters.device_clock_ns
         self._queues.add(queue)
         if self._resumed:
             queue.resume()

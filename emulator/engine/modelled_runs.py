@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
+from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.steps import PACED, Parts
-
-
-class PacedQueue(Protocol):
-    """What is used of a queue: how far its next submission is, and where it is on both clocks."""
-
-    completed: int
-    step: int
-    device_ns: int
-    resume_ns: int
-    paced_end: tuple[frozenset[tuple[int, int]], int]
-
-    def waiting(self) -> int:
-        """How many submissions have not ended."""
-        ...
 
 
 class ModelledRuns:
     """Ends copies and inferences on the modelled clock."""
 
-    def __init__(self, clock: DeviceClock) -> None:
+    def __init__(self, clock: DeviceClock, counters: Counters) -> None:
         self._clock = clock
+        self._counters = counters
         self.paced = clock.paced
 
-    def end_copy(self, queue: PacedQueue, size: int, counters: Counters) -> None:
+    def end_copy(self, queue: EngineQueue, size: int) -> None:
         """Count a copy of so many bytes."""
         queue.device_ns = self._clock.copy(size, queue.device_ns)
-        counters.set_device_clock(self._clock.now_ns)
+        self._counters.set_device_clock(self._clock.now_ns)
 
     def end_inference(
-        self, queue: PacedQueue, modelled: ModelledTime | None, started_ns: int, counters: Counters
+        self, queue: EngineQueue, modelled: ModelledTime | None, started_ns: int
     ) -> Parts | None:
         """Count an inference that began at `started_ns` of the host; if paced, return its wait."""
-        clock = self._clock
+        clock, counters = self._clock, self._counters
         if modelled is None:
             counters.count_unmodelled()
+            if clock.paced:
+                counters.busy_ns += time.monotonic_ns() - started_ns
             return None
         queue.device_ns = clock.run(modelled, queue.device_ns)
         counters.set_device_clock(clock.now_ns)
@@ -53,13 +42,14 @@ class ModelledRuns:
             started_ns = end_ns
         until_ns = clock.pace(modelled, started_ns)
         counters.busy_ns += clock.busy_ns(modelled, until_ns)
+        counters.count_tiles(modelled.ns * modelled.tiles)
         if time.monotonic_ns() >= until_ns:
             counters.count_late()
             return None
         return _wait_until(queue, until_ns)
 
 
-def _wait_until(queue: PacedQueue, until_ns: int) -> Parts:
+def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
     """Wait for the end of the modelled time.
 
     The next command of the list, or of what waits in the ring by then, begins at that very moment.

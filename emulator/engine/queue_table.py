@@ -72,6 +72,8 @@ class QueueTable:
         for queue in self.blocked:
             if queue not in self.awake:
                 waiting += queue.note_waiting()
+        for queue in self.paced:
+            waiting += queue.note_waiting()
         return waiting
 
     # ------------------------------------------------------------ awake and asleep

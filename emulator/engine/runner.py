@@ -272,11 +272,11 @@ class Runner:
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
         self._charged_ns = now
-        if self._modelled_runs is None or not self._modelled_runs.paced:
-            self._counters.busy_ns += used
         queue.charge(used)
-        if (program := queue.program) is not None and program.tiles:
-            self._counters.count_tiles(used * program.tiles)
+        tiles = 0 if queue.program is None else queue.program.tiles
+        if not tiles or self._modelled_runs is None or not self._modelled_runs.paced:
+            self._counters.busy_ns += used
+            self._counters.count_tiles(used * tiles)
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
 
     def _own_time(self, used: int) -> int:
@@ -434,12 +434,12 @@ class Runner:
     def advance(self, size: int) -> None:
         assert self._queue is not None
         assert self._modelled_runs is not None
-        self._modelled_runs.end_copy(self._queue, size, self._counters)
+        self._modelled_runs.end_copy(self._queue, size)
 
     def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
         assert self._queue is not None
         assert self._modelled_runs is not None
-        return self._modelled_runs.end_inference(self._queue, modelled, started_ns, self._counters)
+        return self._modelled_runs.end_inference(self._queue, modelled, started_ns)
 
     def write_metrics(self, out: Words, done: Work) -> None:
         assert self._queue is not None

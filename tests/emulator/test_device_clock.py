@@ -137,10 +137,9 @@ def test_sessions_share_the_modelled_device_by_its_tiles(
     contexts = [context, open_context(daemon)]
     clock = 0
     for tiles, expected_ms in (("3", 10), ("6", 20)):
-        for each in contexts:
+        for each, queue in [(each, each.create_command_queue()) for each in contexts]:
             loaded = Loaded(each, xml, config={"NPU_TILES": tiles})
             loaded.feed(_DATA)
-            queue = each.create_command_queue()
             for _ in range(10):
                 run(queue, loaded.commands)
         clock, before = daemon.engine().device_clock_ns, clock
