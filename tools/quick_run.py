@@ -14,10 +14,8 @@ from softnpu.driver.errors import ZeError
 from softnpu.driver.launch import DaemonLauncher
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
-from softnpu.emulator.interface.environment import ENV_CLOCK, spin_us
+from softnpu.emulator.interface.environment import ENV_CLOCK, TRACE_VARIABLE, spin_us
 from softnpu.emulator.interface.result import Refused
-
-_TRACE = "ZE_INTEL_NPU_LOGPERFETTO"
 
 
 def try_to_run(arguments: Sequence[str]) -> None:
@@ -28,7 +26,7 @@ def try_to_run(arguments: Sequence[str]) -> None:
     command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
     if not command or (command == list(arguments) and command[0].startswith("-")):
         return
-    if os.environ.get(ENV_CLOCK) or os.environ.get(_TRACE):
+    if os.environ.get(ENV_CLOCK) or os.environ.get(TRACE_VARIABLE):
         return  # only a session learns which clock a daemon has, and who writes a trace has to stay
     linux.open_streams()
     ensure_home()

@@ -39,6 +39,9 @@ ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
+TRACE_VARIABLE = "ZE_INTEL_NPU_LOGPERFETTO"
+"""Of the real driver, if it was built with Perfetto: it writes a trace into the working directory."""
+
 DEFAULT_SPIN_US = 50
 MAX_SPIN_US = 1_000_000
 MAX_INFERENCE_US = 600_000_000

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from softnpu.emulator.interface.environment import TRACE_VARIABLE
 from softnpu.tools.console import err, format_bytes, format_count, print_line
 from softnpu.tools.failures import ToolError
 from softnpu.tools.program import watch
@@ -13,15 +14,13 @@ from softnpu.tools.program import watch
 if TYPE_CHECKING:
     from softnpu.tools.trace.collector import Recording
 
-_VARIABLE: Final = "ZE_INTEL_NPU_LOGPERFETTO"
-"""Of the real driver, if it was built with Perfetto: it writes a trace into the working directory."""
 _FILE: Final = Path("intel-npu-umd.perfetto-trace")
 _SYSTEM: Final = "system"
 
 
 def wanted_file(environment: Mapping[str, str]) -> Path | None:
     """The file that `ZE_INTEL_NPU_LOGPERFETTO` asks for; None for 0, and for Perfetto's own daemon."""
-    value = environment.get(_VARIABLE, "")
+    value = environment.get(TRACE_VARIABLE, "")
     return None if not value or value[0] == "0" or value == _SYSTEM else _FILE
 
 
