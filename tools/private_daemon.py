@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from softnpu.driver import Driver
 
 _ORPHANED_S: Final = 5.0
-"""Without its session the daemon is idle, and ends by itself: also when this process is killed."""
+"""Without its keeper the daemon is idle, and ends by itself: also when this process is killed."""
 _END_S: Final = 15.0
 _LINES_OF_LOG: Final = 3
 
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 class PrivateDaemon:
-    """A running daemon with a socket in `folder`. An open session keeps it from ending as idle."""
+    """A running daemon with a socket in `folder`. A keeper's connection keeps it from ending as idle."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         from softnpu.driver import Driver
@@ -52,7 +52,7 @@ class PrivateDaemon:
                 expected="a running daemon",
                 hint=_last_words(self.socket),
             ) from error
-        self._session = Driver.open(self.socket, autostart=False, role="monitor")
+        self._keeper = Driver.open(self.socket, autostart=False, role="keeper")
 
     def stop(self) -> list[Problem]:
         """End the daemon, wait for its last process, and return what was wrong with its end."""
@@ -64,14 +64,14 @@ class PrivateDaemon:
         tree = _processes(self.pid)
         if tree:
             with suppress(ZeError):  # it has just ended
-                self._session.stop_daemon()
+                self._keeper.stop_daemon()
         else:
             problems.append(Problem("error", "the daemon has died"))
         _, alive = psutil.wait_procs(tree, timeout=_END_S)
         for process in alive:
             problems.append(Problem("leak", f"process {process.pid} lives after the daemon's end"))
             process.kill()
-        self._session.destroy()
+        self._keeper.destroy()
         if not problems:
             left = files_left(self.socket)
             problems += [Problem("leak", f"file {path.name} is left by the daemon") for path in left]

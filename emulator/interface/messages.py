@@ -15,6 +15,7 @@ import msgspec
 from softnpu.emulator.interface import activity_messages as activity
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import message
+from softnpu.emulator.interface import message_texts as texts
 from softnpu.emulator.interface import status_messages as status
 from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.handles import Handle
@@ -33,38 +34,10 @@ SessionActivity = activity.SessionActivity
 ModelActivity = activity.ModelActivity
 CompilationActivity = activity.CompilationActivity
 Histogram = activity.Histogram
-
-
-class Role(enum.StrEnum):
-    """What a connection may do: own objects, or only look."""
-
-    SESSION = "session"
-    MONITOR = "monitor"
-
-
-class MemoryKind(enum.StrEnum):
-    """What an allocation is for: data, or (`CONTROL`) command buffers, fences and events."""
-
-    HOST = "host"
-    DEVICE = "device"
-    SHARED = "shared"
-    CONTROL = "control"
-
-
-class QueuePriority(enum.StrEnum):
-    """Which queue runs first."""
-
-    LOW = "low"
-    NORMAL = "normal"
-    HIGH = "high"
-
-
-class GraphOrigin(enum.StrEnum):
-    """Where a graph came from."""
-
-    COMPILED = "compiled"
-    CACHE = "cache"
-    NATIVE = "native"
+Role = texts.Role
+MemoryKind = texts.MemoryKind
+QueuePriority = texts.QueuePriority
+GraphOrigin = texts.GraphOrigin
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -464,14 +437,14 @@ Request = (
     | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
     | GraphQuery | CompilerOptions | GraphInitialize | GraphDestroy | Cancel | ContextMemory
     | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
-    | inj.Inject | inj.InjectStatus | inj.InjectClear
-    | tracing.TraceStart | tracing.TraceRings | tracing.TraceStop | tracing.TraceJoin
+    | inj.Inject | inj.InjectStatus | inj.InjectClear | tracing.TraceStart | tracing.TraceRings
+    | tracing.TraceStop | tracing.TraceJoin
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
-    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | inj.Injected | inj.Cleared
-    | inj.InjectStatusAnswer | tracing.TraceStarted | tracing.TraceRingsAnswer | tracing.TraceJoined
+    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | tracing.TraceJoined
+    | inj.Injected | inj.Cleared | inj.InjectStatusAnswer | tracing.TraceStarted | tracing.TraceRingsAnswer
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

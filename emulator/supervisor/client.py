@@ -56,7 +56,7 @@ class Server(Protocol):
 class Client:
     """A connected process; it has a `session` once the handshake was made for one.
 
-    `only_looks`: the handshake was made for a monitor.
+    `only_looks`: the handshake was made for a monitor, which does not keep an idle daemon.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Client:
                 raise refuse(
                     ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                     f"request {type(request).__name__}",
-                    found="a monitor's connection",
+                    found="a connection without a session",
                     expected="the role 'session'",
                 )
         except Refused as error:
@@ -295,23 +295,23 @@ class Client:
                 found=f"{type(request).__name__} before Hello",
                 expected="Hello",
             )
-        if request.role not in ("session", "monitor"):
+        if request.role not in set(msg.Role):
             raise refuse(
                 ZeResult.ERROR_INVALID_ENUMERATION,
                 "handshake",
                 found=f"role {request.role!r}",
-                expected="session or monitor",
+                expected=", ".join(msg.Role),
             )
         welcome = self._server.welcome(request, self.number)
-        if request.role == "session":
+        if request.role == msg.Role.SESSION:
             self.user.sessions.check()
         self._greeted = True
         self.user.handshakes.count(-1)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if request.role == "monitor":
-            self.only_looks = True
+        if request.role != msg.Role.SESSION:
+            self.only_looks = request.role == msg.Role.MONITOR
             self._server.watch_idle()
         else:
             self.session = Session(

@@ -172,7 +172,12 @@ def test_many_sessions_come_in_parts(daemon: Daemon, digits: Path) -> None:
             driver.destroy()
 
 
-def test_who_only_looks_on_does_not_keep_an_idle_daemon(start_daemon: StartDaemon) -> None:
+def test_an_idle_daemon_stays_for_its_keeper_but_not_for_who_only_looks_on(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(idle_timeout_s=0.1, tuning=Tuning(first_client_s=0.2))
     with Driver.open(daemon.socket, role="monitor"):
+        with (
+            Driver.open(daemon.socket, role="keeper"),
+            pytest.raises(AssertionError, match="still lives"),
+        ):
+            wait_gone(daemon.pid, 0.5)
         wait_gone(daemon.pid)

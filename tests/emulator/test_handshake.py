@@ -52,9 +52,10 @@ def test_a_driver_of_another_major_version_is_told(daemon: Daemon, monkeypatch: 
     assert f"{INTERFACE_MAJOR}." in str(error)
 
 
-def test_a_monitor_may_look_but_not_create(daemon: Daemon) -> None:
+@pytest.mark.parametrize("role", ["monitor", "keeper"])
+def test_a_monitor_may_look_but_not_create(daemon: Daemon, role: str) -> None:
     with Wire(daemon.socket) as wire:
-        wire.hello("monitor")
+        wire.hello(role)
         for request in (msg.ContextCreate(device=0), msg.MemFree(memory=(1,)), HELLO):
             assert wire.info(request).result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
         assert wire.ask(msg.Status(), msg.StatusAnswer).session_count == 0

@@ -89,7 +89,7 @@ constexpr uint32_t MAX_SOURCES = 14;
 
 // ---- enumerations: texts, and numbers
 
-namespace role { constexpr std::string_view SESSION = "session", MONITOR = "monitor"; }
+namespace role { constexpr std::string_view SESSION = "session", MONITOR = "monitor", KEEPER = "keeper"; }
 namespace memory_kind {
 constexpr std::string_view HOST = "host", DEVICE = "device", SHARED = "shared", CONTROL = "control";
 }
@@ -483,6 +483,7 @@ constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSION
     MODELS = "models", MORE = "more", COMPILATION_COUNT = "compilation_count",
     COMPILATIONS = "compilations", HISTOGRAMS = "histograms";
 }
+namespace trace_joined { constexpr std::string_view TAG = "trace_joined", RECORDS = "records"; }
 namespace injected { constexpr std::string_view TAG = "injected", ID = "id"; }
 namespace cleared { constexpr std::string_view TAG = "cleared", COUNT = "count"; }
 namespace inject_status_answer {
@@ -493,7 +494,6 @@ namespace trace_rings_answer {
 constexpr std::string_view TAG = "trace_rings_answer", RINGS = "rings", ENDED = "ended",
     REFUSED = "refused";
 }
-namespace trace_joined { constexpr std::string_view TAG = "trace_joined", RECORDS = "records"; }
 
 // ---- records inside messages and blobs
 
