@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from softnpu.plugin.importing import import_cached
 from softnpu.plugin.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
 from softnpu.plugin.model_source import SourceOptions
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
+from softnpu.plugin.read_models import ReadModels
 from softnpu.plugin.states import STATES_DYNAMIC, initial_config, needs_initial
 
 Progress = Callable[[str, float], None]
@@ -44,11 +46,14 @@ def compile_model(
     Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
     bounded, static_shapes = with_bounds(model, weights, shapes)
-    opened = model_source.open_model(bounded, weights, SourceOptions.of(properties))
+    kept = ReadModels.of(properties)
+    opened = model_source.open_model(bounded, weights, SourceOptions.of(properties), kept)
     source = opened.source
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
     with source, translated(subject, CompileError), ExitStack() as claim:
+        if opened.keep is not None:
+            claim.enter_context(_meanwhile(opened.keep))
         plan = plan_batch(source, opened.read, properties, static_shapes)
         if plan.message:
             logger.info("model '%s': %s", source.name, plan.message)
@@ -70,6 +75,17 @@ def compile_model(
             entry.store(compiled)
     _log(compiled, properties, logger)
     return compiled
+
+
+@contextmanager
+def _meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread, which has ended after the block: the compiler is another process."""
+    thread = threading.Thread(target=work, name="keep IR")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _log(compiled: CompiledModel, properties: ModelProperties, logger: logging.Logger) -> None:

@@ -181,7 +181,7 @@ class Core:
         The compiler is another process and does not know them: it refuses, by name, an operation of an
         extension that is left in a model.
         """
-        openvino_runtime.runtime().add_extension(extension)
+        openvino_runtime.add_extension(extension)
 
     # ------------------------------------------------------------ device memory
 

@@ -19,6 +19,7 @@ from softnpu.plugin.errors import ModelError, PropertyError
 from softnpu.plugin.metadata import OriginSource
 from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.properties import ModelProperties
+from softnpu.plugin.read_models import ReadModels
 from softnpu.plugin.weights_pool import pool_of_file
 
 
@@ -50,26 +51,41 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model as the compiler takes it; `read` returns it as an `openvino.Model`."""
+    """A model as the compiler takes it; `read` returns it as an `openvino.Model`.
+
+    `keep` keeps what OpenVINO has read for the next process, if that can be; `source` must be open.
+    """
 
     source: GraphSource
     read: Callable[[], ov.Model]
+    keep: Callable[[], None] | None = None
 
 
 def open_model(
-    model: ov.Model | str | Path, weights: Path | None = None, options: SourceOptions = SourceOptions()
+    model: ov.Model | str | Path,
+    weights: Path | None = None,
+    options: SourceOptions = SourceOptions(),
+    cache: ReadModels | None = None,
 ) -> OpenedModel:
     """Open a model in memory or in a file. OpenVINO reads an IR only when `read` is called.
 
-    Raises `ModelError`.
+    It does not read a file in another format whose IR is in `cache`. Raises `ModelError`.
     """
     if isinstance(model, ov.Model):
         return OpenedModel(from_model(model, model_texts.friendly_name(model), options), lambda: model)
     path = Path(model)
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
+    file = None
+    if cache is not None and weights is None and options.weights is None:
+        file = cache.open_file(path, options.copy_below)
+        source = None if file is None else cache.find(file, path.stem)
+        if source is not None:
+            return OpenedModel(source, partial(read_model, path))
     in_memory = read_model(path, weights)
-    return OpenedModel(from_model(in_memory, path.stem, options), lambda: in_memory)
+    source = from_model(in_memory, path.stem, options)
+    keep = None if cache is None or file is None else partial(cache.store, file, source)
+    return OpenedModel(source, lambda: in_memory, keep)
 
 
 def from_path(path: Path, weights: Path | None = None) -> GraphSource:

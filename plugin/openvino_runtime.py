@@ -19,6 +19,21 @@ def runtime() -> Any:
     return ov.Core()
 
 
+_extended = False
+
+
+def add_extension(extension: Any) -> None:
+    """Add operations or conversions of the program to what OpenVINO reads."""
+    global _extended
+    _extended = True
+    runtime().add_extension(extension)
+
+
+def is_extended() -> bool:
+    """Whether the program has added extensions, so that OpenVINO may read other models than elsewhere."""
+    return _extended
+
+
 @functools.cache
 def cpu_capabilities() -> tuple[str, ...]:
     """OPTIMIZATION_CAPABILITIES of the CPU device: the engine computes with it, on the same machine."""

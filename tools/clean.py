@@ -16,6 +16,8 @@ from softnpu.tools.console import format_bytes, format_count, print_line
 from softnpu.tools.daemon_connection import SocketOption, socket_path
 
 _FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
+_FOLDERS_OF_CACHES: Final = ("ir", "checked")
+"""What OpenVINO has read (`plugin/read_models.py`), and which blobs are checked (`compiler/checked_blobs.py`)."""
 _STARTING_S: Final = 60.0
 _UNUSED_S: Final = 86400.0
 
@@ -128,7 +130,8 @@ def _clean_compiled_models(dry_run: bool) -> int:
 
     options = cache_options_from_environment(os.environ)
     folders = ["" if options is None else options.directory, environment.engine_cache()]
-    return sum(_clean_cache(Path(folder), dry_run) for folder in folders if folder and Path(folder).is_dir())
+    paths = [Path(folder) / each for folder in folders if folder for each in ("", *_FOLDERS_OF_CACHES)]
+    return sum(_clean_cache(path, dry_run) for path in paths if path.is_dir())
 
 
 def _clean_cache(folder: Path, dry_run: bool) -> int:

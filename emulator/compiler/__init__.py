@@ -22,6 +22,7 @@ descriptor FD, and kills it to cancel a job. `openvino` is imported by the first
 `canonical`            the form that does not depend on where the weights lie
 `constants`            the constants of a model in memory; its XML without weights
 `native_blob`          blobs from outside checked, blobs written with all weights
+`checked_blobs`        which blobs need not be checked again
 `query`                which layers are supported
 `options`              the properties that the compiler understands
 `build_flags`          the line of flags that programs pass

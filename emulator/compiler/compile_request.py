@@ -51,13 +51,13 @@ class CompileRequest:
 class CompiledModel:
     """The blob, its blake3, the encoded placement, and where it came from."""
 
-    blob: bytes
+    blob: bytes | memoryview
     digest: bytes
     placement: bytes
     origin: str
 
     @classmethod
-    def of(cls, blob: bytes, placement: bytes, origin: str) -> CompiledModel:
+    def of(cls, blob: bytes | memoryview, placement: bytes, origin: str) -> CompiledModel:
         """With the digest of the blob."""
         return cls(blob, blake3(blob, max_threads=blake3.AUTO).digest(), placement, origin)
 

@@ -64,7 +64,8 @@ class CacheEntry:
 
     def store(self, model: CompiledModel) -> bool:
         """Store a compiled model; whether that was possible."""
-        payload = _SIZES.pack(len(model.blob), len(model.placement)) + model.blob + model.placement
+        sizes = _SIZES.pack(len(model.blob), len(model.placement))
+        payload = b"".join([sizes, model.blob, model.placement])
         return self._cache.store(self._key, payload, self._description)
 
     def _fits(self, model: CompiledModel, stages: Stages) -> bool:
@@ -138,11 +139,11 @@ def _configuration(request: CompileRequest) -> cache_key.Configuration:
     )
 
 
-def _decoded(payload: bytes) -> CompiledModel | None:
+def _decoded(payload: memoryview) -> CompiledModel | None:
     if len(payload) < _SIZES.size:
         return None
     blob_size, placement_size = _SIZES.unpack_from(payload)
     if _SIZES.size + blob_size + placement_size != len(payload):
         return None
     blob = payload[_SIZES.size : _SIZES.size + blob_size]
-    return CompiledModel.of(blob, payload[_SIZES.size + blob_size :], "cache")
+    return CompiledModel.of(blob, bytes(payload[_SIZES.size + blob_size :]), "cache")

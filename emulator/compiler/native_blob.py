@@ -30,6 +30,7 @@ from softnpu.emulator.blob.weights import (
 )
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import files, options, precisions
+from softnpu.emulator.compiler.checked_blobs import CheckedBlobs
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
@@ -59,7 +60,11 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         reader = BlobReader(data)
         meta = reader.metadata()
         subject = f"model '{meta.name}'"
-        _check_target(meta, job.platform, runtime, subject)
+        digest = blake3(data, max_threads=blake3.AUTO).digest()
+        checked = CheckedBlobs.open(job.platform) if job.remembered else None
+        is_checked = checked is not None and checked.has(digest)
+        if not is_checked:
+            _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
         precisions.prepare(meta.precision, stages)
@@ -74,13 +79,16 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
                 check_constants(reference, placement.offsets, space, subject, stages.advance)
         else:
             placement = None
-        _check_content(reader, meta, actual, space, runtime, stages)
+        if not is_checked:
+            _check_content(reader, meta, actual, space, runtime, stages)
+            if checked is not None and not job.deferred:
+                checked.add(digest)
         encoded = b"" if placement is None else placement.encode()
         if encoded:
             kept.append(linux.sealed_copy("placement", encoded))
         answer = Compiled(
             blob_length=length,
-            blob_digest=blake3(data, max_threads=blake3.AUTO).digest(),
+            blob_digest=digest,
             placement_length=len(encoded),
             placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",

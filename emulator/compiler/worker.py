@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.compiler import compile_job, native_blob, options, query
+from softnpu.emulator.compiler import checked_blobs, compile_job, native_blob, options, query
 from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
@@ -55,6 +55,7 @@ def serve(channel: Channel) -> None:
     the process with its traceback, and the supervisor fails the one job.
     """
     cache_key.prepare()
+    checked_blobs.code_digest()
     runtime = Runtime()
     if not channel.wait_readable(_SPARE_S) and _memory_is_enough():
         runtime.load()

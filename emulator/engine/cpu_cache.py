@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,7 +22,7 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
-from softnpu.emulator.common import model_bodies, openvino_errors
+from softnpu.emulator.common import model_bodies, openvino_errors, source_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.engine import device_clock, index_guards, shared_tensors, streams
@@ -49,7 +48,7 @@ class Kept(NamedTuple):
 
     compiled: ov.CompiledModel
     indices: frozenset[int]
-    memory: bytearray
+    memory: memoryview
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -118,14 +117,14 @@ def encoded(compiled: ov.CompiledModel, indices: frozenset[int]) -> bytes:
     return bytes([len(header) >> 8, len(header) & 255]) + header + exported
 
 
-def decoded(core: ov.Core, payload: bytes, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
-    """Import the image of an entry; None if it does not declare what `meta` declares."""
+def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
+    """Import the image of an entry, in memory that can be written; None if it declares other than `meta`."""
     start = 2 + int.from_bytes(payload[:2], "big")
     try:
         header = msgspec.msgpack.decode(payload[2:start], type=_Header)
         if header.size != len(payload) - start or any(at >= len(meta.inputs) for at in header.indices):
             return None
-        memory = bytearray(memoryview(payload)[start:])  # OpenVINO takes none that cannot be written
+        memory = payload[start:]
         tensor = ov.Tensor(np.frombuffer(memory, np.uint8), shared_memory=True)
         compiled = core.import_model(tensor, "CPU", properties)
     except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError) as error:
@@ -176,7 +175,4 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 @functools.cache
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
-    hasher = blake3()
-    for module in (index_guards, model_bodies, streams, shared_tensors):
-        hasher.update(Path(str(module.__file__)).read_bytes())
-    return hasher.hexdigest(8)
+    return source_digest.of_modules(index_guards, model_bodies, streams, shared_tensors)

@@ -47,7 +47,8 @@ def fill(cache: CpuCache, key: str, message: link.ImageLoad, fds: Sequence[int])
         payload = cpu_cache.encoded(image.compiled, image.indices)
         if not _has_its_weights(message, fds) or before != [_identity(fd) for fd in fds]:
             return "its weights have changed"
-        kept = cpu_cache.decoded(executor.core(), payload, image.meta, executor.properties_of(image.meta))
+        entry = memoryview(bytearray(payload))
+        kept = cpu_cache.decoded(executor.core(), entry, image.meta, executor.properties_of(image.meta))
         if kept is None:
             return "OpenVINO does not import what it exported"
         if not _equal(image.compiled, kept.compiled, image.meta.inputs):

@@ -58,6 +58,12 @@ def core() -> ov.Core:
     return _core
 
 
+def load_device() -> None:
+    """Load OpenVINO's CPU device: the first image need not wait for it."""
+    with contextlib.suppress(RuntimeError):  # the first image tells why
+        core().get_property("CPU", "FULL_DEVICE_NAME")
+
+
 class Binding:
     """An infer request whose inputs and outputs are client memory.
 

@@ -14,7 +14,7 @@ from softnpu.emulator.engine import self_check, tracing
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.cpu_cache_writer import CpuCacheWriter
 from softnpu.emulator.engine.device_clock import Modelled
-from softnpu.emulator.engine.executor import LoadedImage, timed_load
+from softnpu.emulator.engine.executor import LoadedImage, load_device, timed_load
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -105,6 +105,7 @@ class ImageLoader:
             )
 
     def _run(self) -> None:
+        load_device()
         while True:
             image, message, fds = self._jobs.get()
             load_ms = 0.0

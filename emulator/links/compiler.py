@@ -42,11 +42,13 @@ class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
     """Check a native blob for `platform`. Descriptors and fields as in `GraphImport`. Outcome: `Compiled`.
 
     `deferred`: the engine compares the constants with their digests. `strict`: only what was compiled so.
+    `remembered`: what is checked is noted, and what was noted is not checked again.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
+    remembered: bool = False
 
 
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):

@@ -71,7 +71,13 @@ class GraphRequests:
                 expected="0 or more",
             )
         fds = call.packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
-        job = job_of(ImportJob, request, platform=self._platform(context), strict=self._strict)
+        job = job_of(
+            ImportJob,
+            request,
+            platform=self._platform(context),
+            strict=self._strict,
+            remembered=self._state.user.commands,
+        )
         self._compile(call, context, job, fds)
 
     def answer_blob(self, call: Call, request: msg.GraphBlob) -> None:

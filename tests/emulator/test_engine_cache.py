@@ -12,7 +12,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.driver import Context, GraphSource
+from softnpu.driver import Context, GraphSource, ZeError
+from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux
@@ -218,3 +219,28 @@ def test_models_that_the_cache_does_not_keep_are_compiled(
     context: Context, cache: CpuCache, digits: Path
 ) -> None:
     assert load(blob_of(context, digits), cache).lacking == ""
+
+
+def test_a_blob_that_was_checked_is_not_read_again(
+    start_context: StartContext, private_dir: Path, directory: Path
+) -> None:
+    _, context = start_context()
+    blob = blob_of(context, write_deep(private_dir))
+
+    def stages(data: bytes, deferred: bool = False) -> set[str]:
+        seen: set[str] = set()
+        import_blob(context, data, deferred=deferred, progress=lambda stage, _done: seen.add(stage)).destroy()
+        return seen
+
+    assert "check" in stages(blob, deferred=True), "its constants were not checked: it is not noted"
+    assert "check" in stages(blob)
+    assert "check" not in stages(blob)
+    (note,) = entries(directory / "checked")
+    data = note.read_bytes()
+    note.unlink()
+    note.write_bytes(data[:-1] + b"x")
+    assert "check" in stages(blob), "a damaged note is none"
+    changed = bytearray(blob)
+    changed[-1] ^= 1
+    with pytest.raises(ZeError, match="INVALID_NATIVE_BINARY"):
+        stages(bytes(changed))

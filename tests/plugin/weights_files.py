@@ -67,7 +67,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, Array]) -> Path:
     return path
 
 
-def write_onnx(folder: Path) -> Path:
+def write_onnx(folder: Path, external: bool = True) -> Path:
     """`dense_model` as ONNX, its weights in a file beside it. Skips the test where onnx is not installed."""
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
@@ -89,7 +89,7 @@ def write_onnx(folder: Path) -> Path:
     onnx.save_model(
         model,
         path,
-        save_as_external_data=True,
+        save_as_external_data=external,
         all_tensors_to_one_file=True,
         location="dense.onnx.data",
         size_threshold=0,

@@ -9,7 +9,7 @@ from pathlib import Path
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 
-PAYLOAD = bytes(range(256)) * 40
+PAYLOAD: bytes | memoryview = bytes(range(256)) * 40
 LARGE = 1 << 30
 
 

@@ -21,7 +21,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -100,8 +100,11 @@ class ModelCache:
         finally:
             self._unclaimed.discard(key)
 
-    def load(self, key: str) -> bytes | None:
-        """The payload of `key`, verified; None for a miss. A damaged entry is removed."""
+    def load(self, key: str) -> memoryview | None:
+        """The payload of `key`, verified; None for a miss. A damaged entry is removed.
+
+        It is in memory of its own, which can be written.
+        """
         path = self._path(key)
         try:
             fd = entry_files.open_entry(path)
@@ -122,7 +125,9 @@ class ModelCache:
             _count_hit(path)
         return payload
 
-    def store(self, key: str, payload: bytes, description: Mapping[str, str] | None = None) -> bool:
+    def store(
+        self, key: str, payload: bytes | memoryview, description: Mapping[str, str] | None = None
+    ) -> bool:
         """Store `payload` and a description for people; whether that was possible.
 
         Evicts the least recently used entries until it fits; those in use stay.
@@ -156,7 +161,7 @@ class ModelCache:
             )
         return self.directory / key
 
-    def _read(self, fd: int, key: str) -> bytes | None:
+    def _read(self, fd: int, key: str) -> memoryview | None:
         if not try_lock(fd, fcntl.LOCK_SH, optional=True):
             return None  # it is being removed
         try:
@@ -189,7 +194,7 @@ class ModelCache:
                 excess -= entry.total
         return excess <= 0
 
-    def _write(self, path: Path, content: list[bytes], sidecar: bytes, now_ns: int) -> None:
+    def _write(self, path: Path, content: Sequence[bytes | memoryview], sidecar: bytes, now_ns: int) -> None:
         written: list[tuple[Path, Path]] = []
         try:
             written.append((entry_files.temporary_path(path, "entry"), path))
@@ -208,7 +213,7 @@ class ModelCache:
                     temporary.unlink(missing_ok=True)
 
 
-def _write_file(path: Path, content: list[bytes], mode: int, now_ns: int) -> None:
+def _write_file(path: Path, content: Sequence[bytes | memoryview], mode: int, now_ns: int) -> None:
     path.unlink(missing_ok=True)  # only a defect of this very process can have left it
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:

@@ -15,6 +15,7 @@ and no other user may write it, whoever may write the directory.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import stat
@@ -148,8 +149,10 @@ def open_entry(path: Path) -> int:
         return os.open(path, _READ)
 
 
-def read_payload(fd: int, key: str, most: int | None = None) -> bytes | None:
+def read_payload(fd: int, key: str, most: int | None = None) -> memoryview | None:
     """The verified payload of the entry `key`; None if the entry has more than `most` bytes.
+
+    It is in memory of its own, which can be written. An empty one cannot.
 
     Raises `InvalidEntry` with the reason, `OSError` if the file cannot be read.
     """
@@ -162,19 +165,29 @@ def read_payload(fd: int, key: str, most: int | None = None) -> bytes | None:
         raise InvalidEntry(f"it has {info.st_size} bytes, fewer than its digest")
     if most is not None and info.st_size > most:
         return None
-    payload = _read(fd, info.st_size - DIGEST_LENGTH, 0)
-    digest = _read(fd, DIGEST_LENGTH, len(payload))
+    payload = _read(fd, info.st_size - DIGEST_LENGTH)
+    digest = os.pread(fd, DIGEST_LENGTH, len(payload))
     if digest != payload_digest(key, payload):
         raise InvalidEntry("its digest is not that of its content")
     return payload
 
 
-def _read(fd: int, size: int, offset: int) -> bytes:
-    """`size` bytes, fewer at the end of the file. One call reads at most 2 GiB."""
-    parts = [os.pread(fd, size, offset)]
-    while parts[-1] and (done := sum(map(len, parts))) < size:
-        parts.append(os.pread(fd, size - done, offset + done))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _read(fd: int, size: int) -> memoryview:
+    """The first `size` bytes, fewer at the end of the file. One call reads at most 2 GiB."""
+    if not size:
+        return memoryview(b"")
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"{size} bytes for an entry") from error
+        raise
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)  # a fault a page costs more than the reading
+    content, done = memoryview(memory), 0
+    while done < size and (count := os.preadv(fd, [content[done:]], done)):
+        done += count
+    return content[:done]
 
 
 # ---------------------------------------------------------------- removal, with the lock of the directory
