@@ -17,7 +17,7 @@ from softnpu.tools.daemon_connection import SocketOption, socket_path
 
 _FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
 _FOLDERS_OF_CACHES: Final = ("ir", "checked")
-"""What OpenVINO has read (`plugin/read_models.py`), and which blobs are checked (`compiler/checked_blobs.py`)."""
+"""What OpenVINO has read (`plugin/read_models.py`), and checked blobs (`compiler/checked_blobs.py`)."""
 _STARTING_S: Final = 60.0
 _UNUSED_S: Final = 86400.0
 
