@@ -52,8 +52,6 @@ def compile_model(
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
     with source, translated(subject, CompileError), ExitStack() as claim:
-        if opened.keep is not None:
-            claim.enter_context(_meanwhile(opened.keep))
         plan = plan_batch(source, opened.read, properties, static_shapes)
         if plan.message:
             logger.info("model '%s': %s", source.name, plan.message)
@@ -70,7 +68,8 @@ def compile_model(
                 return cached
         path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
         provenance = Provenance(model_source.origins(source.weights), model=path)
-        compiled = _Compiler(context, source, properties, plan, config, progress).run(provenance)
+        compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep)
+        compiled = compiler.run(provenance)
         if entry is not None and compiled.is_for_its_device:
             entry.store(compiled)
     _log(compiled, properties, logger)
@@ -79,7 +78,7 @@ def compile_model(
 
 @contextmanager
 def _meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread, which has ended after the block: the compiler is another process."""
+    """Do something in a thread, which has ended after the block: the device is another process."""
     thread = threading.Thread(target=work, name="keep IR")
     thread.start()
     try:
@@ -110,6 +109,7 @@ class _Compiler:
     plan: BatchPlan
     config: Mapping[str, str]
     progress: Progress | None
+    keep: Callable[[], None] | None
 
     def run(self, provenance: Provenance) -> CompiledModel:
         """Compile, and load unless NPU_DEFER_WEIGHTS_LOAD."""
@@ -129,8 +129,11 @@ class _Compiler:
                 initial,
                 provenance,
             )
-            if compiled.is_for_its_device and not self.properties["NPU_DEFER_WEIGHTS_LOAD"]:
-                graph.initialize()
+            with ExitStack() as stack:
+                if self.keep is not None:
+                    stack.enter_context(_meanwhile(self.keep))
+                if compiled.is_for_its_device and not self.properties["NPU_DEFER_WEIGHTS_LOAD"]:
+                    graph.initialize()
         except BaseException:
             graph.destroy()
             raise

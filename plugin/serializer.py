@@ -15,7 +15,7 @@ import openvino as ov
 
 from softnpu.driver import GraphSource
 from softnpu.driver.process_memory import Piece, gather
-from softnpu.emulator.blob.weights import aligned, const_layers, with_offsets
+from softnpu.emulator.blob.weights import aligned, with_offsets
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
 from softnpu.plugin.errors import ModelError
@@ -39,11 +39,10 @@ def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0)
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
     subject = f"model '{model_texts.friendly_name(model)}'"
-    xml, nodes = serialize_ir(indexed, subject)
+    xml, nodes, layers = serialize_ir(indexed, subject)
     own = {node.address for node in constant_nodes(model, subject)}
     embedded = [node for node in nodes if node.length < copy_below or node.address not in own]
     constants, offsets = _packed(embedded)
-    layers = const_layers(xml)
     parts, last = [], 0
     for node, layer in zip(nodes, layers, strict=True):
         if node.length < copy_below or node.address not in own:
@@ -72,7 +71,7 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
     `copy_below` bytes, are copied once into sealed memory. Raises `ZeError` if that fails, `ModelError` if
     the pool has no constant of the model.
     """
-    xml, nodes = serialize_ir(model, f"model '{model_texts.friendly_name(model)}'")
+    xml, nodes, layers = serialize_ir(model, f"model '{model_texts.friendly_name(model)}'")
     ranges = {} if pool is None else _ranges_in(pool, nodes, name)
     copied = [i for i, node in enumerate(nodes) if 0 < node.length < copy_below and i not in ranges]
     constants, offsets = _packed([nodes[index] for index in copied])
@@ -83,7 +82,7 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
             ranges |= {i: (fd, offsets[nodes[i].address, nodes[i].length]) for i in copied}
         pieces = [Piece(node.name, node.address, node.length) for node in nodes]
         gathered = gather(pieces, "pfnCreate2", ranges)
-    xml = with_offsets(xml, const_layers(xml), gathered.offsets)
+    xml = with_offsets(xml, layers, gathered.offsets)
     return GraphSource.from_xml(name, xml, weights=gathered.files)
 
 

@@ -14,7 +14,7 @@ import openvino as ov
 from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.container import ConstantReference, WeightsReference
 from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.blob.weights import Placement, aligned, const_layers, with_offsets
+from softnpu.emulator.blob.weights import Placement, aligned, with_offsets
 from softnpu.emulator.compiler.constants import ConstantNode, serialize_ir
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -59,8 +59,7 @@ def canonical(
     Constants of fewer than `embed_below` bytes are embedded. `advance` gets the share of constants that are
     digested.
     """
-    xml, nodes = serialize_ir(model, subject)
-    layers = const_layers(xml)
+    xml, nodes, layers = serialize_ir(model, subject)
 
     contents: dict[bytes, _Content] = {}
     of_node = _digests(nodes, advance)

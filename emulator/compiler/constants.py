@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import openvino as ov
 
-from softnpu.emulator.blob.weights import const_layers
+from softnpu.emulator.blob.weights import ConstLayer, const_layers
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.common.model_bodies import bodies_of
 from softnpu.emulator.compiler.error_info import openvino_errors
@@ -54,8 +54,16 @@ def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:
     return [_node(operation, subject) for operation in _constants(model)]
 
 
-def serialize_ir(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNode]]:
-    """The XML of a model, and its constants, one for each `Const` layer in the order of the text.
+class SerializedIr(NamedTuple):
+    """The XML of a model, and its constants, one for each of the `Const` layers in the order of the text."""
+
+    xml: bytes
+    nodes: list[ConstantNode]
+    layers: list[ConstLayer]
+
+
+def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
+    """The XML of a model, and its constants.
 
     Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
     sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
@@ -80,12 +88,10 @@ def serialize_ir(model: ov.Model, subject: str) -> tuple[bytes, list[ConstantNod
     return _unmarked(xml, mark, nodes, subject)
 
 
-def _unmarked(
-    xml: bytes, mark: str, nodes: list[ConstantNode], subject: str
-) -> tuple[bytes, list[ConstantNode]]:
+def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) -> SerializedIr:
     """The XML with the names that its constants have, and the constant of each of its layers."""
-    layer = re.compile(
-        rb'(?<=\sname=")%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
+    layer = re.compile(  # begins with a literal text: such a search is quick
+        rb'name="%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
         % re.escape(mark.encode())
     )
     in_xml: list[ConstantNode] = []
@@ -98,17 +104,17 @@ def _unmarked(
                 subject, f"constant '{node.name}'", found=f"{node.length} bytes, {size} in its XML"
             )
         in_xml.append(node)
-        return _attribute(node.name) + match[2] + b"%d" % node.length
+        return b'name="' + _attribute(node.name) + match[2] + b"%d" % node.length
 
     xml = layer.sub(named, xml)
-    layers = len(const_layers(xml))
-    if not len(in_xml) == layers == len(nodes):
+    layers = const_layers(xml)
+    if not len(in_xml) == len(layers) == len(nodes):
         raise _unpaired(
             subject,
             "IR",
-            found=f"{len(nodes)} constants in the model, {layers} in its XML, {len(in_xml)} of both",
+            found=f"{len(nodes)} constants in the model, {len(layers)} in its XML, {len(in_xml)} of both",
         )
-    return xml, in_xml
+    return SerializedIr(xml, in_xml, layers)
 
 
 def _attribute(name: str) -> bytes:

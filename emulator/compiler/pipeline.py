@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import msgspec
 import openvino as ov
@@ -57,9 +59,9 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         openvino=ov.get_version(),
         compiler=options.COMPILER,
     )
-    checks.check_operations(runtime.core, model, settings.host_precision, subject)
-    stages.begin("weights")
-    form = canonical(model, request.weights, settings.embed_below, subject, stages.advance)
+    with _checking(runtime.core, model, settings.host_precision, subject):
+        stages.begin("weights")
+        form = canonical(model, request.weights, settings.embed_below, subject, stages.advance)
     stages.begin("pack")
     compiled = _packed(meta, form)
     stages.note(
@@ -67,6 +69,21 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         f" {len(form.embedded)} constants embedded"
     )
     return compiled
+
+
+@contextmanager
+def _checking(core: ov.Core, model: ov.Model, precision: str, subject: str) -> Iterator[None]:
+    """Check the operations of a model in another thread: it takes longer than the block.
+
+    What it refuses goes before what the block refuses.
+    """
+    copy = model.clone()
+    with ThreadPoolExecutor(1, "operations") as pool:
+        checked = pool.submit(checks.check_operations, core, copy, precision, subject)
+        try:
+            yield
+        finally:
+            checked.result()
 
 
 def _prepared(

@@ -6,11 +6,13 @@ cache answers. A worker that has no job for a while loads it before, where there
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from softnpu.emulator import compiler
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.compiler import checked_blobs, compile_job, native_blob, options, query
 from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
@@ -59,6 +61,7 @@ def serve(channel: Channel) -> None:
     runtime = Runtime()
     if not channel.wait_readable(_SPARE_S) and _memory_is_enough():
         runtime.load()
+        importlib.import_module(f"{compiler.__name__}.pipeline")
     while True:
         try:
             packet = channel.receive()

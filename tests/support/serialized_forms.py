@@ -6,7 +6,7 @@ import struct
 
 import openvino as ov
 
-from softnpu.emulator.blob.weights import const_layers, with_offsets
+from softnpu.emulator.blob.weights import with_offsets
 from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.plugin.serializer import by_descriptor, no_copy_form
 
@@ -18,13 +18,13 @@ def copying_form(model: ov.Model, version: tuple[int, int]) -> bytearray:
     indexed = model.clone()
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
-    xml, nodes = serialize_ir(indexed, f"model '{model.get_friendly_name()}'")
+    xml, nodes, layers = serialize_ir(indexed, f"model '{model.get_friendly_name()}'")
     offsets: dict[tuple[int, int], int] = {}
     weights = bytearray()
     for node in nodes:
         if (node.address, node.length) not in offsets:
             offsets[node.address, node.length] = len(weights)
             weights += node.view()
-    xml = with_offsets(xml, const_layers(xml), [offsets[node.address, node.length] for node in nodes])
+    xml = with_offsets(xml, layers, [offsets[node.address, node.length] for node in nodes])
     header = struct.pack("<HHIQ", *version, 2, len(xml))
     return bytearray(header + xml + struct.pack("<Q", len(weights)) + weights)

@@ -177,7 +177,7 @@ DEFECTS = {
         if source.get_node().get_type_name() == "Parameter":
             copy = opset13.convert(source, source.get_element_type())
             result.input(0).replace_source_output(copy.output(0))
-    xml, nodes = serialize_ir(model, subject)
+    xml, nodes, layers = serialize_ir(model, subject)
 """,
         ("plugin:plain/one",),
     ),
