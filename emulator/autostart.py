@@ -11,9 +11,16 @@ import sys
 import time
 from pathlib import Path
 
-from softnpu.emulator.daemon import start_background
+from softnpu.emulator.daemon import saved_environment, start_by_fork
 from softnpu.emulator.interface import endpoint
-from softnpu.emulator.interface.environment import ENV_DEVICES, clock, idle_s, inference_us, spin_us
+from softnpu.emulator.interface.environment import (
+    ENV_DEVICES,
+    ENV_SAVED_ENV,
+    clock,
+    idle_s,
+    inference_us,
+    spin_us,
+)
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -23,10 +30,13 @@ _OTHERS_S = 15.0
 
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
+    if ENV_SAVED_ENV in os.environ:  # of a program of `softnpu run`: its loader has found our driver
+        command = [sys.executable, "-P", "-m", "softnpu.emulator.autostart", *arguments]
+        os.execve(sys.executable, command, saved_environment(os.environ))
     end = time.monotonic() + _OTHERS_S
     while True:
         try:
-            start_background(settings(arguments[0]))
+            start_by_fork(settings(arguments[0]))
         except Refused as error:
             # another daemon holds the lock: it starts, and will serve, or it ends, and will release the lock
             if endpoint.accepts(Path(arguments[0])):

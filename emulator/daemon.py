@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -26,6 +27,8 @@ from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.log_file import LogRotation
+from softnpu.emulator.supervisor import child_process
+from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_DEADLINE_S = 30.0
+LEAST_DESCRIPTORS = 32
 _INTERRUPTED_S = 5.0
 _READY = re.compile(rb"ready (\d+)\n")
 
@@ -60,15 +64,15 @@ class LineLimit(logging.Filter):
         return count <= self._lines
 
 
-def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
+def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: bool = True) -> int:
     """Run a daemon in this process until it has to stop; return the signal that ended it, or 0.
 
     It ends by request, SIGTERM, SIGINT, or when it is idle. Writes `ready` to `ready_fd` once every engine
-    executes. Raises `Refused` if the socket is in use.
+    executes, or without `engines` as soon as it takes connections. Raises `Refused` if the socket is in use.
     """
     # who only starts a daemon in the background does not wait for these
     from softnpu.emulator.served_socket import ServedSocket
-    from softnpu.emulator.supervisor.supervisor import Supervisor, raise_descriptor_limit
+    from softnpu.emulator.supervisor.supervisor import Supervisor
 
     settings.check()
     ensure_home()
@@ -80,6 +84,9 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
         supervisor = Supervisor(settings, served.listener, served.close)
         served.record(supervisor.status_path)
         stops.apply_to(supervisor)
+        if ready_fd is not None and not engines:
+            _write_ready(ready_fd)
+            ready_fd = None
         _announce_ready(supervisor, ready_fd)
         strict = ", strict" if settings.is_strict else ""
         log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
@@ -87,6 +94,23 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None) -> int:
     finally:
         served.close()
     return stops.number
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session.
+
+    Refuses a limit with which it could not serve a single program.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            "limit of descriptors",
+            found=f"{hard}",
+            expected=f"{LEAST_DESCRIPTORS} or more",
+            hint="raise it (ulimit -Hn, or --ulimit nofile of a container)",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -141,9 +165,14 @@ def start_background(settings: DaemonSettings) -> int:
         )
         os.close(write_end)
         os.close(output)
-        with _ended_if_interrupted(process):
+        with _ended_if_interrupted(process.pid):
             answer = _read_answer(reader.fileno(), START_DEADLINE_S)
             process.wait(START_DEADLINE_S)
+    return _check_answer(answer, log_file)
+
+
+def _check_answer(answer: bytes, log_file: Path) -> int:
+    """The pid of the daemon that is ready. Raises `Refused` if none is."""
     ready = _READY.fullmatch(answer)
     if ready:
         return int(ready.group(1))
@@ -161,20 +190,48 @@ def start_background(settings: DaemonSettings) -> int:
 
 
 @contextmanager
-def _ended_if_interrupted(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the daemon that `process` starts, which is in its group, if the block is interrupted (Ctrl-C)."""
+def _ended_if_interrupted(pid: int) -> Iterator[None]:
+    """End the daemon in the process group of our child `pid` if the block is interrupted (Ctrl-C)."""
     try:
         yield
     except BaseException:
         with suppress(ProcessLookupError):
             for number in (signal.SIGTERM, signal.SIGKILL):
-                os.killpg(process.pid, number)
+                os.killpg(pid, number)
                 end = time.monotonic() + _INTERRUPTED_S
                 while time.monotonic() < end:
-                    process.poll()
-                    os.killpg(process.pid, 0)
+                    with suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+                    os.killpg(pid, 0)
                     time.sleep(0.01)  # the daemon is no child of this process
         raise
+
+
+def start_by_fork(settings: DaemonSettings) -> bool:
+    """Start a daemon in a process that is forked from this one, and wait until it takes connections.
+
+    Its engines may still be starting then. Returns whether this is the process that waited; in the other one
+    the daemon has ended. For a program that does nothing else. Raises `Refused` with the daemon's own reason.
+    """
+    settings.check()
+    _prepare_folder(settings)
+    log_file = endpoint.log_path(Path(settings.socket))
+    output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
+    read_end, write_end = (linux.above_streams(end) for end in os.pipe())
+    if pid := os.fork():
+        os.close(write_end)
+        os.close(output)
+        with os.fdopen(read_end, "rb") as reader, _ended_if_interrupted(pid):
+            _check_answer(_read_answer(reader.fileno(), START_DEADLINE_S), log_file)
+        return True
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, stream in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(fd, stream)
+    for fd in (read_end, output, nothing):
+        os.close(fd)
+    _serve_in_background(settings, write_end, engines=False)
+    return False
 
 
 def run_as_program(arguments: list[str]) -> int:
@@ -182,12 +239,17 @@ def run_as_program(arguments: list[str]) -> int:
     if os.fork():
         return 0  # the daemon becomes a child of init: its starter need not wait for its end
     settings = msgspec.json.decode(arguments[0], type=DaemonSettings)
-    ready_fd = int(arguments[1])
+    return _serve_in_background(settings, int(arguments[1]), engines=True)
+
+
+def _serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bool) -> int:
     configure_logging(settings.log_level)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
     try:
-        serve(settings, ready_fd)
+        raise_descriptor_limit()
+        child_process.start_early(ChildProgram.ENGINE)
+        serve(settings, ready_fd, engines=engines)
     except Refused as error:
         os.write(ready_fd, msgspec.json.encode(error.info))
         log.error("%s", error)
@@ -267,14 +329,18 @@ def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
         if not waiting:
             supervisor.watch_idle()
         if not waiting and ready_fd is not None:
-            try:
-                os.write(ready_fd, b"ready %d\n" % os.getpid())
-            except BrokenPipeError:
-                log.info("the process that started this daemon has ended")
-            os.close(ready_fd)
+            _write_ready(ready_fd)
 
     for device in supervisor.devices:
         device.on_ready = partial(ready, device.info.index)
+
+
+def _write_ready(fd: int) -> None:
+    try:
+        os.write(fd, b"ready %d\n" % os.getpid())
+    except BrokenPipeError:
+        log.info("the process that started this daemon has ended")
+    os.close(fd)
 
 
 def _nothing() -> None:

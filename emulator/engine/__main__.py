@@ -22,6 +22,9 @@ def main(arguments: list[str]) -> int:
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
+    lean_openvino.leave_out_converter()
+    from softnpu.emulator.engine.engine import Engine  # takes long: the supervisor is being imported as well
+
     packet = channel.receive()
     if packet is None:
         return 0
@@ -30,9 +33,6 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
-    lean_openvino.leave_out_converter()
-    from softnpu.emulator.engine.engine import Engine
-
     engine = Engine(channel, setup, states_fd, page_fd, staging_fd)
     os.close(states_fd)
     os.close(page_fd)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 import os
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
-from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.supervisor import child_process
+from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 
 _BACKLOG = 200_000  # frames: a restarted engine gets every object of every session at once
-
-
-class ChildProgram(enum.StrEnum):
-    """The modules that children run, by name: the supervisor must not import what computes."""
-
-    ENGINE = "softnpu.emulator.engine"
-    COMPILER = "softnpu.emulator.compiler"
 
 
 class Child:
@@ -45,16 +36,7 @@ class Child:
         self._on_frame = on_frame
         self._on_end = on_end
         self._on_full = on_full
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables, more_fds = failpoints.inherited()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(), *more_fds),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **variables},
-                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
-            )
+        self.process, ours = child_process.take(program)
         ours.setblocking(False)
         self._channel = Channel(ours)
         self._outbox = Outbox(self._channel, self._watch, _BACKLOG)

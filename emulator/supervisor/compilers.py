@@ -20,7 +20,8 @@ from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
-from softnpu.emulator.supervisor.child import Child, ChildProgram
+from softnpu.emulator.supervisor.child import Child
+from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning

@@ -23,7 +23,8 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.announcements import Announcements
 from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
-from softnpu.emulator.supervisor.child import Child, ChildProgram
+from softnpu.emulator.supervisor.child import Child
+from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.idle_memory import IdleMemory
 from softnpu.emulator.supervisor.image_loads import ImageLoads
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback

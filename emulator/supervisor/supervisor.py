@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -34,7 +33,6 @@ from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
 from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.users import User, Users
 
-LEAST_DESCRIPTORS = 32
 """What a daemon with one device and two programs needs."""
 
 log = logging.getLogger(__name__)
@@ -302,20 +300,3 @@ class Supervisor:
     def _sessions_for(self, user: User) -> list[Session]:
         sessions = [client.session for client in self._clients.values() if client.session is not None]
         return [session for session in sessions if user.commands or session.user is user]
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session.
-
-    Refuses a limit with which it could not serve a single program.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        raise refuse(
-            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-            "limit of descriptors",
-            found=f"{hard}",
-            expected=f"{LEAST_DESCRIPTORS} or more",
-            hint="raise it (ulimit -Hn, or --ulimit nofile of a container)",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -15,7 +15,7 @@ import pytest
 from softnpu.driver import GraphSource
 from softnpu.emulator.compiler import worker
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.supervisor.child import ChildProgram
+from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon

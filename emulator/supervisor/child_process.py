@@ -1,0 +1,62 @@
+"""Starting the processes of engines and compiler workers.
+
+The first engine is started before the supervisor is imported (`start_early`), so that both import what they
+need side by side; this module imports little for that.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import subprocess
+import sys
+from typing import Final, NamedTuple
+
+from softnpu.emulator.common import failpoints
+
+
+class ChildProgram(enum.StrEnum):
+    """The modules that children run, by name: the supervisor must not import what computes."""
+
+    ENGINE = "softnpu.emulator.engine"
+    COMPILER = "softnpu.emulator.compiler"
+
+
+class ChildProcess(NamedTuple):
+    """`python -m PROGRAM FD PARENT_PID`, with `channel` to its FD."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+
+
+_early: Final[dict[ChildProgram, ChildProcess]] = {}
+
+
+def start_early(program: ChildProgram) -> None:
+    """Start a process for the first who wants one of this program. It ends with this process in any case."""
+    _early[program] = _start(program)
+
+
+def take(program: ChildProgram) -> ChildProcess:
+    """A process of this program: the one that was started early, or a new one. Raises `OSError`."""
+    early = _early.pop(program, None)
+    return _start(program) if early is None else early
+
+
+def _start(program: ChildProgram) -> ChildProcess:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    variables, more_fds = failpoints.inherited()
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(), *more_fds),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **variables},
+                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
+            )
+    except OSError:
+        ours.close()
+        raise
+    return ChildProcess(process, ours)
