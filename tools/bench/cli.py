@@ -62,7 +62,7 @@ def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
     if flags.html is not None:
         from softnpu.tools.bench import page
 
-        page.check(flags.html)
+        page.check(flags.html, "--html")
     found = report.show(measurements, flags.json)
     if flags.html is not None:
         page.write(found, flags.html)
@@ -337,6 +337,21 @@ def _recovery(
     return recovery.run(rounds)
 
 
+@app.command("page")
+def _page(
+    runs: Annotated[list[Path], typer.Argument(help="Runs, as --json prints them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")] = Path(
+        "bench.html"
+    ),
+) -> None:
+    """A page with tables and plots, as --html writes it, of saved runs."""
+    from softnpu.tools.bench import comparison, page
+
+    page.check(output, "--output")
+    page.write([row for run in runs for row in comparison.read(run)], output)
+    print_line(f"wrote {output}: open it in a browser")
+
+
 @app.command("compare")
 def _compare(
     ctx: typer.Context,
@@ -352,7 +367,7 @@ def _compare(
     from softnpu.tools.bench import comparison
 
     found = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
-    slower = sum(change.slower for change in found.changes)
+    slower = [change for change in found.changes if change.slower]
     if json or ctx.obj.json:
         print_json(found)
     else:
@@ -360,6 +375,8 @@ def _compare(
         for what, names in (("only before", found.missing), ("only after", found.added)):
             for name in names:
                 print_line(f"{what}: {name}")
-        print_line(f"{format_count(len(found.changes), 'figure')} compared, {slower} slower")
+        print_line(f"{format_count(len(found.changes), 'figure')} compared, {len(slower)} slower")
     if slower and (check or ctx.obj.check):
+        for change in slower:
+            print_line(f"slower: {comparison.sentence(change)}", console=err)
         raise typer.Exit(1)

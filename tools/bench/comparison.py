@@ -98,6 +98,12 @@ def name(row: Change | Measurement) -> str:
     return _name((row.bench, row.metric, row.peer or "", row.size or 0))
 
 
+def sentence(row: Change) -> str:
+    """A figure and how it has changed in one line."""
+    worse = "" if row.factor is None else f", worse by {row.factor:.2f}"
+    return f"{name(row)}: {row.before:g} before, {row.after:g} after{worse}"
+
+
 def _change(before: Measurement, after: Measurement, tolerance: float) -> Change:
     by_ratio = before.ratio is not None and after.ratio is not None
     old, new = (before.ratio, after.ratio) if by_ratio else (before.value, after.value)

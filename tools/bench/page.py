@@ -12,15 +12,14 @@ from typing import Any, Final
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.pages import plotting, rendering
 
-_OPTION: Final = "--html"
 _WIDTH: Final = 8.0
 _COLUMNS: Final = 3
 
 
-def check(path: Path) -> None:
+def check(path: Path, option: str) -> None:
     """Refuse a page that cannot be written, before anything is measured."""
-    rendering.check_target(_OPTION, path)
-    rendering.require("matplotlib", _OPTION)
+    rendering.check_target(option, path)
+    rendering.require("matplotlib", option)
 
 
 def write(rows: Sequence[Measurement], path: Path) -> None:

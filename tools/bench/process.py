@@ -14,7 +14,7 @@ from softnpu.tools.failures import ToolError
 
 READY: Final = "ready"
 _START_S: Final = 180.0
-_END_S: Final = 10.0
+_END_S: Final = 60.0
 
 
 class TalkingProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +16,8 @@ from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.tools.bench import large_model
 from softnpu.tools.bench.load import variable
 from softnpu.tools.bench.memory import total
-from softnpu.tools.bench.requests import DeviceRequest
-from softnpu.tools.bench.rounds import median
+from softnpu.tools.bench.requests import HostRequest, Request, compile_on_host, random_inputs
+from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.bench.scale_client import prepare
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.bench.weights import Compilations, Kind
@@ -44,7 +45,8 @@ def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
 def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iterator[Point]:
     context = driver.devices[0].create_context()
     queue = context.create_command_queue()
-    loaded: list[DeviceRequest] = []
+    loaded: list[Request] = []
+    host: list[Request] = []
     before = total(driver.daemon_pid, ())
     for size in sizes:
         new = size - len(loaded)
@@ -52,12 +54,22 @@ def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iter
         while len(loaded) < size:
             loaded.append(prepare(context, queue, paths[len(loaded)]))
         yield Point("compiled and loaded", size, (time.perf_counter() - begin) / new * 1e3, "ms")
-        turns = [_in_turn(loaded) for _ in range(_TURNS)]
-        yield Point("inference", size, median(turns) * 1e6, "us")
+        while len(host) < size:
+            host.append(_on_host(paths[len(host)]))
+        sides = {"device": partial(_in_turn, loaded), "host": partial(_in_turn, host)}
+        times = interleave(sides, _TURNS)
+        yield Point("inference", size, median(times["device"]) * 1e6, "us")
+        yield Point("inference, OpenVINO CPU", size, median(times["host"]) * 1e6, "us", judged=False)
         yield Point("memory", size, (total(driver.daemon_pid, ()) - before) / size / (1 << 20), "MiB")
 
 
-def _in_turn(loaded: Sequence[DeviceRequest]) -> float:
+def _on_host(path: Path) -> Request:
+    model = ov.Core().read_model(path)
+    config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    return HostRequest(compile_on_host(model, config), random_inputs(model))
+
+
+def _in_turn(loaded: Sequence[Request]) -> float:
     """Seconds of one inference, when all models take turns."""
     begin = time.perf_counter()
     for number in range(_INFERENCES):

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """What each of `size` units costs."""
+    """What each of `size` units costs; without `judged` the curve is that of a peer, shown beside ours."""
 
     cost: str
     size: int
     value: float
     unit: str
+    judged: bool = True
