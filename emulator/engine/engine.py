@@ -24,7 +24,7 @@ from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
-from softnpu.emulator.engine.queue_table import QueueTable
+from softnpu.emulator.engine.queue_table import LOOK_NS, QueueTable
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.engine.staging import Staging
@@ -149,6 +149,7 @@ class Engine:
         if now_ns is None or now_ns >= self._counters.due_ns:
             self._counters.queued = self._queues.note_waiting()
             self._counters.write(now_ns)
+            self._counters.due_ns += len(self._queues.awake) * LOOK_NS
 
     def _poll(self, timeout_s: float) -> None:
         while self._unmapped:

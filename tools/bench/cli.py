@@ -23,8 +23,13 @@ Shapes = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
 ]
 Precision = Annotated[str, typer.Option(help="On all sides: f32, bf16 or f16.")]
-_DEFAULT_INFER_MODEL = "yolov8n"
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with tables and plots.")
+]
+_DEFAULT_MODEL = "yolov8n"
 _DEFAULT_MEMORY_MODEL = "minilm"
+_DIGITS = "digits"
+_GIB = 1 << 30
 
 app = application("bench", "Measure this machine's emulated NPU against its peers.", no_args_is_help=False)
 
@@ -34,30 +39,51 @@ class Flags(NamedTuple):
 
     json: bool
     check: bool
+    html: Path | None
 
 
 @app.callback(invoke_without_command=True)
-def everything(ctx: typer.Context, json: JsonOption = False, check: CheckOption = False) -> None:
-    """Without a command: all benchmarks, shortly."""
-    ctx.obj = Flags(json, check)
+def everything(
+    ctx: typer.Context,
+    json: JsonOption = False,
+    check: CheckOption = False,
+    html: HtmlOption = None,
+    big: Annotated[
+        bool, typer.Option("--big", help="Without a command: also weights, clients -n 64 and scale.")
+    ] = False,
+) -> None:
+    """Without a command: all benchmarks but those of --big, shortly, in a few minutes."""
+    ctx.obj = Flags(json, check, html)
     if ctx.invoked_subcommand is None:
-        _finish(_all(), ctx.obj)
+        _finish(_all(big), ctx.obj)
 
 
 def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
-    met = report.show(measurements, flags.json)
-    if flags.check and not met:
+    if flags.html is not None:
+        from softnpu.tools.bench import page
+
+        page.check(flags.html, "--html")
+    found = report.show(measurements, flags.json)
+    if flags.html is not None:
+        page.write(found, flags.html)
+        print_line(f"wrote {flags.html}: open it in a browser", console=err)
+    missed = [row for row in found if row.ok is False]
+    if flags.check and missed:
+        for row in missed:
+            print_line(f"missed: {report.sentence(row)}", console=err)
         raise typer.Exit(1)
 
 
 def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], None]:
-    """Register what yields figures as a command, which takes --json and --check besides."""
+    """Register what yields figures as a command, which takes --json, --check and --html besides."""
 
     def register(measure: Callable[..., Iterator[Measurement]]) -> None:
-        def command(ctx: typer.Context, json: bool, check: bool, **options: Any) -> None:
-            _finish(measure(**options), Flags(json or ctx.obj.json, check or ctx.obj.check))
+        def command(ctx: typer.Context, json: bool, check: bool, html: Path | None, **options: Any) -> None:
+            before: Flags = ctx.obj
+            flags = Flags(json or before.json, check or before.check, html or before.html)
+            _finish(measure(**options), flags)
 
-        added = {"ctx": typer.Context, "json": JsonOption, "check": CheckOption}
+        added = {"ctx": typer.Context, "json": JsonOption, "check": CheckOption, "html": HtmlOption}
         parameters = [
             Parameter("ctx", Parameter.KEYWORD_ONLY),
             *(
@@ -65,6 +91,7 @@ def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], Non
                 for value in inspect.signature(measure).parameters.values()
             ),
             *(Parameter(flag, Parameter.KEYWORD_ONLY, default=False) for flag in ("json", "check")),
+            Parameter("html", Parameter.KEYWORD_ONLY, default=None),
         ]
         hints = {**get_type_hints(measure, include_extras=True), **added}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -76,24 +103,47 @@ def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], Non
     return register
 
 
-def _all() -> Iterator[Measurement]:
-    from softnpu.tools.bench import copies, infer, lists, load, memory, native, recovery, start, submit
-    from softnpu.tools.bench.model import BenchModel, find_model
-    from softnpu.tools.demo.digits import model_path
+def _all(big: bool) -> Iterator[Measurement]:
+    from softnpu.tools.bench import clients, copies, infer, lists, load, memory, recovery, submit
+    from softnpu.tools.bench.model import find_model
 
     yield from submit.run(3000)
-    try:
-        yield from native.run(3000)
-        yield from start.run(BenchModel("digits", model_path(), {}), 3)
-    except (ToolError, ZeError) as error:
-        # nobody needs a compiler for the other figures
-        print_line(f"not measured: {describe(error)}", console=err)
-    yield from infer.run(find_model(_DEFAULT_INFER_MODEL, ()), 100, 0, "f32")
-    yield from load.run(find_model(_DEFAULT_INFER_MODEL, ()), 1)
+    yield from _with_native_driver()
+    for name, count in ((_DIGITS, 2000), (_DEFAULT_MODEL, 100)):
+        yield from infer.run(find_model(name, ()), count, 0, "f32")
+    for name in (_DIGITS, _DEFAULT_MODEL):
+        yield from clients.run(find_model(name, ()), 8, 5, 1.0, "f32")
+    yield from load.run(find_model(_DEFAULT_MODEL, ()), 1)
     yield from memory.run(find_model(_DEFAULT_MEMORY_MODEL, ()), 4, True)
     yield from lists.run(1000, 30)
     yield from copies.run(256 * 2**20, 5)
     yield from recovery.run(1)
+    if big:
+        yield from _big()
+
+
+def _with_native_driver() -> Iterator[Measurement]:
+    """What needs the native driver."""
+    from softnpu.tools.bench import language_model, native, start, tokens
+    from softnpu.tools.bench.model import find_model
+
+    try:
+        yield from native.run(3000)
+        yield from start.run(find_model(_DIGITS, ()), 3)
+        yield from tokens.run(language_model.LAYERS, language_model.WIDTH, 32, 5)
+    except (ToolError, ZeError) as error:
+        # nobody needs a compiler for the other figures
+        print_line(f"not measured: {describe(error)}", console=err)
+
+
+def _big() -> Iterator[Measurement]:
+    """What takes minutes, and up to 10 GiB."""
+    from softnpu.tools.bench import clients, scale, weights
+    from softnpu.tools.bench.model import find_model
+
+    yield from weights.run(2 * _GIB, 1)
+    yield from clients.run(find_model(_DEFAULT_MODEL, ()), 64, 3, 4.0, "f32")
+    yield from scale.run((), 0)
 
 
 @benchmark("submit")
@@ -110,7 +160,7 @@ def _submit(
 
 @benchmark("infer")
 def _infer(
-    model: Model,
+    model: Model = _DEFAULT_MODEL,
     shape: Shapes = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Inferences on each side.")] = 300,
     threads: Annotated[int, typer.Option(min=0, help="On both sides; 0: as many as OpenVINO likes.")] = 0,
@@ -152,7 +202,7 @@ def _native(
 
 @benchmark("clients")
 def _clients(
-    model: Model,
+    model: Model = _DEFAULT_MODEL,
     shape: Shapes = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Processes at once.")] = 8,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 9,
@@ -179,7 +229,7 @@ def _lists(
 
 @benchmark("load")
 def _load(
-    model: Model,
+    model: Model = _DEFAULT_MODEL,
     shape: Shapes = None,
     rounds: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 5,
 ) -> Iterator[Measurement]:
@@ -192,15 +242,54 @@ def _load(
 
 @benchmark("start")
 def _start(
-    model: Model = "",
+    model: Model = _DIGITS,
     rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 9,
 ) -> Iterator[Measurement]:
     """A whole process of one small inference, against the same on OpenVINO's CPU device."""
     from softnpu.tools.bench import start
-    from softnpu.tools.bench.model import BenchModel, find_model
-    from softnpu.tools.demo.digits import model_path
+    from softnpu.tools.bench.model import find_model
 
-    return start.run(find_model(model, ()) if model else BenchModel("digits", model_path(), {}), rounds)
+    return start.run(find_model(model, ()), rounds)
+
+
+@benchmark("tokens")
+def _tokens(
+    n: Annotated[int, typer.Option("-n", min=1, max=128, help="Tokens in a turn.")] = 64,
+    layers: Annotated[int, typer.Option(min=1, help="Of the language model.")] = 12,
+    width: Annotated[int, typer.Option(min=8, help="Of its layers, a multiple of 8.")] = 512,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 9,
+) -> Iterator[Measurement]:
+    """A language model with states, token by token, against OpenVINO's CPU device."""
+    from softnpu.tools.bench import tokens
+
+    return tokens.run(layers, width, n, rounds)
+
+
+@benchmark("weights")
+def _weights(
+    size: Annotated[
+        Any, typer.Option(parser=parse_size, metavar="SIZE", help="Of the weights, such as 2GiB.")
+    ] = "2GiB",
+    rounds: Annotated[int, typer.Option(min=1, help="Compilations of each kind.")] = 3,
+) -> Iterator[Measurement]:
+    """On request, 3 minutes: compiling 2 GiB of weights, against OpenVINO's CPU device."""
+    from softnpu.tools.bench import weights
+
+    return weights.run(int(size), rounds)
+
+
+@benchmark("scale")
+def _scale(
+    axis: Annotated[
+        list[str] | None,
+        typer.Argument(help="clients, models, 'model size', commands, allocations, sessions; without: all."),
+    ] = None,
+    most: Annotated[int, typer.Option(min=0, help="No larger size than this; 0: all sizes.")] = 0,
+) -> Iterator[Measurement]:
+    """On request, 5 minutes: what one more client, model, command, allocation or session costs."""
+    from softnpu.tools.bench import scale
+
+    return scale.run(axis or (), most)
 
 
 @benchmark("copy")
@@ -248,6 +337,21 @@ def _recovery(
     return recovery.run(rounds)
 
 
+@app.command("page")
+def _page(
+    runs: Annotated[list[Path], typer.Argument(help="Runs, as --json prints them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")] = Path(
+        "bench.html"
+    ),
+) -> None:
+    """A page with tables and plots, as --html writes it, of saved runs."""
+    from softnpu.tools.bench import comparison, page
+
+    page.check(output, "--output")
+    page.write([row for run in runs for row in comparison.read(run)], output)
+    print_line(f"wrote {output}: open it in a browser")
+
+
 @app.command("compare")
 def _compare(
     ctx: typer.Context,
@@ -263,7 +367,7 @@ def _compare(
     from softnpu.tools.bench import comparison
 
     found = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
-    slower = sum(change.slower for change in found.changes)
+    slower = [change for change in found.changes if change.slower]
     if json or ctx.obj.json:
         print_json(found)
     else:
@@ -271,6 +375,8 @@ def _compare(
         for what, names in (("only before", found.missing), ("only after", found.added)):
             for name in names:
                 print_line(f"{what}: {name}")
-        print_line(f"{format_count(len(found.changes), 'figure')} compared, {slower} slower")
+        print_line(f"{format_count(len(found.changes), 'figure')} compared, {len(slower)} slower")
     if slower and (check or ctx.obj.check):
+        for change in slower:
+            print_line(f"slower: {comparison.sentence(change)}", console=err)
         raise typer.Exit(1)

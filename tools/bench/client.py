@@ -3,76 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from softnpu.emulator.common import linux
 from softnpu.tools import failures
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.failures import ToolError
+from softnpu.tools.bench.process import READY, TalkingProcess
 
-READY = "ready"
-_START_S = 180.0
-_END_S = 10.0
 _INFERENCES = 3
 _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
-class ClientProcess:
+class ClientProcess(TalkingProcess):
     """A process that runs the model through `way`: a key of the `WAYS` of its module."""
 
     MODULE = "softnpu.tools.bench.client"
 
     def __init__(self, way: str, socket: Path, model: BenchModel, *more: str) -> None:
-        self._way = way
-        shapes = json.dumps(dict(model.shapes))
-        arguments = [way, str(socket), str(model.path), shapes, *more, str(os.getpid())]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.MODULE, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is for the caller, which ends it
+        super().__init__(
+            f"client through {way}",
+            self.MODULE,
+            [way, str(socket), str(model.path), json.dumps(dict(model.shapes)), *more],
         )
-        self.pid = self._process.pid
-
-    def wait_until_ready(self) -> None:
-        """Return when the model is loaded and the first inferences have ended."""
-        words = self.hear(_START_S)
-        if words != READY:
-            raise self.failure(words)
-
-    def hear(self, deadline_s: float) -> str:
-        """The next line that it prints; empty when it has ended."""
-        assert self._process.stdout is not None
-        heard = select.select([self._process.stdout], [], [], deadline_s)[0]
-        return self._process.stdout.readline().decode().strip() if heard else f"silent for {deadline_s:g} s"
-
-    def say(self, line: str) -> None:
-        """Send it a line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        self._process.stdin.flush()
-
-    def failure(self, words: str) -> ToolError:
-        """The error of a client that has said something else than what it should."""
-        return ToolError(
-            f"client through {self._way}", found=words or "it died", expected="inferences that end"
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=_END_S)
 
 
 def _through_driver(socket: Path, model: BenchModel) -> object:

@@ -14,8 +14,9 @@ import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.tools import failures
-from softnpu.tools.bench.client import READY, ClientProcess
+from softnpu.tools.bench.client import ClientProcess
 from softnpu.tools.bench.model import BenchModel
+from softnpu.tools.bench.process import READY
 
 _LATE_S = 60.0
 _WARM_UP = 3

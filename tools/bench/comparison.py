@@ -16,10 +16,10 @@ from rich.table import Table
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.failures import ToolError
 
-_MORE_IS_BETTER: Final = ("1/s", "1/turn", "GiB/s")
+_MORE_IS_BETTER: Final = ("1/s", "1", "GiB/s")
 """Units of figures that are better when they are larger."""
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, int]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     bench: str
     metric: str
     peer: str | None
+    size: int | None
     before: float
     after: float
     by_ratio: bool
@@ -83,13 +84,24 @@ def table(comparison: Comparison) -> Table:
     for row in comparison.changes:
         mark = " x" if row.by_ratio else ""
         made.add_row(
-            f"{row.bench}: {row.metric}" + (f", against {row.peer}" if row.peer else ""),
+            name(row),
             f"{row.before:g}{mark}",
             f"{row.after:g}{mark}",
             "" if row.factor is None else f"{row.factor:.2f}",
             "[red]slower[/]" if row.slower else "",
         )
     return made
+
+
+def name(row: Change | Measurement) -> str:
+    """What identifies a figure."""
+    return _name((row.bench, row.metric, row.peer or "", row.size or 0))
+
+
+def sentence(row: Change) -> str:
+    """A figure and how it has changed in one line."""
+    worse = "" if row.factor is None else f", worse by {row.factor:.2f}"
+    return f"{name(row)}: {row.before:g} before, {row.after:g} after{worse}"
 
 
 def _change(before: Measurement, after: Measurement, tolerance: float) -> Change:
@@ -103,6 +115,7 @@ def _change(before: Measurement, after: Measurement, tolerance: float) -> Change
         bench=before.bench,
         metric=before.metric,
         peer=before.peer,
+        size=before.size,
         before=old,
         after=new,
         by_ratio=by_ratio,
@@ -112,9 +125,9 @@ def _change(before: Measurement, after: Measurement, tolerance: float) -> Change
 
 
 def _key(row: Measurement) -> Key:
-    return row.bench, row.metric, row.peer or ""
+    return row.bench, row.metric, row.peer or "", row.size or 0
 
 
 def _name(key: Key) -> str:
-    bench, metric, peer = key
-    return f"{bench}: {metric}" + (f", against {peer}" if peer else "")
+    bench, metric, peer, size = key
+    return f"{bench}: {metric}" + (f", {size}" if size else "") + (f", against {peer}" if peer else "")

@@ -92,6 +92,10 @@ class Fills:
             )
         return taken
 
+    def close(self) -> None:
+        """Give everything back."""
+        self._context.destroy()
+
     def on_host(self) -> float:
         """Seconds of the same fills in this process."""
         start = time.perf_counter()

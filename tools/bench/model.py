@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from softnpu.tools.demo.digits import model_path
 from softnpu.tools.failures import ToolError
 from softnpu.tools.inputs import parse_shapes
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import get
+
+DIGITS = "digits"
+"""The small model of the demonstration, which needs no download."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -24,18 +28,20 @@ class BenchModel:
 
 
 def find_model(text: str, options: Sequence[str] | None) -> BenchModel:
-    """`text` is a path, or a name that `softnpu models ls` shows; that is fetched when the cache lacks it.
+    """`text` is a path, `digits`, or a name that `softnpu models ls` shows, fetched if it is missing.
 
     `options` are those of `--shape`. Raises `ToolError` when the text is neither.
     """
     path, shapes = Path(text), parse_shapes(options or ())
     if path.is_file():
         return BenchModel(path.stem, path, shapes)
+    if text == DIGITS:
+        return BenchModel(text, model_path(), shapes)
     entry = CATALOGUE.get(text)
     if entry is None:
         raise ToolError(
             f"model {text}",
             found="no such file",
-            expected=f"a file, or one of {', '.join(sorted(CATALOGUE))}",
+            expected=f"a file, or one of {', '.join(sorted([DIGITS, *CATALOGUE]))}",
         )
     return BenchModel(text, get(text), {**entry.shapes, **shapes})

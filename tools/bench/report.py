@@ -11,8 +11,8 @@ from softnpu.tools.bench.result import Measurement
 from softnpu.tools.console import out, print_json
 
 
-def show(measurements: Iterable[Measurement], json: bool) -> bool:
-    """Print all; return whether no target was missed. What was measured is shown though the rest fails."""
+def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:
+    """Print and return all. What was measured is shown though the rest fails."""
     found: list[Measurement] = []
     try:
         for measurement in measurements if json else _with_status(measurements):
@@ -22,7 +22,18 @@ def show(measurements: Iterable[Measurement], json: bool) -> bool:
             print_json(found)
         elif found:
             out.print(table(found))
-    return all(measurement.ok is not False for measurement in found)
+    return found
+
+
+def sentence(row: Measurement) -> str:
+    """A figure with its target in one line."""
+    value = f"{row.value:g} {row.unit}" if row.ratio is None else f"{row.ratio:g} of {row.peer}"
+    return f"{name(row)}: {value}; target {_number(row.target)}"
+
+
+def name(row: Measurement) -> str:
+    """Benchmark, metric and size of a figure."""
+    return f"{row.bench}: {row.metric}" + ("" if row.size is None else f", {row.size}")
 
 
 def _with_status(measurements: Iterable[Measurement]) -> Iterator[Measurement]:
@@ -45,7 +56,7 @@ def table(measurements: Iterable[Measurement]) -> Table:
     labels = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
     for row in measurements:
         made.add_row(
-            f"{row.bench}: {row.metric}",
+            name(row),
             f"{row.value:g} {row.unit}",
             row.peer or "",
             _number(row.peer_value),

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from softnpu.tools.bench import targets
+from softnpu.tools.bench.targets import Target
+
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `ratio` is value over peer value; without a target there is no verdict (`ok` None)."""
+    """One figure. `ratio` is value over peer value; without a target there is no verdict (`ok` None).
+
+    `size`: of how many (clients, commands, ...) it was measured, in figures that belong to one curve.
+    """
 
     bench: str
     metric: str
@@ -17,6 +23,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     target: float | None = None
     ok: bool | None = None
+    size: int | None = None
 
 
 def compared(
@@ -27,16 +34,13 @@ def compared(
     peer: str,
     peer_value: float,
     *,
-    at_most: float | None = None,
     at_least: float | None = None,
 ) -> Measurement:
-    """A figure beside a peer's. The bound, if any, holds for the ratio of the two."""
+    """A figure beside a peer's. The ratio has the bound of `targets`, or this one."""
     ratio = value / peer_value if peer_value else None
-    ok: bool | None = None
-    if ratio is not None and at_most is not None:
-        ok = ratio <= at_most
-    if ratio is not None and at_least is not None:
-        ok = ratio >= at_least
+    target = targets.find(bench, metric, peer)
+    if at_least is not None:
+        target = Target(bench, metric, peer, at_least, at_least=True)
     return Measurement(
         bench=bench,
         metric=metric,
@@ -45,8 +49,8 @@ def compared(
         peer=peer,
         peer_value=_rounded(peer_value),
         ratio=None if ratio is None else _rounded(ratio),
-        target=at_most if at_most is not None else at_least,
-        ok=ok,
+        target=None if target is None else target.bound,
+        ok=None if target is None or ratio is None else target.allows(ratio),
     )
 
 
@@ -58,11 +62,14 @@ def absolute(
     *,
     exactly: float | None = None,
     at_most: float | None = None,
+    size: int | None = None,
 ) -> Measurement:
     """A figure without a peer; with `exactly`, the value that it has to have, or a bound."""
     target = exactly if at_most is None else at_most
     ok = None if target is None else value == target if at_most is None else value <= at_most
-    return Measurement(bench=bench, metric=metric, value=_rounded(value), unit=unit, target=target, ok=ok)
+    return Measurement(
+        bench=bench, metric=metric, value=_rounded(value), unit=unit, target=target, ok=ok, size=size
+    )
 
 
 def _rounded(value: float) -> float:

@@ -1,21 +1,15 @@
-"""Plots as SVG inside of the page, in the page's own colours: light and dark need no second picture."""
+"""The plots of a report."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from softnpu.tools.console import format_count, format_time
 from softnpu.tools.model_report.gathering import Gathered, LayerTime
+from softnpu.tools.pages import plotting
 from softnpu.tools.pages.rendering import require
 
-# matplotlib takes colours, not variables: each of these stands for one, and is replaced in the SVG
-_COLOURS: Final = {
-    "--ink": "#010101", "--soft": "#020202", "--line": "#030303", "--series-1": "#040404",
-    "--series-2": "#050505", "--series-3": "#060606", "--series-4": "#070707",
-}  # fmt: skip
 _MOST_LAYERS: Final = 20
 _UNIT_SERIES: Final = {"DPU": "--series-1", "DMA": "--series-2", "SW": "--series-4"}
 
@@ -45,22 +39,21 @@ def time_by_layer(gathered: Gathered) -> str:
 
 def roofline(gathered: Gathered) -> str:
     """Layers below the two lines that bound them; none of them without an operation count."""
-    pyplot = require("matplotlib.pyplot", "--output")
     counted = [layer for layer in gathered.layers if layer.work.operations and layer.seconds]
     roof = gathered.roof
-    figure, axes = _figure(8.0, 4.2)
+    figure, axes = plotting.figure(8.0, 4.2)
     ends = _ends(counted, roof.ridge)
     axes.plot(
         [ends[0], roof.ridge, ends[1]],
         [roof.at(ends[0]) / 1e9, roof.operations / 1e9, roof.operations / 1e9],
-        color=_COLOURS["--soft"],
+        color=plotting.COLOURS["--soft"],
     )
     total = sum(layer.seconds for layer in counted) or 1.0
     axes.scatter(
         [layer.work.intensity for layer in counted],
         [layer.rate / 1e9 for layer in counted],
         s=[12 + 240 * layer.seconds / total for layer in counted],
-        color=_COLOURS["--series-1"],
+        color=plotting.COLOURS["--series-1"],
         alpha=0.65,
         linewidths=0,
     )
@@ -68,13 +61,11 @@ def roofline(gathered: Gathered) -> str:
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):  # between powers of ten labels would overlap
         axis.set_minor_formatter(require("matplotlib.ticker", "--output").NullFormatter())
-    axes.grid(True, color=_COLOURS["--line"], linewidth=0.6)
+    axes.grid(True, color=plotting.COLOURS["--line"], linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlabel("operations for each byte")
     axes.set_ylabel("10⁹ operations a second")
-    text = _svg(figure)
-    pyplot.close(figure)
-    return text
+    return plotting.svg(figure)
 
 
 def _ends(counted: Sequence[LayerTime], ridge: float) -> tuple[float, float]:
@@ -83,11 +74,13 @@ def _ends(counted: Sequence[LayerTime], ridge: float) -> tuple[float, float]:
 
 
 def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], colours: Sequence[str]) -> str:
-    pyplot = require("matplotlib.pyplot", "--output")
-    figure, axes = _figure(8.0, 0.5 + 0.27 * len(names))
+    figure, axes = plotting.figure(8.0, 0.5 + 0.27 * len(names))
     places = range(len(names))
     axes.barh(
-        places, [value * 1e3 for value in values], color=[_COLOURS[colour] for colour in colours], height=0.7
+        places,
+        [value * 1e3 for value in values],
+        color=[plotting.COLOURS[colour] for colour in colours],
+        height=0.7,
     )
     axes.set_yticks(list(places), names)
     axes.invert_yaxis()
@@ -95,49 +88,16 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], c
     axes.set_xlim(0, longest * 1.3)
     for place, value, text in zip(places, values, texts, strict=True):
         axes.text(
-            value * 1e3 + longest * 0.01, place, text, va="center", color=_COLOURS["--soft"], fontsize=9
+            value * 1e3 + longest * 0.01,
+            place,
+            text,
+            va="center",
+            color=plotting.COLOURS["--soft"],
+            fontsize=9,
         )
     axes.set_xlabel("ms")
     axes.tick_params(axis="y", length=0)
-    text = _svg(figure)
-    pyplot.close(figure)
-    return text
-
-
-def _figure(width: float, height: float) -> Any:
-    matplotlib = require("matplotlib", "--output")
-    matplotlib.use("svg")
-    settings: Mapping[str, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "softnpu",
-        "font.family": "sans-serif",
-        "font.size": 10,
-        "text.color": _COLOURS["--ink"],
-        "axes.edgecolor": _COLOURS["--line"],
-        "axes.labelcolor": _COLOURS["--soft"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": _COLOURS["--soft"],
-        "ytick.color": _COLOURS["--ink"],
-    }
-    matplotlib.rcParams.update(settings)
-    pyplot = require("matplotlib.pyplot", "--output")
-    return pyplot.subplots(figsize=(width, height), layout="constrained")
-
-
-def _svg(figure: Any) -> str:
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # ids are those of one document, and a page has several pictures
-    salt = f"p{abs(hash(text)) % 10**9}"
-    text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
-    text = re.sub(r"#(?=[A-Za-z_][\w-]*[\")])", f"#{salt}-", text)
-    for name, colour in _COLOURS.items():
-        text = text.replace(colour, f"var({name})")
-    return re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
+    return plotting.svg(figure)
 
 
 def _short(name: str, most: int = 38) -> str:

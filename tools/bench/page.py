@@ -1,0 +1,108 @@
+"""A run of benchmarks as a page: every figure with its verdict, and plots of targets and curves."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from softnpu.tools.bench.result import Measurement
+from softnpu.tools.pages import plotting, rendering
+
+_WIDTH: Final = 8.0
+_COLUMNS: Final = 3
+
+
+def check(path: Path, option: str) -> None:
+    """Refuse a page that cannot be written, before anything is measured."""
+    rendering.check_target(option, path)
+    rendering.require("matplotlib", option)
+
+
+def write(rows: Sequence[Measurement], path: Path) -> None:
+    """Write the page. Raises `ToolError` without jinja2 or matplotlib, and `OSError`."""
+    groups: dict[str, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(row.bench, []).append(row)
+    values: dict[str, Any] = {
+        "groups": groups,
+        "judged": sum(row.ok is not None for row in rows),
+        "missed": [row for row in rows if row.ok is False],
+        "targets": _targets(rows),
+        "curves": _curves(rows),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+    }
+    rendering.write(path, "bench.html", values, number=lambda value: "" if value is None else f"{value:g}")
+
+
+def cost_of_target(row: Measurement) -> float | None:
+    """How much of its target a ratio is: 1 is just met, more is missed. None without a target or a peer."""
+    if row.ok is None or not row.ratio or not row.target:
+        return None
+    part = row.ratio / row.target
+    more_is_better = row.ok is not (part <= 1) and part != 1
+    return 1 / part if more_is_better else part
+
+
+def _targets(rows: Sequence[Measurement]) -> str:
+    """Bars: the ratios in parts of their targets. Empty when no row has one."""
+    found = [(row, cost) for row in rows if (cost := cost_of_target(row)) is not None]
+    if not found:
+        return ""
+    figure, axes = plotting.figure(_WIDTH, 0.8 + 0.25 * len(found))
+    colours = ["--series-1" if row.ok else "--series-2" for row, _ in found]
+    places = range(len(found))
+    axes.barh(
+        places,
+        [cost - 1 for _, cost in found],
+        left=1,
+        color=[plotting.COLOURS[colour] for colour in colours],
+        height=0.7,
+    )
+    axes.axvline(1, color=plotting.COLOURS["--soft"], linewidth=1)
+    axes.set_yticks(list(places), [_label(row) for row, _ in found], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, min(4.0, max(1.2, *(cost for _, cost in found)) + 0.1))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("cost, in parts of the target")
+    return plotting.svg(figure)
+
+
+def _label(row: Measurement) -> str:
+    return f"{row.bench}: {row.metric}, {row.peer}".replace("OpenVINO CPU", "CPU")
+
+
+def _curves(rows: Sequence[Measurement]) -> str:
+    """A small plot for each curve: the cost of a unit against their number. Empty without curves."""
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        if row.size is not None:
+            curves.setdefault((row.metric, row.unit), {})[row.size] = row.value
+    if not curves:
+        return ""
+    lines = -(-len(curves) // _COLUMNS)
+    figure, axes = plotting.figure(_WIDTH * 1.2, 2.2 * lines, _COLUMNS, lines)
+    for spot, ((metric, unit), curve) in zip(axes.flat, curves.items(), strict=False):
+        _curve(spot, metric, unit, curve)
+    for spot in list(axes.flat)[len(curves) :]:
+        spot.set_visible(False)
+    return plotting.svg(figure)
+
+
+def _curve(axes: Any, metric: str, unit: str, curve: Mapping[int, float]) -> None:
+    axes.plot(
+        list(curve), list(curve.values()), color=plotting.COLOURS["--series-1"], marker="o", markersize=4
+    )
+    axes.set_xscale("log")
+    axes.set_ylim(0, max(curve.values()) * 1.15 or 1)
+    if min(curve.values()) > 0 and max(curve.values()) > 20 * min(curve.values()):
+        axes.set_yscale("log")
+        axes.set_ylim(min(curve.values()) / 2, max(curve.values()) * 2)
+    axes.set_title(metric, fontsize=9, color=plotting.COLOURS["--ink"])
+    axes.set_ylabel(unit, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(True, color=plotting.COLOURS["--line"], linewidth=0.6)

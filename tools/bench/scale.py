@@ -1,0 +1,72 @@
+"""`bench scale`: what one more costs, from the first to the last: clients, models, commands, allocations, ...
+
+A curve is a cost for each unit at several sizes. Its verdict compares the largest size with the smallest:
+up to the bound the cost for each unit does not grow. Costs at small sizes include what is paid once; so a
+second figure, without a target, compares the largest with the cheapest size of the curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from softnpu.tools.bench import scale_clients, scale_memory, scale_models, scale_sessions
+from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.scale_point import Point
+from softnpu.tools.failures import ToolError
+
+BENCH: Final = "scale"
+
+
+class Axis(NamedTuple):
+    """What grows, at which sizes, and how the costs at these sizes are measured."""
+
+    name: str
+    sizes: Sequence[int]
+    measure: Callable[[Sequence[int]], Iterator[Point]]
+
+
+AXES: Final = (
+    Axis("clients", (1, 4, 16, 64, 256), scale_clients.measure),
+    Axis("models", (1, 10, 50, 200), scale_models.measure_count),
+    Axis("model size", (1 << 20, 1 << 24, 1 << 28, 1 << 32), scale_models.measure_size),
+    Axis("commands", (1, 100, 10_000, 100_000), scale_memory.measure_commands),
+    Axis("allocations", (1, 100, 10_000, 100_000), scale_memory.measure_allocations),
+    Axis("sessions", (1, 10, 100, 1000), scale_sessions.measure),
+)
+
+
+def run(names: Sequence[str], most: int) -> Iterator[Measurement]:
+    """The curves of these axes, all without names; no size above `most`, if that is not 0."""
+    chosen = {axis.name: axis for axis in AXES}
+    for name in names or chosen:
+        if name not in chosen:
+            raise ToolError(f"axis {name}", found="no such axis", expected=f"one of {', '.join(chosen)}")
+    for name in names or chosen:
+        axis = chosen[name]
+        sizes = [size for size in axis.sizes if not most or size <= most]
+        yield from curves(name, axis.measure(sizes or axis.sizes[:1]))
+
+
+def curves(axis: str, points: Iterator[Point]) -> Iterator[Measurement]:
+    """A figure for each point, as it comes, and the verdicts on the curves at the end."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for point in points:
+        if point.judged:
+            found.setdefault((point.cost, point.unit), {})[point.size] = point.value
+        yield absolute(BENCH, f"{axis}: {point.cost}", point.unit, point.value, size=point.size)
+    for (cost, unit), curve in found.items():
+        yield from _verdicts(f"{axis}: {cost}", unit, curve)
+
+
+def _verdicts(metric: str, unit: str, curve: Mapping[int, float]) -> Iterator[Measurement]:
+    smallest, largest = min(curve), max(curve)
+    if smallest == largest:
+        return
+    name = f"{metric}, at the largest"
+    peers = {
+        f"{smallest}, at the smallest": smallest,
+        "at the cheapest": min(curve, key=lambda at: curve[at]),
+    }
+    for peer, size in peers.items():
+        yield compared(BENCH, name, unit, curve[largest], peer, curve[size])

@@ -1,0 +1,92 @@
+"""`bench scale`: how many models are loaded, and how large one is."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+from softnpu.driver import Driver
+from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.tools.bench import large_model
+from softnpu.tools.bench.load import variable
+from softnpu.tools.bench.memory import total
+from softnpu.tools.bench.requests import HostRequest, Request, compile_on_host, random_inputs
+from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.bench.scale_client import prepare
+from softnpu.tools.bench.scale_point import Point
+from softnpu.tools.bench.weights import Compilations, Kind
+from softnpu.tools.private_daemon import private_session
+
+_WEIGHTS: Final = 1 << 16
+_INFERENCES: Final = 400
+_TURNS: Final = 5
+
+
+def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
+    """Compiling and loading one more model of 64 KiB, an inference of each in turn, and the memory.
+
+    Each size goes on from the one before it: the cost of a model is that of the last ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
+        paths = []
+        for number in range(max(sizes)):
+            paths.append(Path(folder) / f"{number}.xml")
+            ov.serialize(large_model.build(_WEIGHTS, seed=number), paths[-1])
+        with variable(ENV_CACHE_DIR, ""), private_session() as driver:
+            yield from _loaded(driver, paths, sizes)
+
+
+def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iterator[Point]:
+    context = driver.devices[0].create_context()
+    queue = context.create_command_queue()
+    loaded: list[Request] = []
+    host: list[Request] = []
+    before = total(driver.daemon_pid, ())
+    for size in sizes:
+        new = size - len(loaded)
+        begin = time.perf_counter()
+        while len(loaded) < size:
+            loaded.append(prepare(context, queue, paths[len(loaded)]))
+        yield Point("compiled and loaded", size, (time.perf_counter() - begin) / new * 1e3, "ms")
+        while len(host) < size:
+            host.append(_on_host(paths[len(host)]))
+        sides = {"device": partial(_in_turn, loaded), "host": partial(_in_turn, host)}
+        times = interleave(sides, _TURNS)
+        yield Point("inference", size, median(times["device"]) * 1e6, "us")
+        yield Point("inference, OpenVINO CPU", size, median(times["host"]) * 1e6, "us", judged=False)
+        yield Point("memory", size, (total(driver.daemon_pid, ()) - before) / size / (1 << 20), "MiB")
+
+
+def _on_host(path: Path) -> Request:
+    model = ov.Core().read_model(path)
+    config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    return HostRequest(compile_on_host(model, config), random_inputs(model))
+
+
+def _in_turn(loaded: Sequence[Request]) -> float:
+    """Seconds of one inference, when all models take turns."""
+    begin = time.perf_counter()
+    for number in range(_INFERENCES):
+        loaded[number % len(loaded)].infer()
+    return (time.perf_counter() - begin) / _INFERENCES
+
+
+def measure_size(sizes: Sequence[int]) -> Iterator[Point]:
+    """Compiling, the first inference and the memory of one model from a file, for each MiB of its weights."""
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
+            compilations = Compilations(size, Path(folder))
+            compilations.prepare()
+            mib = large_model.weights_of(size) / (1 << 20)
+            for cost, cached in (("compiled", False), ("compiled, cached", True)):
+                answer, _ = compilations.on_npu(Kind("file", cached))
+                yield Point(cost, size, answer.compile_s / mib * 1e3, "ms")
+            answer, memory = compilations.on_npu(Kind("file", True), watched=True)
+            yield Point("first inference", size, answer.first_s / mib * 1e3, "ms")
+            yield Point("memory", size, memory.peak / (1 << 20) / mib, "MiB")

@@ -1,0 +1,43 @@
+"""`bench scale`: sessions that come, do a little, and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from softnpu.driver import Driver
+from softnpu.tools.bench.load import wait_for_rest
+from softnpu.tools.bench.memory import total
+from softnpu.tools.bench.scale_point import Point
+from softnpu.tools.bench.submit import EmptySubmission
+from softnpu.tools.private_daemon import private_daemon
+
+_ALLOCATION: Final = 1 << 20
+
+
+def measure(sizes: Sequence[int]) -> Iterator[Point]:
+    """What the last of so many sessions costs, and the memory of the daemon when they have gone.
+
+    Each size goes on from the one before it.
+    """
+    with private_daemon() as daemon:
+        _come_and_go(daemon.socket)  # what the daemon needs for its first session is there then
+        wait_for_rest(daemon)
+        done = 0
+        for size in sizes:
+            begin = time.perf_counter()
+            for _ in range(size - done):
+                _come_and_go(daemon.socket)
+            taken = (time.perf_counter() - begin) / (size - done)
+            done = size
+            yield Point("session", size, taken * 1e3, "ms")
+            yield Point("memory of the daemon", size, total(daemon.pid, ()) / (1 << 20), "MiB in all")
+
+
+def _come_and_go(socket: Path) -> None:
+    with Driver.open(socket, autostart=False) as driver:
+        empty = EmptySubmission(driver, 0)
+        driver.devices[0].create_context().alloc_host(_ALLOCATION).view().fill(1)
+        empty.ask()

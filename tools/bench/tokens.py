@@ -1,0 +1,75 @@
+"""`bench tokens`: a language model with states, token by token, against OpenVINO's CPU device.
+
+Each side is a process of its own and they take turns: the plugin, unmodified OpenVINO on the emulated device,
+and OpenVINO's CPU device. All write from the beginning in every turn, so all compute the same.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import openvino as ov
+
+from softnpu.driver import native_library
+from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.emulator.interface.environment import ENV_AUTOSTART
+from softnpu.tools.bench import language_model
+from softnpu.tools.bench.process import TalkingProcess
+from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.rounds import Round, interleave, median
+from softnpu.tools.bench.tokens_process import PLUGIN, TokensAnswer
+from softnpu.tools.private_daemon import private_daemon
+
+BENCH: Final = "tokens"
+_PEER: Final = "OpenVINO CPU"
+_NATIVE: Final = "unmodified OpenVINO"
+_WAYS: Final = {PLUGIN: PLUGIN, _NATIVE: "NPU", _PEER: "CPU"}
+_DEADLINE_S: Final = 120.0
+
+
+def run(layers: int, width: int, count: int, rounds: int) -> Iterator[Measurement]:
+    """Tokens a second; medians of `rounds` turns of `count` tokens each."""
+    native = native_library.find()
+    digests: set[str] = set()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-bench-")))
+        socket = stack.enter_context(private_daemon()).socket
+        model = folder / "language_model.xml"
+        ov.serialize(language_model.build(layers, width), model)
+        base = {**os.environ, ENV_CACHE_DIR: "", ENV_AUTOSTART: "0"}
+
+        def start(way: str) -> TalkingProcess:
+            environment: Mapping[str, str] = native.environment(socket, base) if way == _NATIVE else base
+            arguments = [_WAYS[way], str(model), str(socket)]
+            module = "softnpu.tools.bench.tokens_process"
+            return stack.enter_context(TalkingProcess(f"writer on {way}", module, arguments, environment))
+
+        writers = {way: start(way) for way in _WAYS}
+        for writer in writers.values():
+            writer.wait_until_ready()
+        sides: dict[str, Round] = {
+            way: partial(_turn, writer, count, digests) for way, writer in writers.items()
+        }
+        found = {way: count / median(times) for way, times in interleave(sides, rounds).items()}
+    name = f"{layers} layers"
+    for way in (PLUGIN, _NATIVE):
+        yield compared(BENCH, f"{name}: {way}", "1/s", found[way], _PEER, found[_PEER])
+    yield absolute(BENCH, f"{name}: outputs that differ", "outputs", len(digests) - 1, exactly=0)
+
+
+def _turn(writer: TalkingProcess, count: int, digests: set[str]) -> float:
+    writer.say(str(count))
+    words = writer.hear(_DEADLINE_S)
+    try:
+        answer = msgspec.json.decode(words, type=TokensAnswer)
+    except msgspec.DecodeError:
+        raise writer.failure(words) from None
+    digests.add(answer.digest)
+    return answer.seconds

@@ -1,0 +1,184 @@
+"""`bench weights`: compiling a model with much weight, from a file and from the memory of the program.
+
+Against OpenVINO's CPU device. Every compilation is a process of its own with a daemon of its own, at rest.
+What it takes in memory is measured in further processes, because looking slows them: the growth of all
+processes together, from the moment before the model is there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import openvino as ov
+
+from softnpu.tools.bench import large_model
+from softnpu.tools.bench.load import wait_for_rest
+from softnpu.tools.bench.memory import total
+from softnpu.tools.bench.process import TalkingProcess
+from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.rounds import median
+from softnpu.tools.bench.weights_process import WeightsAnswer, WeightsStart
+from softnpu.tools.console import format_bytes
+from softnpu.tools.failures import ToolError
+from softnpu.tools.private_daemon import private_daemon
+
+BENCH: Final = "weights"
+_PEER: Final = "OpenVINO CPU"
+_WEIGHTS: Final = "the weights"
+_DEADLINE_S: Final = 600.0
+_PAUSE_S: Final = 0.03
+_GIB: Final = 1 << 30
+
+
+class Kind(NamedTuple):
+    """A compilation: where the weights are, and whether the driver's cache has the model."""
+
+    source: str
+    cached: bool
+
+
+class Memory(NamedTuple):
+    """Bytes that all processes have grown by: at most, and with the model loaded."""
+
+    peak: int
+    after: int
+
+
+_FILE: Final = "file"
+_PROCESS: Final = "process memory"
+_KINDS: Final = (Kind(_FILE, False), Kind(_FILE, True), Kind(_PROCESS, False))
+
+
+def run(size: int, rounds: int) -> Iterator[Measurement]:
+    """Medians of `rounds` compilations of each kind of about `size` bytes, and their memory."""
+    with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
+        compilations = Compilations(size, Path(folder))
+        compilations.prepare()
+        ours: dict[Kind, list[WeightsAnswer]] = defaultdict(list)
+        theirs: dict[str, list[WeightsAnswer]] = defaultdict(list)
+        for _ in range(rounds):
+            for kind in _KINDS:
+                ours[kind].append(compilations.on_npu(kind)[0])
+                if not kind.cached:
+                    theirs[kind.source].append(compilations.on_cpu(kind.source)[0])
+        for kind in _KINDS:
+            mine, peer = ([answer.compile_s for answer in side] for side in (ours[kind], theirs[kind.source]))
+            metric = f"{_name(size)}, {kind.source}: compile, {'cached' if kind.cached else 'cold'}"
+            yield compared(BENCH, metric, "s", median(mine), _PEER, median(peer))
+        yield from _memory(compilations, size)
+        answers = [answer for side in (*ours.values(), *theirs.values()) for answer in side]
+        different = len({answer.outputs for answer in answers}) - 1
+        yield absolute(BENCH, f"{_name(size)}: outputs that differ", "outputs", different, exactly=0)
+
+
+def _memory(compilations: Compilations, size: int) -> Iterator[Measurement]:
+    weights = large_model.weights_of(size)
+    for source in (_FILE, _PROCESS):
+        (_, mine), (_, peer) = (
+            compilations.on_npu(Kind(source, False), watched=True),
+            compilations.on_cpu(source, watched=True),
+        )
+        name = f"{_name(size)}, {source}"
+        for metric, value, other in (
+            ("memory", mine.after, peer.after),
+            ("peak memory", mine.peak, peer.peak),
+        ):
+            yield compared(BENCH, f"{name}: {metric}", "GiB", value / _GIB, _PEER, other / _GIB)
+        yield compared(BENCH, f"{name}: peak memory", "GiB", mine.peak / _GIB, _WEIGHTS, weights / _GIB)
+
+
+def _name(size: int) -> str:
+    return format_bytes(size)
+
+
+class Compilations:
+    """Starts processes; the model's file and the cache lie in `folder`."""
+
+    def __init__(self, size: int, folder: Path) -> None:
+        self._size = size
+        self._folder = folder
+        self._model = folder / "large.xml"
+        self._count = 0
+
+    def prepare(self) -> None:
+        """Write the file, and fill the driver's cache."""
+        ov.serialize(large_model.build(self._size), self._model)
+        self.on_npu(Kind(_FILE, True), prepare=True)
+
+    def on_npu(
+        self, kind: Kind, *, watched: bool = False, prepare: bool = False
+    ) -> tuple[WeightsAnswer, Memory]:
+        """A compilation on an emulated device. Raises `ToolError` when it was another kind."""
+        self._count += 1
+        cache = self._folder / ("cache" if kind.cached else f"empty-{self._count}")
+        cache.mkdir(exist_ok=True)
+        with private_daemon() as daemon:
+            wait_for_rest(daemon)
+            start = self._start("npu", kind.source, str(daemon.socket), str(cache))
+            answer, memory = _compile(start, daemon.pid, watched)
+        if answer.cached != (kind.cached and not prepare):
+            found = "came from a cache" if answer.cached else "was compiled anew"
+            raise ToolError(f"model of {_name(self._size)}", found=f"it {found}", expected="the other way")
+        return answer, memory
+
+    def on_cpu(self, source: str, *, watched: bool = False) -> tuple[WeightsAnswer, Memory]:
+        """A compilation on OpenVINO's CPU device."""
+        return _compile(self._start("cpu", source), None, watched)
+
+    def _start(self, side: str, source: str, socket: str = "", cache: str = "") -> WeightsStart:
+        model = str(self._model) if source == _FILE else ""
+        return WeightsStart(side=side, size=self._size, model=model, socket=socket, cache=cache)
+
+
+def _compile(start: WeightsStart, daemon: int | None, watched: bool) -> tuple[WeightsAnswer, Memory]:
+    name = f"compilation on the {start.side}"
+    words = msgspec.json.encode(start).decode()
+    with ExitStack() as stack:
+        process = stack.enter_context(TalkingProcess(name, "softnpu.tools.bench.weights_process", [words]))
+        process.wait_until_ready()
+        watch = stack.enter_context(_Watch(daemon, process.pid)) if watched else None
+        process.say("go")
+        said = process.hear(_DEADLINE_S)
+        try:
+            answer = msgspec.json.decode(said, type=WeightsAnswer)
+        except msgspec.DecodeError:
+            raise process.failure(said) from None
+        return answer, Memory(0, 0) if watch is None else watch.stop()
+
+
+class _Watch:
+    """Looks again and again how much memory a program and its daemon have."""
+
+    def __init__(self, daemon: int | None, pid: int) -> None:
+        self._daemon, self._pids = daemon, [pid]
+        self._before = self._peak = total(daemon, self._pids)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def stop(self) -> Memory:
+        """The growth since the beginning."""
+        after = total(self._daemon, self._pids)
+        self._end()
+        return Memory(max(self._peak, after) - self._before, after - self._before)
+
+    def _look(self) -> None:
+        while not self._ended.wait(_PAUSE_S):
+            self._peak = max(self._peak, total(self._daemon, self._pids))
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
