@@ -100,6 +100,11 @@ def _parameter(spec: PortSpec) -> Any:
     return node
 
 
+def bytes_of(kind: Any, elements: int) -> int:
+    """The memory of so many elements; of types below 8 bits several are in a byte."""
+    return (elements * int(kind.bitwidth) + 7) // 8
+
+
 def element_type(spec: PortSpec) -> Any:
     """`openvino.Type` of a port."""
     return getattr(ov.Type, spec.element_type)

@@ -13,7 +13,7 @@ import openvino as ov
 from softnpu.driver import Allocation, Context, ZeError
 from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InputError
-from softnpu.plugin.ports import element_type
+from softnpu.plugin.ports import bytes_of, element_type
 from softnpu.plugin.remote_tensor import RemoteTensor
 from softnpu.plugin.signature import PortSpec
 
@@ -33,6 +33,8 @@ class Slot:
         self._kind = "input" if is_input else "output"
         self._partial: Any = port.partial_shape
         self._type: Any = element_type(port)
+        self._is_packed = self._type.bitwidth < 8  # several elements in a byte: numpy has no such types
+        self._is_of_numpy = ov.Type(self._type.to_dtype()) == self._type
         self._foreign = False
         self.port = port
         self._reserve(_initial_shape(self._partial), self._initial_elements())
@@ -43,7 +45,7 @@ class Slot:
     @property
     def shape(self) -> Shape:
         """The current shape of the tensor."""
-        return shape_of(self.tensor)
+        return tuple(self.tensor.shape) if self._is_packed else shape_of(self.tensor)
 
     def set(self, tensor: Any) -> None:
         """Use another tensor from now on. Raises `InputError` if it does not fit the port."""
@@ -60,6 +62,9 @@ class Slot:
             self._check(value)
             return value
         expected = np.dtype(self._type.to_dtype())
+        if self._is_packed:
+            given = f"an array of {np.asarray(value).dtype}"
+            raise self._mismatch(given, f"an openvino.Tensor of {self.port.element_type}")
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, dtype=expected)
         value = _exact(value, expected)
@@ -85,7 +90,7 @@ class Slot:
         """
         if _same_memory(self.tensor.data, array):
             return 0
-        if array.flags.c_contiguous and array.flags.writeable and self._type != ov.Type.bf16:
+        if array.flags.c_contiguous and array.flags.writeable and self._is_of_numpy:
             self.set(ov.Tensor(array, shared_memory=True))
             return 0
         self.use_own(array.shape)
@@ -132,7 +137,7 @@ class Slot:
     def _reserve(self, shape: Shape, elements: int) -> None:
         """Allocate memory for `elements`, and make a tensor of `shape` in it."""
         elements = max(math.prod(shape), elements)
-        size = elements * self._type.size
+        size = bytes_of(self._type, elements)
         allocation: Allocation = self._context.alloc_host(max(1, size))
         self._raw: npt.NDArray[np.uint8] = allocation.view(np.uint8, (size,))
         self._own: Any = self._own_tensor(elements)
@@ -141,7 +146,7 @@ class Slot:
     def _resize_own(self, shape: Shape) -> None:
         if shape_of(self._own) == shape:
             return
-        if math.prod(shape) * self._type.size <= self._raw.nbytes:
+        if bytes_of(self._type, math.prod(shape)) <= self._raw.nbytes:
             reshape(self._own, shape)
         else:
             self._enlarge(shape, 0)
@@ -200,7 +205,7 @@ def reshape(tensor: Any, shape: Sequence[int]) -> None:
 
 
 def shape_of(tensor: Any) -> Shape:
-    """The shape of a tensor, from its array: converting an `openvino.Shape` takes 20 us."""
+    """The shape of a tensor that is not packed, from its array: an `openvino.Shape` takes 20 us."""
     return tuple(tensor.data.shape)
 
 

@@ -14,11 +14,14 @@ from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-# f16 and the others as they lie in memory, whole bytes each; boolean is one byte
+# bits of an element in memory
 _TYPES = {
-    "boolean": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
-    "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
+    "boolean": 8, "i8": 8, "u8": 8, "i16": 16, "u16": 16, "f16": 16, "bf16": 16,
+    "i32": 32, "u32": 32, "f32": 32, "i64": 64, "u64": 64, "f64": 64,
 }  # fmt: skip
+# what weights are compressed to, which a program may keep outside of the model; those that CPU runtime and
+# graph extension both know
+_COMPRESSED = {"f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "i4": 4, "u4": 4, "u2": 2, "nf4": 4}
 _LARGE = 1 << 20
 _LISTED = 20
 _STRUCTURE = {"Parameter", "Result", "Constant"}
@@ -40,8 +43,8 @@ def arguments(
 
     Behind the inputs, and behind the outputs, come the shape tensors of those with dynamic dimensions.
     `before` is what the arguments were before shapes and flags were applied, `strides_for` names those that
-    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no known rank or an element type that is
-    no whole number of bytes, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
+    take strides. Refuses with `ERROR_UNSUPPORTED_FEATURE` what has no known rank or an element type that
+    OpenVINO's CPU runtime takes for no argument, with `ERROR_UNSUPPORTED_SIZE` an argument above 1 TiB.
     """
     names = _unique_names(model)
     count = len(model.inputs)
@@ -142,15 +145,11 @@ def _argument(
 ) -> ArgumentMeta:
     kind = port.get_element_type().get_type_name()
     object_name = f"{subject}, {'input' if is_input else 'output'} '{name}'"
-    if kind not in _TYPES:
-        raise refuse(
-            ZeResult.ERROR_UNSUPPORTED_FEATURE,
-            object_name,
-            found=f"element type {kind}",
-            expected=f"one of {', '.join(_TYPES)}",
-            hint="convert it inside the model",
-        )
-    size = dynamic.argument_size(port.partial_shape, _TYPES[kind], is_input, name, object_name)
+    partial = port.partial_shape
+    bits = _TYPES.get(kind) or _bits_of_compressed(
+        kind, partial.is_dynamic, port.node.friendly_name, object_name
+    )
+    size = dynamic.argument_size(partial, bits, is_input, name, object_name)
     layout = port.node.layout
     return ArgumentMeta(
         name=name,
@@ -166,6 +165,24 @@ def _argument(
         strides=strides,
         partial_shape=size.partial_shape,
         unbounded=size.unbounded,
+    )
+
+
+def _bits_of_compressed(kind: str, is_dynamic: bool, node: str, object_name: str) -> int:
+    """Bits of an element of a compressed type. Refuses other types, states, and open shapes of packed ones.
+
+    A dimension is open by whole bytes only.
+    """
+    bits = _COMPRESSED.get(kind, 0)
+    if bits and not node.startswith((READ_VALUE, ASSIGN)) and (bits % 8 == 0 or not is_dynamic):
+        return bits
+    known = [*_TYPES, *(each for each, size in _COMPRESSED.items() if not is_dynamic or size % 8 == 0)]
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_FEATURE,
+        object_name,
+        found=f"element type {kind}{' with dynamic dimensions' if bits and is_dynamic else ''}",
+        expected=f"one of {', '.join(_TYPES if node.startswith((READ_VALUE, ASSIGN)) else known)}",
+        hint="convert it inside the model",
     )
 
 

@@ -33,9 +33,9 @@ class ArgumentSize(NamedTuple):
 
 
 def argument_size(
-    partial: ov.PartialShape, item: int, is_input: bool, name: str, object_name: str
+    partial: ov.PartialShape, bits: int, is_input: bool, name: str, object_name: str
 ) -> ArgumentSize:
-    """The memory that an argument of elements of `item` bytes needs.
+    """The memory that an argument of elements of `bits` bits needs.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an unknown number of dimensions, with `ERROR_UNSUPPORTED_SIZE`
     more than 1 TiB. An output whose bound is above that is unbounded: such bounds come of arithmetic.
@@ -45,7 +45,7 @@ def argument_size(
     lows = [dim.get_min_length() for dim in partial]
     highs = [dim.get_max_length() for dim in partial]
     open_ended = any(high < 0 for high in highs)
-    size = 0 if open_ended else math.prod(highs) * item
+    size = 0 if open_ended else (math.prod(highs) * bits + 7) // 8
     if size > ARGUMENT_LIMIT and (is_input or partial.is_static):
         hint = (
             "" if partial.is_static else "leave a dimension without a bound (-1) if it has to be that large"
@@ -64,7 +64,7 @@ def argument_size(
     if not open_ended and size <= ARGUMENT_LIMIT:
         return ArgumentSize(tuple(highs), size, text)
     smallest = tuple(max(1, low) for low in lows)
-    return ArgumentSize(smallest, math.prod(smallest) * item, text, unbounded=True)
+    return ArgumentSize(smallest, math.prod(smallest) * bits // 8, text, unbounded=True)
 
 
 def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple[ArgumentMeta, ...]:

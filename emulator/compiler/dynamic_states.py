@@ -22,7 +22,7 @@ from softnpu.emulator.compiler.options import STATES_DYNAMIC, STATES_INIT, WEIGH
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # those that OpenVINO's CPU runtime keeps in variables; others end in an error or show garbage (2026.4)
-_TYPES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i8": 1, "u8": 1, "boolean": 1}
+_TYPES = {"f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "u8": 8, "boolean": 8}
 
 
 def described(

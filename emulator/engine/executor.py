@@ -146,7 +146,7 @@ class Binding:
 
     def _result(self, position: int, argument: ArgumentMeta) -> Bytes:
         """Return a result that lies in OpenVINO's memory."""
-        result = self._request.get_output_tensor(position).data
+        result = self._request.get_output_tensor(position)
         if list(result.shape) != list(argument.shape):
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -155,7 +155,7 @@ class Binding:
                 expected=f"shape {list(argument.shape)}, which the model declares",
                 hint="give the model dynamic dimensions",
             )
-        data: Bytes = result.reshape(-1).view(np.uint8)
+        data: Bytes = result.data.reshape(-1).view(np.uint8)
         return data
 
     def _copy(self, output: Bytes, source: Bytes) -> None:

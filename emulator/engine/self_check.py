@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 Shape = tuple[int, ...]
 
 _DIMENSIONS = (2, 1)  # tried for dynamic ones: inputs may have to fit each other
+_FLOATS = ("f32", "f16", "bf16", "f64")
 _MAX_BYTES = 64 << 20
 _MAX_MS = 200
 _RANDOM = {"RandomUniform", "Multinomial"}
@@ -54,8 +55,8 @@ def check(image: LoadedImage) -> None:
     if meta.dynamic_states:
         log.info("self-check of '%s': skipped, it has states whose shape changes", meta.name)
         return
-    if any(not type_of(argument).is_real() for argument in _tensors(meta.inputs)):
-        log.info("self-check of '%s': skipped, it has inputs of integers", meta.name)
+    if any(argument.element_type not in _FLOATS for argument in _tensors(meta.inputs)):
+        log.info("self-check of '%s': skipped, it has inputs of integers, or of compressed types", meta.name)
         return
     if _is_random(image.compiled):
         log.info("self-check of '%s': skipped, it computes random numbers", meta.name)

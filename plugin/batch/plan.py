@@ -169,6 +169,11 @@ def _first_splittable(model: ov.Model, scanned: ModelInputs, explicit: bool) -> 
             continue
         try:
             only_batch_is_dynamic(scanned.inputs, candidate)
+            for port in (*model.inputs, *model.outputs):
+                if port.element_type.bitwidth < 8:
+                    raise NotSplittable(
+                        f"samples of {port.element_type.to_string()} share bytes", mixes=False
+                    )
             if model.get_variables():
                 raise NotSplittable("it has states, which belong to one sample each", mixes=True)
             # a layout names the axis; whether samples are independent on it has to be proven

@@ -181,6 +181,25 @@ def test_openvino_with_every_feature_of_real_models(run_cases: RunCases, name: s
     run_cases({feature: real_model(name) + code for feature, code in FEATURES.items()}, HELPERS)
 
 
+COMPRESSED = """
+def results(device, config):
+    packed = ov.op.Parameter(getattr(ov.Type, KIND), ov.PartialShape([4, 8]))
+    model = ov.Model([op.convert(packed, "f32"), op.unsqueeze(packed, op.constant([0]))], [packed], KIND)
+    request = core.compile_model(model, device, config).create_infer_request()
+    data = request.get_input_tensor(0).data.reshape(-1).view(np.uint8)
+    data[:] = np.arange(5, 5 + data.size)
+    request.infer()
+    return [bytes(tensor.data.reshape(-1).view(np.uint8)) for tensor in request.output_tensors]
+assert results("NPU", {}) == results("CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+"""
+
+
+def test_openvino_with_arguments_of_compressed_types(run_cases: RunCases) -> None:
+    """Those of weights: in an int4 language model that NPUW splits they are inputs."""
+    kinds = ("i4", "u4", "u2", "nf4", "f8e4m3", "f8e5m2", "f8e8m0")
+    run_cases({kind: f"KIND = {kind!r}\n{COMPRESSED}" for kind in kinds}, HELPERS)
+
+
 STATEFUL = """
 x, info = parameter([1, 4]), ov.op.util.VariableInfo()
 info.variable_id, info.data_shape, info.data_type = "sum", ov.PartialShape([1, 4]), ov.Type.f32
