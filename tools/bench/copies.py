@@ -15,7 +15,7 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.private_daemon import private_session
 
 BENCH = "copy"
-TARGET = 0.8
+TARGET = 0.95
 _DEADLINE_NS = 60_000_000_000
 _VALUE = 5
 
