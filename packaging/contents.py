@@ -17,9 +17,16 @@ from pathlib import Path
 DRIVERS = (
     "softnpu/driver/native/lib/libze_softnpu.so",
     "softnpu/driver/native/lib/loader/libze_loader.so.1",
+    "softnpu/driver/native/lib/engine/libsoftnpu_engine.so",
 )
 PACKAGES = ("emulator", "driver", "plugin", "tools")
-SOURCES = ("pyproject.toml", "LICENSE", "README.md", "driver/native/CMakeLists.txt")
+SOURCES = (
+    "pyproject.toml",
+    "LICENSE",
+    "README.md",
+    "driver/native/CMakeLists.txt",
+    "emulator/engine/native/copy.cpp",
+)
 BASE = {"blake3", "msgspec", "numpy", "openvino", "psutil"}
 _VERSIONS = re.compile(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)(?=\0)")
 _TAG = re.compile(r"-py3-none-(?P<system>manylinux_(?P<major>\d+)_(?P<minor>\d+)|linux)_\w+\.whl$")

@@ -18,11 +18,14 @@ from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.memory import Bytes, Memory
 from softnpu.emulator.engine.staging import Note, moved
 from softnpu.emulator.engine.steps import Parts, RunningSubmission, Step
+from softnpu.emulator.engine.wide_copy import WIDE_BYTES
+from softnpu.emulator.engine.wide_copy import copy as wide_copy
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 PART_BYTES = 8 * 1024 * 1024
 """Longer copies and fills are done in parts of this size, as the real driver cuts them."""
+_WIDE_PART_BYTES = 2 * PART_BYTES  # by several threads it takes as long
 
 
 def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.Copy) -> Step:
@@ -38,7 +41,7 @@ def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, comm
         return OverlappingCopy(space, running, written, read, write_range.start > read_range.start)
     if size > PART_BYTES:
         return partial(_copy_in_parts, written, read)
-    return partial(np.copyto, written, read)
+    return partial(wide_copy if size >= WIDE_BYTES else np.copyto, written, read)
 
 
 def copy_region(
@@ -165,8 +168,8 @@ def _deliver(target: Bytes, staged: Bytes) -> None:
 
 
 def _copy_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
-    for start in range(0, target.size, PART_BYTES):
-        np.copyto(target[start : start + PART_BYTES], source[start : start + PART_BYTES])
+    for start in range(0, target.size, _WIDE_PART_BYTES):
+        wide_copy(target[start : start + _WIDE_PART_BYTES], source[start : start + _WIDE_PART_BYTES])
         yield
 
 

@@ -16,6 +16,7 @@ from softnpu.driver.native_library import DRIVER_NAME, ENV_NATIVE_DIR, LOADER_NA
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "driver" / "native"
+ENGINE_SOURCES = ROOT / "emulator" / "engine" / "native"
 PROGRAMS = (Path(__file__).with_name("programs"), ROOT / "tools" / "bench")
 _BUILD_S = 900
 
@@ -49,9 +50,9 @@ def _in(folder: Path) -> NativeLibrary:
 
 def _digest(options: tuple[str, ...]) -> str:
     made = hashlib.sha256(repr(options).encode())
-    for file in sorted(SOURCES.rglob("*")):
-        if file.is_file() and "lib" not in file.relative_to(SOURCES).parts[:1]:
-            made.update(f"{file.relative_to(SOURCES)}\n".encode() + file.read_bytes())
+    for file in sorted((*SOURCES.rglob("*"), *ENGINE_SOURCES.iterdir())):
+        if file.is_file() and SOURCES / "lib" not in file.parents:
+            made.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
     return made.hexdigest()[:16]
 
 

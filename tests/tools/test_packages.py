@@ -69,6 +69,7 @@ _WHEEL = {
     **{f"softnpu/{part}/py.typed": b"" for part in ("emulator", "driver", "plugin", "tools")},
     "softnpu/driver/native/lib/libze_softnpu.so": _LIBRARY,
     "softnpu/driver/native/lib/loader/libze_loader.so.1": _LIBRARY,
+    "softnpu/driver/native/lib/engine/libsoftnpu_engine.so": _LIBRARY,
     "softnpu-0.dist-info/METADATA": "".join(
         f"Requires-Dist: {each}\n" for each in _PROJECT["dependencies"]
     ).encode()
