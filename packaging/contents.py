@@ -17,6 +17,7 @@ from pathlib import Path
 DRIVERS = (
     "softnpu/driver/native/lib/libze_softnpu.so",
     "softnpu/driver/native/lib/loader/libze_loader.so.1",
+    "softnpu/driver/native/lib/libsoftnpu_guard.so",
 )
 PACKAGES = ("emulator", "driver", "plugin", "tools")
 SOURCES = ("pyproject.toml", "LICENSE", "README.md", "driver/native/CMakeLists.txt")

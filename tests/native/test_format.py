@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STYLE = ROOT / "driver" / "native" / ".clang-format"
-FOLDERS = ("driver/native/src", "tests/native/programs", "tools/bench")
+FOLDERS = ("driver/native/guard", "driver/native/src", "tests/native/programs", "tools/bench")
 
 
 @pytest.mark.quick
