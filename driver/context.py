@@ -20,6 +20,8 @@ from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
+from softnpu.driver.published_memory import PublishedMemory, make
+from softnpu.driver.published_names import published
 from softnpu.driver.shared_memory import is_foreign, open_name, part_of
 from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
@@ -112,17 +114,21 @@ class Context(ContextBase):
         allocation._check(call)
         return self._memory.export_segment(call, allocation._block)
 
-    def import_memory(self, fd: int, kind: str = "host") -> Allocation:
-        """Memory that another process has exported, page-rounded, or all of a file in shared memory.
+    def import_memory(
+        self, fd: int, kind: str = "host", offset: int = 0, size: int | None = None
+    ) -> Allocation:
+        """Memory that another process has exported, page-rounded, or of a file in shared memory.
 
-        The descriptor stays the caller's. Raises `ZeError` with INVALID_ARGUMENT for any other descriptor.
+        `size` bytes from byte `offset` on, all that is behind it without a size. The descriptor stays the
+        caller's. Raises `ZeError` with INVALID_ARGUMENT for any other descriptor, INVALID_SIZE for a part
+        that does not lie in it.
         """
         call = "zeMemAllocHost"
         self._check(call)
         check_type(call, "descriptor", fd, int)
-        if is_foreign(fd):
-            size = part_of(call, f"descriptor {fd}", fd, 0, None)
-            return self._wrap(self._memory.import_foreign(call, fd, 0, size, kind), kind)
+        if offset or size is not None or is_foreign(fd):
+            taken = part_of(call, f"descriptor {fd}", fd, offset, size)
+            return self._wrap(self._memory.import_foreign(call, fd, offset, taken, kind), kind)
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
 
     def open_shared_memory(self, name: str, offset: int = 0, size: int | None = None) -> Allocation:
@@ -145,6 +151,28 @@ class Context(ContextBase):
             return self._wrap(self._memory.import_foreign(call, fd, offset, taken), "host")
         finally:
             os.close(fd)
+
+    def publish_shared_memory(self, name: str, size: int, mode: int = 0o600) -> PublishedMemory:
+        """New device memory under a POSIX name, for programs that know no softnpu: they `shm_open` it.
+
+        The name ends with the allocation, with this context and with this process, also when it is killed;
+        whoever has mapped the memory keeps it. Programs with the rights in `mode` can write it, and cut it:
+        then it is as with `open_shared_memory`.
+        Raises `ZeError`: NOT_AVAILABLE for a name that somebody has, UNSUPPORTED_SIZE, OUT_OF_HOST_MEMORY.
+        """
+        call = "Context.publish_shared_memory"
+        self._check(call)
+        fd = make(call, name, size, mode)
+        try:
+            block = self._memory.import_foreign(call, fd, 0, size)
+            allocation = PublishedMemory(self, block, next(self._ids), self._connection, name)
+        except BaseException:
+            published.drop(name)
+            raise
+        finally:
+            os.close(fd)
+        self._allocations[allocation.address] = allocation
+        return allocation
 
     def import_system_memory(self, address: int, size: int) -> Allocation:
         """Memory of this process at `address`, used in place (`zeMemAllocHost` with the descriptor for that).

@@ -172,7 +172,7 @@ class MemoryPool:
                 context=self._context, kind=kind, offset=offset, size=size, foreign=True
             )
             answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
+                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_import
             )
             if address:
                 mapping = SharedMapping.borrowed(address - answer.offset, answer.segment_size)
@@ -242,6 +242,13 @@ class MemoryPool:
     def _on_orphaned_allocation(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.MemAllocated)
         self._orphaned.append((answer, fds, self._to_free))
+
+    def _on_orphaned_import(self, answer: msg.Answer, fds: list[int]) -> None:
+        """Nothing else lies in its segment, so it is not mapped first."""
+        assert isinstance(answer, msg.MemAllocated)
+        for fd in fds:
+            os.close(fd)
+        self._connection.defer(lambda: self._connection.post(msg.MemFree(memory=(answer.memory,))))
 
     def _on_orphaned_queue(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.QueueCreated)

@@ -38,7 +38,7 @@ def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
     fd = open_mapped_file(area, os.O_RDWR)
     if fd is None:
         raise _not_shared(call, name, f"{area.path or 'its file'} cannot be opened")
-    if not linux.is_shared_memory(fd):
+    if not linux.is_shared_memory(fd) and not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
         os.close(fd)
         raise _not_shared(call, name, f"in {area.path}, which is no shared memory")
     return fd, _offset(area, address)

@@ -145,7 +145,7 @@ class MemoryRequests:
             segment_size=allocation.segment.size,
             offset=allocation.offset,
             fresh=fresh,
-            sparse=allocation.sparse,
+            sparse=allocation.sparse or allocation.segment.foreign > 0,
         )
 
     def free(self, call: Call, request: msg.MemFree) -> None:
