@@ -20,8 +20,6 @@ from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
-from softnpu.driver.published_memory import PublishedMemory, make
-from softnpu.driver.published_names import published
 from softnpu.driver.shared_memory import is_foreign, open_name, part_of
 from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
@@ -30,6 +28,7 @@ from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
+    from softnpu.driver.published_memory import PublishedMemory
 
 _IMMEDIATE_SLOTS = 4
 DEFAULT_SLOTS = 256
@@ -160,6 +159,9 @@ class Context(ContextBase):
         then it is as with `open_shared_memory`.
         Raises `ZeError`: NOT_AVAILABLE for a name that somebody has, UNSUPPORTED_SIZE, OUT_OF_HOST_MEMORY.
         """
+        from softnpu.driver.published_memory import PublishedMemory, make
+        from softnpu.driver.published_names import published
+
         call = "Context.publish_shared_memory"
         self._check(call)
         fd = make(call, name, size, mode)
